@@ -82,3 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not _SLOW_PATHS.isdisjoint((item.path, *item.path.parents)):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Analyses ask the model nothing, which would take them seconds."""
+    from rlscope.model.forecast.result import NoModelResult
+
+    monkeypatch.setattr("rlscope.analysis.advise.advise", lambda *_: NoModelResult("not asked"))

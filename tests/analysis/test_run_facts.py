@@ -12,6 +12,7 @@ from rlscope.trace.query import make_grid
 from rlscope.trace.store import open_run
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
+pytestmark = pytest.mark.usefixtures("no_model")
 SECOND = 10**9
 
 

@@ -33,10 +33,9 @@ from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
-from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("no_model")]
 UNHURRIED = math.inf
 """Tokens per second at which a thing takes no time."""
 CLOCKWORK = World(
@@ -118,12 +117,6 @@ VARIANTS = {
         Layout(4, 4, 8),
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded is tested here, not what the model makes of it, which takes seconds."""
-    monkeypatch.setattr("rlscope.analysis.advise.advise", lambda *_: NoModelResult("not asked"))
 
 
 def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:

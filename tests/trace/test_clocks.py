@@ -15,7 +15,6 @@ from benchmarks.token_simulator import Layout, Limits, Responses, Rollouts, Upda
 from benchmarks.token_simulator.cases import PLAIN
 from benchmarks.token_simulator.recording import ORIGIN_NS
 from rlscope.analysis.data_quality import _clock_gaps, _clock_offsets, assess_quality
-from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.trace.clocks import ONE_CLOCK
 from rlscope.trace.query import ask, ask_own, standard_arguments
@@ -254,9 +253,8 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
 
 @pytest.mark.parametrize("by_s", [5.0, nightly(60.0)])
 def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
-    by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by_s: float, no_model: None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rlscope.analysis.advise.advise", lambda *_: NoModelResult("not asked"))
     hosts = {"sampler": "b", "trainer-rollouts": "b", "trainer": "a"}
     folder = put_on_hosts(VLLM_TRL, tmp_path / "run", hosts, {"b": off(by_s)}, queue_host="b")
     with open_run(folder) as run:

@@ -58,6 +58,13 @@ def test_equal_lengths_drain_in_so_many_passes() -> None:
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
 
 
+def test_equal_lengths_in_three_waves_take_three_times_as_long() -> None:
+    curve = Affine(0.01, 0.001)
+    one = decode_batch_s(curve, CONSTANT, SynchronousBatch(10, 10, 30, 50))
+    three = decode_batch_s(curve, CONSTANT, SynchronousBatch(30, 10, 30, 50))
+    assert three == pytest.approx(3 * one, rel=1e-4)
+
+
 def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
     # A pass costs one second a request: the drain takes as many seconds as there are tokens.
     batch = SynchronousBatch(samples=40, running_limit=12, step_samples=40, prompt_tokens=0)

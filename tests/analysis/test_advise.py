@@ -533,7 +533,7 @@ def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_i
 
 
 def showing(**facts: object) -> Observed:
-    return replace(observed(), scheduling=SeenScheduling(**facts))  # type: ignore[arg-type]
+    return replace(observed(), scheduling=SeenScheduling(**facts))
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,7 @@ def showing(**facts: object) -> Observed:
 def test_groups_are_whole_or_not_as_stated_unless_their_queue_times_plainly_show_otherwise(
     stated: str | None, alone_ratio: float | None, possible: tuple[str, ...], contradicted: bool
 ):
-    read = read_scheduling(RunConfig(delivery=stated), showing(queued_alone_ratio=alone_ratio))  # type: ignore[arg-type]
+    read = read_scheduling(RunConfig(delivery=stated), showing(queued_alone_ratio=alone_ratio))
     assert tuple(each.delivery for each in read.candidates) == possible
     assert read.contradicted == contradicted
 
@@ -582,7 +582,7 @@ def test_groups_of_one_are_delivered_as_groups():
 def test_the_order_is_the_stated_one_unless_the_run_plainly_keeps_another(
     stated: str | None, disorder: dict[str, float], possible: tuple[str, ...], contradicted: bool
 ):
-    config = RunConfig(delivery="group", queue_order=stated)  # type: ignore[arg-type]
+    config = RunConfig(delivery="group", queue_order=stated)
     read = read_scheduling(config, showing(disorder_ratios=disorder))
     assert tuple(each.settings.queue_order for each in read.candidates) == possible
     assert read.contradicted == contradicted
@@ -637,7 +637,7 @@ def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(
     facts: dict[str, object], possible: list[str | None]
 ):
     config = RunConfig(delivery="group", max_staleness=1)
-    run = replace(observed(), **({"delivered": KEEPING, "staleness": ((1, 10),)} | facts))  # type: ignore[arg-type]
+    run = replace(observed(), **({"delivered": KEEPING, "staleness": ((1, 10),)} | facts))
     admissions = [each.admission for each in read_scheduling(config, run).candidates]
     assert [each.staleness_policy if each.max_staleness else None for each in admissions] == possible
 

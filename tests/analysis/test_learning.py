@@ -53,10 +53,10 @@ def test_of_ten_runs_at_least_nine_are_told_what_their_reward_depends_on(
     truth: dict[str, float], stale_is_clear: bool, cut_is_clear: bool
 ) -> None:
     found = [learned(seed, **truth) for seed in range(10)]
-    right = [(each.per_version.is_clear, each.truncated.is_clear) == (stale_is_clear, cut_is_clear) for each in found]  # type: ignore[union-attr]
+    right = [(each.per_version.is_clear, each.truncated.is_clear) == (stale_is_clear, cut_is_clear) for each in found]
     assert sum(right) >= 9
     inside = [each.per_version.reward.low <= truth.get("per_version", 0.0) <= each.per_version.reward.high
-              for each in found]  # type: ignore[union-attr]  # fmt: skip
+              for each in found]  # fmt: skip
     assert sum(inside) >= 7
 
 

@@ -490,7 +490,7 @@ def test_a_limit_that_counts_what_is_trained_on_holds_engines_longer() -> None:
 @pytest.mark.parametrize(("order", "newest_first"), [("fifo", False), ("lifo", True)])
 def test_the_queue_s_order_decides_how_old_trained_tokens_are(order: str, newest_first: bool) -> None:
     # Trainers are the bottleneck: last in, first out leaves the oldest lying.
-    worlds = [replace(SMALL, limits=Limits(queue_order=each)) for each in ("oldest_first", order)]  # type: ignore[arg-type]
+    worlds = [replace(SMALL, limits=Limits(queue_order=each)) for each in ("oldest_first", order)]
     ages = [simulate_world(world, Layout(1, 7, 8), 12, 0).staleness_tokens for world in worlds]
     means = [sum(age * tokens for age, tokens in each.items()) / sum(each.values()) for each in ages]
     assert (means[1] < 0.9 * means[0]) is newest_first

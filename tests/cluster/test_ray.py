@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,14 @@ from rlscope.trace.shares import Argument, Partition
 from rlscope.trace.store import Partitioner, StoredRun, open_run
 from tests.ray_start import started
 from tests.scattered_run import UNORDERED, scattered_run
-from tests.trace_folder import engine_row, sample_row, worker, write_run
+from tests.trace_folder import engine_row, worker, write_run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make cluster")
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 10**6}
-MERGED = [name for name, question in questions().items() if question.merge is not None]
-SOME = MERGED[::4]
+SOME = [name for name, question in questions().items() if question.merge is not None][::4]
 """Shares without a cluster answer every question in tests/trace/test_shares.py."""
 
 
@@ -49,17 +48,11 @@ def on_nodes(nodes: Any, progress: Callable[[str], None] = pipeline.say_nothing)
     return divide
 
 
-def merged_answers(
-    folder: Path, divide: Partitioner | None, names: Sequence[str] = SOME, halfway: Callable[[], None] = lambda: None
-) -> dict[str, pl.DataFrame]:
+def merged_answers(folder: Path, divide: Partitioner | None) -> dict[str, pl.DataFrame]:
     """The answers to questions that shares answer; rows that are in no order are put in one."""
-    answers = dict[str, pl.DataFrame]()
     with open_run(folder, divide=divide) as run:
         arguments = standard_arguments(run)
-        for place, name in enumerate(names):
-            if place == len(names) // 2:
-                halfway()
-            answers[name] = ask(run, name, arguments)
+        answers = {name: ask(run, name, arguments) for name in SOME}
     return {name: frame.sort(pl.all()) if name in UNORDERED else frame for name, frame in answers.items()}
 
 
@@ -103,14 +96,6 @@ def test_progress_is_in_shares(two_nodes: Any, tmp_path: Path) -> None:
     said = list[str]()
     merged_answers(write_run(tmp_path / "run", workers, engine_steps=steps), on_nodes(two_nodes, said.append))
     assert said[:2] == ["worker extents: 1 of 2 shares", "worker extents: 2 of 2 shares"]
-
-
-def test_more_nodes_than_workers_and_samples_leave_shares_empty(two_nodes: Any, tmp_path: Path) -> None:
-    folder = write_run(
-        tmp_path / "run", [worker("e0", "sampler")], samples=[sample_row("s0", "e0", [(0, 0, 9)])], engine_steps=[]
-    )
-    whole, divided = merged_answers(folder, None), merged_answers(folder, on_nodes(two_nodes))
-    assert all(frame.equals(divided[name]) for name, frame in whole.items())
 
 
 def test_rules_are_evaluated_as_by_one_process(two_nodes: Any, tmp_path: Path) -> None:
@@ -188,32 +173,11 @@ def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def lose_the_second_node(nodes: Any) -> None:
-    (second,) = nodes.worker_nodes
-    nodes.remove_node(second, allow_graceful=False)
-
-
-def add_a_second_node(nodes: Any) -> None:
-    if not nodes.worker_nodes:
-        nodes.add_node(**NODE)
-        nodes.wait_for_nodes()
-
-
-@pytest.mark.nightly  # By day, the next test loses a node.
-def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path: Path) -> None:
-    add_a_second_node(two_nodes)
-    folder = scattered_run(tmp_path / "run")
-    divided = merged_answers(folder, on_nodes(two_nodes), MERGED, lambda: lose_the_second_node(two_nodes))
-    whole = merged_answers(folder, None, MERGED)
-    assert all(frame.equals(divided[name]) for name, frame in whole.items())
-
-
 def test_verdict_and_recommendation_are_those_of_one_process_though_a_node_is_lost_half_way(two_nodes: Any) -> None:
-    add_a_second_node(two_nodes)
-
     def lose_a_node(doing: str) -> None:
         if doing == "pass latency":
-            lose_the_second_node(two_nodes)
+            (second,) = two_nodes.worker_nodes
+            two_nodes.remove_node(second, allow_graceful=False)
 
     divided = rlscope.analyze(TRACE, progress=lose_a_node, ray=two_nodes.address)
     whole = json.loads(rlscope.analyze(TRACE).to_json())

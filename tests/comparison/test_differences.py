@@ -187,7 +187,7 @@ def kinds(first: ComparedRun, second: ComparedRun) -> list[CompareWarningKind]:
 def test_each_warning_is_named(more: dict[str, object], kind: CompareWarningKind) -> None:
     plain = made_run(periods_s=EVEN, settings={"model.name": "a"}, devices={"trainer": "H100"})
     given = {"settings": {"model.name": "a"}, "devices": {"trainer": "H100"}} | more
-    assert kinds(plain, made_run(periods_s=EVEN, **given)) == [kind]  # type: ignore[arg-type]
+    assert kinds(plain, made_run(periods_s=EVEN, **given)) == [kind]
     assert kinds(plain, plain) == []
 
 

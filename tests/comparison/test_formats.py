@@ -74,7 +74,7 @@ def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: fl
 def card(comparison: rlscope.Comparison, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_blocks(comparison.blocks, console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    return console.file.getvalue()
 
 
 def rate(change: float, low: float | None, high: float | None, *, significant: bool = False) -> Difference:

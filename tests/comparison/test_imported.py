@@ -23,7 +23,7 @@ EVEN = [2.0] * 20
 
 
 def imported(**more: object) -> ComparedRun:
-    return replace(made_run(periods_s=EVEN, **more), imported=FROM_A_LOG)  # type: ignore[arg-type]
+    return replace(made_run(periods_s=EVEN, **more), imported=FROM_A_LOG)
 
 
 def without(run: ComparedRun, *columns: str) -> ComparedRun:

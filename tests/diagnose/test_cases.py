@@ -91,7 +91,7 @@ def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_eviden
     own = [case for case in CASES.values() if case.file == rule]
     fired = [case for case in own if case.expect != "quiet"]
     assert fired and len(fired) < len(own)
-    evidence = {name for case in fired for name in found(case).evidence}  # type: ignore[union-attr]
+    evidence = {name for case in fired for name in found(case).evidence}
     assert evidence <= {name for case in fired for name in case.expect}
 
 
@@ -149,5 +149,5 @@ def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_whe
     ]
     rules = tuple(FindingRule(one.rule, "", (), "", lambda _, one=one: one) for one in given)
     with patch("rlscope.diagnose.RULES", rules):
-        names = [finding.rule for finding in find_all(None)]  # type: ignore[arg-type]
+        names = [finding.rule for finding in find_all(None)]
     assert names == ["weights_not_applied", "capped_staleness", "long_tail", "weight_update_cost", "overproduction"]

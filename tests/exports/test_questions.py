@@ -16,7 +16,7 @@ from rlscope.trace.questions import questions
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "questions.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+) \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app).commands
 
 
 def test_each_of_the_24_questions_has_a_link_and_an_answer() -> None:

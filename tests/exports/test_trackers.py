@@ -232,5 +232,5 @@ def test_an_unknown_tracker_or_none_of_its_folder_is_refused_before_the_run_is_r
     with pytest.raises(ArgumentError, match="folder: found none; expected the log folder of TensorBoard"):
         rlscope.push(tmp_path, "tensorboard")
     with pytest.raises(ArgumentError, match="wandb, mlflow, tensorboard"):
-        rlscope.push(tmp_path, "neptune")  # type: ignore[arg-type]
+        rlscope.push(tmp_path, "neptune")
     assert TRACKER_NAMES == ("wandb", "mlflow", "tensorboard")

@@ -112,7 +112,7 @@ def test_a_column_of_one_type_in_the_schema_and_of_another_in_its_row_group_cost
 
 @pytest.mark.parametrize("recorder", ["closed", "plain"])
 def test_rows_that_are_stored_twice_are_named_and_counted_once(recorder: str, tmp_path: Path) -> None:
-    folder = store_run(tmp_path / "run", recorder)  # type: ignore[arg-type]
+    folder = store_run(tmp_path / "run", recorder)
     before = seen(folder).counts
     rewrite(folder / "samples" / "sampler-0-000001.parquet", lambda rows: pa.concat_tables([rows, rows.slice(0, 5)]))
     found = seen(folder)

@@ -25,19 +25,19 @@ def constant(tokens: int) -> LengthLaw:
 
 
 def with_admission(system: System, **limits: object) -> System:
-    return replace(system, admission=Admission(**limits))  # type: ignore[arg-type]
+    return replace(system, admission=Admission(**limits))
 
 
 def with_workload(system: System, **changes: object) -> System:
-    return replace(system, workload=replace(system.workload, **changes))  # type: ignore[arg-type]
+    return replace(system, workload=replace(system.workload, **changes))
 
 
 def with_engine(system: System, **changes: object) -> System:
-    return replace(system, engine=replace(system.engine, **changes))  # type: ignore[arg-type]
+    return replace(system, engine=replace(system.engine, **changes))
 
 
 def case(system: System, **settings: object) -> tuple[System, Layout, Settings]:
-    return system, LAYOUT, Settings(**settings)  # type: ignore[arg-type]
+    return system, LAYOUT, Settings(**settings)
 
 
 AWAY = with_workload(STARVED, environment_s=0.4)

@@ -36,7 +36,7 @@ def recomputing(of_away: float, **changed: object) -> Observed:
     tokens = np.zeros_like(run.passes.prefill_tokens)
     tokens[0] = round(updates * again + run.prompt_tokens * run.began_samples)
     passes = replace(run.passes, prefill_tokens=tokens, prefills=tokens > 0)
-    return replace(run, passes=passes, **changed)  # type: ignore[arg-type]
+    return replace(run, passes=passes, **changed)
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_another_offset_of_a_clock_moves_its_bounds_by_as_much(
     before, after = (estimated(star(each, seed=seed), len(each)).hosts for each in (clocks, moved))
     for host, (one, other) in enumerate(zip(before, after, strict=True)):
         by_ns = 7 * NS * ((host == shifted) - (shifted == 0))
-        assert abs(other.least_ns - one.least_ns - by_ns) < 100  # type: ignore[operator]
-        assert abs(other.most_ns - one.most_ns - by_ns) < 100  # type: ignore[operator]
+        assert abs(other.least_ns - one.least_ns - by_ns) < 100
+        assert abs(other.most_ns - one.most_ns - by_ns) < 100
 
 
 def pairs(*rows: tuple[int, int, int, int]) -> Pairs:

@@ -102,7 +102,7 @@ def test_a_journal_that_was_replaced_meanwhile_is_listed_again(
     run: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload(run, store, "runs/monday")
-    fetch_one, was_gone = remote._fetch_one, list[str]()  # pyright: ignore[reportPrivateUsage]
+    fetch_one, was_gone = remote._fetch_one, list[str]()
 
     def gone_once(client: Any, file: Any, folder: Path) -> bool:
         if file.name.startswith("engine_steps/") and not was_gone:

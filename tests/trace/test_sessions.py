@@ -216,7 +216,7 @@ def test_clocks_are_corrected_in_the_last_recording(ahead_s: int, recording: Rec
     rows += [document for document in recording.workers if document["role"] == "trainer"]
     for row in rows:
         times = {name: value + ahead_s * SECOND for name, value in row.items() if name.endswith("_ns")}
-        row |= {**times, **({"host": "host-b"} if "host" in row else {})}  # type: ignore[operator]
+        row |= {**times, **({"host": "host-b"} if "host" in row else {})}
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.steps, analysis.run.tokens_trained) == (20, 20 * TOKENS)
     assert [offset.is_corrected for offset in analysis.data_quality.clock_offsets] == [True]

@@ -133,7 +133,7 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
     ahead = replace(capped, workload=replace(capped.workload, prefetched_batches=1.0))
     rates = [steady_states(each, [layout(13, running=200)])[0] for each in (ahead, shorter)]
     assert all(isinstance(each, SteadyState) and "staleness_cap" in each.warnings for each in rates)
-    assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)  # type: ignore[union-attr]
+    assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)
 
 
 def test_a_cap_of_which_the_batches_ahead_leave_no_version_is_only_kept_by_turns() -> None:

@@ -172,7 +172,7 @@ def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
 
 @pytest.mark.parametrize("delivery", ["group", "sample"])
 def test_of_what_the_facts_leave_open_the_scheduling_that_fits_is_chosen(delivery: str):
-    truth = replace(CAPPED, delivery=delivery)  # type: ignore[type-var]
+    truth = replace(CAPPED, delivery=delivery)
     other = replace(CAPPED, delivery="sample" if delivery == "group" else "group")
     calibration, run = capped_run(truth)
     replay = replay_run(calibration, run, (other, truth))

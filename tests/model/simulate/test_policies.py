@@ -210,7 +210,7 @@ def queue_of(
     for version in (3, 1, 2, 1, 5, 0):
         (sample,) = samples.start_group()
         samples.group_first_version[sample] = version
-    admission = Admission(**limits)  # type: ignore[arg-type]
+    admission = Admission(**limits)
     return GroupQueue(admission, order, samples, held_by_engines=held_by_engines), samples
 
 
@@ -332,7 +332,7 @@ def gate_of(admission: Admission) -> tuple[Gate, GroupQueue, Samples]:
     ],
 )
 def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
-    admission = Admission(**limits)  # type: ignore[arg-type]
+    admission = Admission(**limits)
     gate, _, _ = gate_of(admission)
     while gate.hold() is None and gate.started < 100:
         gate.started += 1

@@ -53,6 +53,12 @@ UNORDERED = ("delivered_samples", "sample_totals", "sample_uses")
 
 def scattered_run(folder: Path, seed: int = 0, samples: int = 300) -> Path:
     """Write a run of six workers on two hosts, whose causes and effects contradict each other."""
+    workers, tables = scattered_rows(seed, samples)
+    return write_run(folder, workers, {"samples_per_step": 16}, **tables)
+
+
+def scattered_rows(seed: int, samples: int) -> tuple[list[Row], dict[str, list[Row]]]:
+    """The workers of such a run, and their rows by table."""
     draws = _Draws(seed)
     names = (*SAMPLERS, *TRAINERS, "c0")
     workers = [_worker(draws, name) for name in names]
@@ -78,7 +84,7 @@ def scattered_run(folder: Path, seed: int = 0, samples: int = 300) -> Path:
     }
     # A worker without a worker file.
     tables["engine_steps"].append(engine_row("gone", *draws.span(10)))
-    return write_run(folder, workers, {"samples_per_step": 16}, **tables)
+    return workers, tables
 
 
 def _worker(draws: _Draws, name: str) -> Row:

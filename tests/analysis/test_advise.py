@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,10 @@ STRETCH = Interval(0, 10 * SECOND)
 BUCKET_NS = SECOND
 
 
+def rows(columns: str, *given: tuple[Any, ...]) -> pl.DataFrame:
+    return pl.DataFrame(given, schema=columns.split(), orient="row")
+
+
 def taken(batches_ahead: float | None, steps: int = 4, batches: int = 4) -> pl.DataFrame:
     row = {"samples": 8, "batches_ahead": batches_ahead, "steps": steps, "batches": batches}
     return pl.DataFrame([row], schema_overrides={"batches_ahead": pl.Float64})
@@ -33,15 +38,11 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
     steps = pl.DataFrame({"step": [1, 2, 3, 4], "end_ns": [2 * SECOND, 4 * SECOND, 6 * SECOND, 8 * SECOND]})
     zeros = {f"{name}_gpu_s": [0.0] * 4 for name in ("logprobs", "other")}
     return {
-        "worker_devices": pl.DataFrame(
-            {
-                "worker_id": ["e0", "e1", "t0"],
-                "role": ["sampler", "sampler", "trainer"],
-                "gpu_count": [2, 2, 4],
-                "device_name": [None, "NVIDIA H100 80GB HBM3", None],
-                "kv_capacity_tokens": [5_000, 4_000, None],
-                "max_running": [64, 32, None],
-            }
+        "worker_devices": rows(
+            "worker_id role gpu_count device_name kv_capacity_tokens max_running",
+            ("e0", "sampler", 2, None, 5_000, 64),
+            ("e1", "sampler", 2, "NVIDIA H100 80GB HBM3", 4_000, 32),
+            ("t0", "trainer", 4, None, None, None),
         ),
         "trainer_steps": steps.with_columns(
             trainer_gpus=pl.lit(4),
@@ -54,94 +55,57 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             **zeros,
         ),
         "training_steps": steps.with_columns(period_s=pl.Series([None, 2.0, 2.0, 2.0]), response_tokens=pl.lit(800)),
-        "pass_costs": pl.DataFrame(
-            {
-                "worker_id": ["e0", "e1"],
-                "running": [4, 8],
-                "prefills": [False, True],
-                "rows": [5, 6],
-                "passes": [10, 12],
-                "busy_s": [0.1, 0.2],
-                "between_s": [0.01, 0.02],
-                "pass_p50_s": [0.009, 0.015],
-                "decode_tokens": [40, 96],
-                "prefill_tokens": [0, 64],
-                "kv_used_tokens": [200.0, None],
-            }
+        "pass_costs": rows(
+            "worker_id running prefills rows passes busy_s between_s pass_p50_s decode_tokens prefill_tokens "
+            "kv_used_tokens",
+            ("e0", 4, False, 5, 10, 0.1, 0.01, 0.009, 40, 0, 200.0),
+            ("e1", 8, True, 6, 12, 0.2, 0.02, 0.015, 96, 64, None),
         ),
-        "length_counts": pl.DataFrame(
-            {
-                "output_tokens": [100, 100, 200],
-                "ending": ["finished", "censored", "capped"],
-                "samples": [6, 1, 1],
-                "prompt_tokens": [60, 10, 10],
-            }
+        "length_counts": rows(
+            "output_tokens ending samples prompt_tokens",
+            (100, "finished", 6, 60),
+            (100, "censored", 1, 10),
+            (200, "capped", 1, 10),
         ),
-        "group_members": pl.DataFrame(
-            {
-                "group_id": ["a", "a", "b", "b"],
-                "output_tokens": [50, 150, 100, 100],
-                "is_ended": [True, True, True, True],
-            }
+        "group_members": rows(
+            "group_id output_tokens is_ended", ("a", 50, True), ("a", 150, True), ("b", 100, True), ("b", 100, True)
         ),
-        "samples_in_flight": pl.DataFrame(
-            {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
-        ),
-        "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
+        "samples_in_flight": rows("in_flight_mean environment_mean finished_segments", (12.0, 3.0, 40)),
+        "environment_waits": rows("part wait_s segments", (1, 0.0, 1), (2, 3.0, 1)),
         "batches_ahead": taken(batches_ahead=0.75),
-        "preemptions": pl.DataFrame(
-            {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
+        "preemptions": rows("preemptions prefill_tokens prompt_tokens segments", (3, 100, 80, 8)),
+        "group_deliveries": rows("samples queued_earlier delivery_s", (20, 18, 0.25)),
+        "taking_order": rows(
+            "earlier_left later_left older_left younger_left older_group_left younger_group_left",
+            (1, 39, 4, 16, 10, 9),
         ),
-        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18], "delivery_s": [0.25]}),
-        "taking_order": pl.DataFrame(
-            {
-                "earlier_left": [1],
-                "later_left": [39],
-                "older_left": [4],
-                "younger_left": [16],
-                "older_group_left": [10],
-                "younger_group_left": [9],
-            }
+        "in_flight_levels": rows("taken_mean taken_high trained_high", (17.5, 20, 28)),
+        "batch_filling": rows(
+            "samples taken_on_arrival queued_mean_samples depths_of_others waited_for held_at_start",
+            (20, 5, 6.5, 12, 0, 0),
         ),
-        "in_flight_levels": pl.DataFrame({"taken_mean": [17.5], "taken_high": [20], "trained_high": [28]}),
-        "batch_filling": pl.DataFrame(
-            {
-                "samples": [20],
-                "taken_on_arrival": [5],
-                "queued_mean_samples": [6.5],
-                "depths_of_others": [12],
-                "waited_for": [0],
-                "held_at_start": [0],
-            }
+        "queue_level": rows("queue depth_mean_samples", ("samples", 4.5)),
+        "group_engines": rows("groups one_engine_groups engines", (4, 3, 2)),
+        "judged_outcomes": rows("outcome tokens", ("trained", 2_400), ("dropped_stale", 100)),
+        "weight_update_latency": rows(
+            "applied_ns publish_to_applied_s kv",
+            (3 * SECOND, 1.0, "kept"),
+            (3 * SECOND, 2.0, None),
+            (30 * SECOND, 50.0, "recomputed"),
         ),
-        "queue_level": pl.DataFrame({"queue": ["samples"], "depth_mean_samples": [4.5]}),
-        "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
-        "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
-        "weight_update_latency": pl.DataFrame(
-            {
-                "applied_ns": [3 * SECOND, 3 * SECOND, 30 * SECOND],
-                "publish_to_applied_s": [1.0, 2.0, 50.0],
-                "kv": ["kept", None, "recomputed"],
-            }
-        ),
-        "token_staleness": pl.DataFrame(
-            {"step": [1, 2, 3, 4, 4], "staleness": [7, 0, 1, 1, 2], "tokens": [9, 5, 6, 7, 8]}
-        ),
-        "oldest_staleness": pl.DataFrame({"step": [1, 2, 4, 4], "staleness": [8, 1, 1, 2], "samples": [3, 2, 4, 1]}),
+        "token_staleness": rows("step staleness tokens", (1, 7, 9), (2, 0, 5), (3, 1, 6), (4, 1, 7), (4, 2, 8)),
+        "oldest_staleness": rows("step staleness samples", (1, 8, 3), (2, 1, 2), (4, 1, 4), (4, 2, 1)),
         **changed,
     }
 
 
-TIMELINE = pl.DataFrame(
-    {
-        "role": ["sampler", "sampler", "sampler", "trainer"],
-        "state": ["decoding", "applying_weights", "decoding", "train"],
-        "reason": [None, None, None, None],
-        "bucket_start_ns": [0, SECOND, 9 * SECOND + SECOND // 2, 0],
-        "gpu_s": [4.0, 2.0, 4.0, 9.0],
-    },
-    schema_overrides={"reason": pl.String},
-)
+TIMELINE = rows(
+    "role state reason bucket_start_ns gpu_s",
+    ("sampler", "decoding", None, 0, 4.0),
+    ("sampler", "applying_weights", None, SECOND, 2.0),
+    ("sampler", "decoding", None, 9 * SECOND + SECOND // 2, 4.0),
+    ("trainer", "train", None, 0, 9.0),
+).cast({"reason": pl.String})
 
 
 CONFIG = RunConfig(group_size=2, max_output_tokens=200)
@@ -268,8 +232,8 @@ def test_waits_vary_as_recorded_and_groups_are_together_as_far_as_they_are():
 
 @pytest.mark.parametrize("groups", [(4, 4, 1), (0, 0, 2)])
 def test_with_one_engine_or_no_group_nothing_is_known_of_who_gives_samples(groups: tuple[int, int, int]):
-    row = {name: [value] for name, value in zip(("groups", "one_engine_groups", "engines"), groups, strict=True)}
-    assert seen(answers(group_engines=pl.DataFrame(row))).one_engine_groups_ratio is None
+    given = rows("groups one_engine_groups engines", groups)
+    assert seen(answers(group_engines=given)).one_engine_groups_ratio is None
 
 
 DROPPING = Delivered(trained_tokens=998, dropped_tokens=2, filtered_tokens=0)
@@ -517,18 +481,12 @@ def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
 def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_in_no_state(
     unattributed_s: float, ratio: float | None
 ):
-    time = TIMELINE.filter(role="sampler").vstack(
-        pl.DataFrame(
-            {
-                "role": ["trainer", "trainer"],
-                "state": ["train", "unattributed"],
-                "reason": [None, None],
-                "bucket_start_ns": [0, 0],
-                "gpu_s": [10.0 - unattributed_s, unattributed_s],
-            },
-            schema=TIMELINE.schema,
-        )
+    trainer = rows(
+        "role state reason bucket_start_ns gpu_s",
+        ("trainer", "train", None, 0, 10.0 - unattributed_s),
+        ("trainer", "unattributed", None, 0, unattributed_s),
     )
+    time = TIMELINE.filter(role="sampler").vstack(trainer.cast(TIMELINE.schema))
     assert observe(CONFIG, 4, answers(), time, BUCKET_NS, STRETCH).load.wait_samples_ratio == ratio
 
 

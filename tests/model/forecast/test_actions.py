@@ -38,7 +38,7 @@ from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdateCost, possible_layouts
 from tests.model.few_draws import few_draws
-from tests.model.known_run import TODAY, TRUTH, calibration_of, observed, slowed
+from tests.model.known_run import TODAY, TRUTH, calibration_of, observed, slowed, steady
 
 DRAWS = 60
 PLAIN = Grounds(long_enough=True, current_p95_steps=1)
@@ -408,6 +408,20 @@ def test_removing_updates_and_speeding_up_a_side_are_fixes():
     faster = first_of(ranking, "trainer_speed")
     assert (faster.kind, faster.cause) == ("fix", "trainers")
     assert faster.gain_ratio.value == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
+    slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
+    best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
+    ranking, advice, _ = ranked(observed(slow, best), layouts=splits, grounds=Grounds(long_enough=True))
+    assert ranking.cause == "weight_updates"
+    # To publish half as often is a setting: first where samples stay fresh enough, though updates for free bring more.
+    assert {(each.kind, each.what) for each in ranking.actions} == {
+        ("fix", "weight_updates"),
+        ("change", "publish_every"),
+        ("fresher", "in_flight_limit"),
+    }
+    assert advice.advice == "keep"
 
 
 def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():

@@ -19,8 +19,7 @@ from rlscope.model.forecast.layouts import (
     trainer_rate_bound,
 )
 from rlscope.model.forecast.price import Anchor
-from rlscope.model.forecast.ranking import Ranking, rank_actions
-from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
+from rlscope.model.forecast.recommend import Grounds, _uncertainties, gains_over, recommend
 from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
@@ -33,15 +32,6 @@ PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0, auxiliary_gp
 
 def forecasts_of(found: Calibration) -> Forecasts:
     return forecast_layouts(found, possible_layouts(8, Granularity(1), (found.layout.max_running,)))
-
-
-def told(run: Observed) -> tuple[Recommendation, Ranking]:
-    """What is said of a run of which every split is possible, at its own limit on running requests."""
-    with few_draws():
-        found, grounds = calibration_of(run), Grounds(long_enough=True)
-        forecasts = forecasts_of(found)
-        advice = recommend(found, forecasts, grounds)
-        return advice, rank_actions(found, run, forecasts, advice, grounds, Granularity(1), Settings())
 
 
 @cache
@@ -290,20 +280,6 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)
         assert after.timing.step_s == pytest.approx(before.timing.step_s / 0.8)
         assert gains_over(after, moved.today) == pytest.approx(gains_over(before, plain.today))
-
-
-def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
-    slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
-    best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
-    advice, ranking = told(observed(slow, best))
-    assert ranking.cause == "weight_updates"
-    # To publish half as often is a setting: first where samples stay fresh enough, though updates for free bring more.
-    assert {(each.kind, each.what) for each in ranking.actions} == {
-        ("fix", "weight_updates"),
-        ("change", "publish_every"),
-        ("fresher", "in_flight_limit"),
-    }
-    assert advice.advice == "keep"
 
 
 def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():

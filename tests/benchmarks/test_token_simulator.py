@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from statistics import correlation
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from benchmarks.token_simulator import (
 from benchmarks.token_simulator.batch import Batch
 from benchmarks.token_simulator.cases import BEST_ALREADY, NEGATIVE_CASES, PLAIN, Case
 from benchmarks.token_simulator.draws import groups, slowness
-from benchmarks.token_simulator.pass_cost import decode_s
+from benchmarks.token_simulator.pass_cost import PassCost, decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
 from rlscope.pipeline import analyze
@@ -196,6 +196,13 @@ def test_a_decode_pass_costs_what_its_parts_say() -> None:
     assert decode_s(replace(hinge, padded_to=4), 5) == pytest.approx((9 + 64) ** 0.5)
     experts = Passes(weights_s=0.0, request_s=0.0, sharpness=1.0, experts_s=2.0, expert_ratio=0.5)
     assert [decode_s(experts, running) for running in (1, 2)] == [1.0, 1.5]
+
+
+def test_a_pass_takes_longer_for_its_kv_its_prompts_and_a_slow_engine() -> None:
+    parts = Passes(weights_s=3.0, request_s=1.0, sharpness=2.0, kv_token_s=0.5, prefill_tokens_per_s=10.0)
+    cost = PassCost(parts, 2.0, repeat(1.5), 4)
+    assert cost.decode_s(4, 2, 20) == pytest.approx((5.0 + 1.0 + 2.0) * 2.0 * 1.5)
+    assert [cost.prefill_s(tokens) for tokens in (10, 50)] == pytest.approx([3.0 * 3.0, 5.0 * 3.0])
 
 
 def test_version_runs_follow_the_passes_across_stints() -> None:
@@ -383,21 +390,6 @@ NOISELESS = replace(
     training=Training(tokens_per_gpu_s=5000, reference_gpus=1),
     updates=Updates(),
 )
-
-
-def test_samplers_that_are_always_full_yield_a_token_per_slot_and_pass() -> None:
-    # Length-biased, a running request is m2 / (2 m) tokens old (renewal theory); a pass takes 10 ms and 1 us a token
-    # resident. 100 steps of 32 samples whose mean has a relative error of 0.7 / sqrt(3200), 1.2 %, enter through K
-    # alone, which is a fifth of the pass.
-    layout, steps = Layout(6, 2, 8), 100
-    outcome = simulate_world(NOISELESS, layout, steps, 0)
-    drawn = [request.length_tokens for group in first_requests(NOISELESS, 5000, seed=1) for request in group]
-    lengths = [min(length, 150) for length in drawn]
-    mean = sum(lengths) / len(lengths)
-    age = sum(length * (length - 1) for length in lengths) / len(lengths) / (2 * mean)
-    pass_s = 0.01 + 1e-6 * 8 * (20 + age)
-    assert outcome.running_mean == pytest.approx(8.0)
-    assert outcome.tokens_per_s(steps // 3) == pytest.approx(2 * 8 / pass_s, rel=0.01)
 
 
 def test_trainers_that_never_wait_train_at_their_rate() -> None:

@@ -373,7 +373,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Block):
-    """Blocks of which the page shows one at a time, the first one first, and other formats all."""
+    """Blocks that the page shows one at a time, the first one first. Other formats show all of them."""
 
     name: str
     title: str

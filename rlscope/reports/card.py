@@ -41,14 +41,16 @@ from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_w
 from rlscope.reports.text.step_bounds import bounds_part
 
 _MILLION = 1_000_000
+_IN_DETAIL = ("spent", "found", "alerts")
+"""Blocks of the first screen that sum up what the card shows in full."""
 _BARS_MAX = 10
 """Rows of a histogram: the last ones are merged if there are more."""
 
 
 def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield the whole analysis: the first screen, then the details."""
+    """Yield the whole analysis: the first screen without what the details below it repeat, then the details."""
     gaps = verdict_words.gap_lines(analysis)
-    yield from first_screen(analysis).values()
+    yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
     yield Part("Where the GPU time went", ledger_blocks(analysis))
@@ -102,7 +104,7 @@ def _actions(analysis: AnalysisResult) -> Part | None:
 
 def _spent(brief: Brief, ledger: Ledger) -> Iterator[Block]:
     """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
-    whole = View("whole", f"whole run, {brief.spent}{startup_words(ledger)}", Roles(brief.roles))
+    whole = View("whole", f"whole run, {brief.spent}", Roles(brief.roles))
     if brief.steady_roles:
         steady = View("steady", f"steady state, {brief.steady_spent}", Roles(brief.steady_roles))
         yield Switch("spent", "Stretch of the GPU time", (steady, whole))

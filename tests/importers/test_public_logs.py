@@ -365,25 +365,28 @@ def test_pipelinerl_s_wait_is_what_each_step_adds_to_it(
 
 
 def roll(step: int, times: dict[str, float], file: str = "agentic_pipeline.py") -> str:
-    row = {"critic/score/mean": 0.5, **{f"time/{name}": seconds for name, seconds in times.items()}}
+    row = {"critic/score/mean": 0.5, "system/step": step, **{f"time/{name}": each for name, each in times.items()}}
     return f"[2026-02-03 10:00:0{step}] [{file} (612)] [INFO] [DRIVER 0 / 1][PID 77] {json.dumps(row)}\n"
 
 
 def test_roll_s_agentic_runs_evaluate_beside_the_rollout(tmp_path: Path) -> None:
     """`agentic_pipeline.py` of alibaba/ROLL at 8eb27cc2 (2026-08-19): a thread evaluates, and the rest is waited for.
 
-    Step 2 takes 1 + 40 + (55 - 40) + 20 s. The console prints no total, because it prints before that is known.
+    Step 4 takes 1 + 40 + (55 - 40) + 20 + 5 s. The console prints no total, because it prints before that is known.
     """
     times = {"step_model_update": 1.0, "step_rollout": 40.0, "step_train": 20.0}
-    text = "rollout_batch_size: 64\n" + roll(1, times | {"step_val": 30.0}) + roll(2, times | {"step_val": 55.0})
+    last = times | {"step_val": 55.0, "actor_train/do_checkpoint/total": 5.0}
+    text = "rollout_batch_size: 64\n" + roll(3, times | {"step_val": 30.0}) + roll(4, last)
     assert imported(tmp_path, text).refusal is None
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(3,), (4,)]
     assert spent_s(tmp_path / "run") == {
         "trainer publish": 2.0,
         "trainer generate": 80.0,
         "trainer eval": 15.0,
         "trainer train": 40.0,
+        "trainer checkpoint": 5.0,
     }
-    assert length_s(tmp_path / "run") == 61.0 + 76.0
+    assert length_s(tmp_path / "run") == 61.0 + 81.0
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,8 @@ class PhaseMetric:
     kind: PhaseKind
     metric: Text | None = None
     """None for the part of the step that the other phases leave."""
+    is_rest: bool = False
+    """Whether the phase is that part in files without the metric."""
     minus: Names = ()
     """Metrics of other phases whose time lies inside this one."""
     is_cumulative: bool = False

@@ -87,7 +87,7 @@ def _durations(process: Process, step: Step, auto_inside: frozenset[str]) -> _Du
     for phase in process.order:
         where = "inside" if phase.metric in auto_inside else _OUTSIDE.get(phase.where, phase.where)
         seconds = phase_value(phase, step.values)
-        if phase.metric is None:
+        if phase.metric is None or (phase.is_rest and seconds is None):
             rest = len(parts["inside"]), phase.kind
         elif seconds:
             parts[where].append((phase.kind, seconds * step.count))

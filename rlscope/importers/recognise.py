@@ -22,6 +22,7 @@ from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.importers.records import runs_of_chart
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
@@ -303,7 +304,7 @@ def _closest(source: ImportSource) -> ImportFileError | None:
     carrier = carrier_of(source)
     if carrier is None or len(names) < (_FEWEST_KEYS if carrier.name == CONSOLE.name else 1):
         return None
-    if runs := sorted({name.rpartition(" - ")[0] for name in names if f"{name}__MIN" in names}):
+    if runs := runs_of_chart(names):
         return ImportFileError.of(
             source.path,
             found=f"a W&B chart of {len(runs)} runs: {first_few(runs)}",

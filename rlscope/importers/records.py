@@ -6,7 +6,7 @@ The step and the time come from the names that metric writers give them: `step`,
 import csv
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,17 +101,22 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         tally.bad_lines += 1
 
 
-def _metrics_of(columns: Sequence[str]) -> dict[str, str]:
-    """Return the metric of each column.
+def runs_of_chart(columns: Collection[str]) -> list[str]:
+    """Return the runs that a chart exported from W&B's web page shows; empty for another file.
 
-    A chart that was exported from W&B's web page has the columns `Step`, `RUN - METRIC`, and the same with `__MIN` and
-    `__MAX` for rows that stand for several. The names stay as they are if the chart shows several runs.
+    Its columns are that of the axis, such as `Step`, then `RUN - METRIC`, and the same with `__MIN` and `__MAX` for
+    rows that stand for several.
     """
-    charted = [name for name in columns if f"{name}__MIN" in columns]
-    if len({name.rpartition(" - ")[0] for name in charted}) != 1:
+    charted = [name for name in columns if " - " in name]
+    return sorted({name.rpartition(" - ")[0] for name in charted}) if len(charted) >= len(columns) - 1 > 0 else []
+
+
+def _metrics_of(columns: Sequence[str]) -> dict[str, str]:
+    """Return the metric of each column. The names of a chart of several runs stay as they are."""
+    if len(runs_of_chart(columns)) != 1:
         return {name: name for name in columns}
-    others = {name: name.lower() for name in columns if not name.endswith(("__MIN", "__MAX"))}
-    return others | {name: name.rpartition(" - ")[2] for name in charted}
+    metrics = {name: name.rpartition(" - ")[2] for name in columns if not name.endswith(("__MIN", "__MAX"))}
+    return {name: metric.lower() if metric == name else metric for name, metric in metrics.items()}
 
 
 def _is_csv(source: ImportSource) -> bool:

@@ -495,11 +495,11 @@ def test_the_tinker_cookbook_s_asynchronous_runs_are_refused_because_they_do_not
         imported(tmp_path, text, "metrics.jsonl")
 
 
-def chart(*columns: str) -> str:
+def chart(*columns: str, suffixes: tuple[str, ...] = ("", "__MIN", "__MAX")) -> str:
     """Three steps of a chart that was exported from W&B, in which each row stands for one step."""
-    header = ["Step", *(f"{column}{suffix}" for column in columns for suffix in ("", "__MIN", "__MAX"))]
+    header = ["Step", *(f"{column}{suffix}" for column in columns for suffix in suffixes)]
     values = {"gen": 12.0, "update_actor": 7.5, "step": 20.0}
-    row = [str(values[column.rpartition("/")[2]]) for column in columns for _ in range(3)]
+    row = [str(values[column.rpartition("/")[2]]) for column in columns for _ in suffixes]
     lines = [header, *([str(step), *row] for step in (4, 5, 6))]
     return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
 
@@ -507,10 +507,12 @@ def chart(*columns: str) -> str:
 VERL_TIMES = ("timing_s/gen", "timing_s/update_actor", "timing_s/step")
 
 
+@pytest.mark.parametrize("suffixes", [("", "__MIN", "__MAX"), ("",)])
 @pytest.mark.parametrize("run", ["calm-sun-12", "qwen3 - 8b, grpo", "a__MIN"])
-def test_a_chart_exported_from_w_and_b_is_read(tmp_path: Path, run: str) -> None:
+def test_a_chart_exported_from_w_and_b_is_read(tmp_path: Path, run: str, suffixes: tuple[str, ...]) -> None:
     """The columns of exports that public repositories keep (2026). The run's name may hold the separator."""
-    imported(tmp_path, chart(*(f"{run} - {name}" for name in VERL_TIMES)), "wandb_export_2026-03-01.csv")
+    text = chart(*(f"{run} - {name}" for name in VERL_TIMES), suffixes=suffixes)
+    imported(tmp_path, text, "wandb_export_2026-03-01.csv")
     assert spent_s(tmp_path / "run") == {"trainer generate": 36.0, "trainer train": 22.5}
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(4,), (5,), (6,)]
     assert length_s(tmp_path / "run") == 60.0

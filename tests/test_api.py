@@ -250,8 +250,9 @@ def test_parts_of_an_analysis_are_frames(analysis: rlscope.Analysis) -> None:
         analysis.frame("model")  # type: ignore[arg-type]
 
 
-def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_path: Path) -> None:
-    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "samplers"
+def test_an_analysis_is_written_in_every_format(run_dir: Path, tmp_path: Path) -> None:
+    analysis = rlscope.analyze(run_dir)
+    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "unknown"
     assert analysis.to_markdown().startswith("### ")
     assert analysis.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
     assert analysis.to_png(str(tmp_path / "card.png")).read_bytes().startswith(b"\x89PNG")

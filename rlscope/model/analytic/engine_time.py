@@ -4,35 +4,23 @@ The batch is a mean and need not be whole; below one request it is the share of 
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from itertools import groupby
+from typing import Final
 
 import numpy as np
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import curve_per_line
+from rlscope.model.decode.curves import CurvePerLine, curve_per_line
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
-from rlscope.model.system import Engine, System, WeightUpdateCost, Workload
+from rlscope.model.system import DecodeCurve, Engine, System, WeightUpdateCost, Workload
 
 LEAST_RUNNING: Final = 1e-3
 """Lower end of searches for a running batch: an engine that has a request 0.1% of the time."""
 _SCAN_POINTS: Final = 33
 """Points, evenly spaced in log, between which a condition is assumed to change at most once."""
-
-
-class PassTimes(Protocol):
-    """A `DecodeCurve`, or one per entry of the last axis of the arguments."""
-
-    @property
-    def kv_s_per_token(self) -> Reals | float:
-        """Seconds that each token resident in the KV cache adds to a pass."""
-        ...
-
-    def pass_s(self, running: Reals) -> Reals:
-        """Seconds of passes over `running` requests that hold no KV."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +31,7 @@ class Sampling:
     """
 
     engine: Engine
-    curve: PassTimes
+    curve: DecodeCurve | CurvePerLine
     mean_tokens: float
     samples_per_step: float
     """Samples that must finish for one step: those trained and those filtered."""
@@ -108,20 +96,26 @@ def sampling_of(system: System) -> Sampling:
     )
 
 
-def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling | None:
-    """Reduce many systems, each for `lines` lines in a row.
+def alike(systems: Sequence[System], most: int) -> Iterator[Sequence[System]]:
+    """Split systems into parts of up to `most`, in order, whose systems differ only in what a draw of a fit varies.
 
-    None if the systems differ in more than the time of their engines' passes and prompts.
+    That is the time of the engines' passes and prompts, and the trainers.
     """
+    for _, group in groupby(systems, key=_shared):
+        members = tuple(group)
+        yield from (members[first : first + most] for first in range(0, len(members), most))
+
+
+def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling:
+    """Reduce many alike systems, each for `lines` lines in a row."""
     first, engines = systems[0], [system.engine for system in systems]
-    curve = curve_per_line([engine.curve for engine in engines], lines)
-    if curve is None or any(_shared(system) != _shared(first) for system in systems):
-        return None
     sampling, rates = sampling_of(first), [engine.prefill_tokens_per_s for engine in engines]
+    if len(systems) == 1:
+        return sampling
     recompute_s = [_recompute_s(first.update, sampling.resident_tokens, rate) for rate in rates]
     return replace(
         sampling,
-        curve=curve,
+        curve=curve_per_line([engine.curve for engine in engines], lines),
         prompt_s=np.repeat([_prompt_s(first.workload, engine) for engine in engines], lines),
         prefill_pass_s=np.repeat([engine.prefill_pass_s for engine in engines], lines),
         recompute_s=np.repeat(recompute_s, lines),

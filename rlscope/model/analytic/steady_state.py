@@ -12,13 +12,13 @@ that hand out the newest samples first, and trainers that prefetch only what is 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of, sampling_of_each
+from rlscope.model.analytic.engine_time import alike, first_running, sampling_of, sampling_of_each
 from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
@@ -51,48 +51,46 @@ _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideLosses:
-    """Shares of one side's GPU time, 0..1, by the cause of waiting."""
+Losses = Mapping[Regime, Reals]
+"""Shares of one side's GPU time, 0..1, by the cause of waiting; one entry per layout.
 
-    samplers: float = 0.0
-    """Loss of the trainers: they would wait even if only the engines' speed limited the samplers."""
-    trainers: float = 0.0
-    """Loss of the samplers: what they could make beyond what is trained on."""
-    weight_updates: float = 0.0
-    environment: float = 0.0
-    admission: float = 0.0
-    staleness_cap: float = 0.0
-
-    @property
-    def total_ratio(self) -> float:
-        """Total of all shares."""
-        return sum(getattr(self, cause.name) for cause in fields(self))
+samplers: loss of the trainers, which would wait even if only the engines' speed limited the samplers. trainers: loss of
+the samplers, which could make more than is trained on.
+"""
 
 
-def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Reals) -> list[SideLosses]:
+def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Reals) -> Losses:
     """Waits for samples, charged to the limits that cause them, and the time in which publishing blocks the trainers.
 
     In seconds of one step; train_s includes blocked_s.
     """
     reached = [np.maximum(level, train_s) for level in _limits(levels)]
     samplers, updates, admission, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
-    columns = (samplers, np.zeros_like(step_s), updates + blocked_s / step_s, environment, admission, staleness)
-    return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
+    return {
+        "samplers": samplers,
+        "weight_updates": updates + blocked_s / step_s,
+        "environment": environment,
+        "admission": admission,
+        "staleness_cap": staleness,
+    }
 
 
-def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
+def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> Losses:
     """Capacity that is surplus or lost to a limit, in shares of the samplers' time.
 
     Up to the trainers' own rate, a surplus waits for the trainers, whatever else also limits it: without that limit the
     step would be no shorter. Engines that take new weights lose that time in any case.
     """
     hardware, updates, *limits = _limits(levels)
-    reached = [np.maximum(level, train_s) for level in (updates, *limits)]
-    stages = np.stack([hardware, updates, *reached])
+    stages = np.stack([hardware, updates, *(np.maximum(level, train_s) for level in (updates, *limits))])
     weight_updates, trainers, admission, environment, staleness = np.diff(stages, axis=0) / step_s
-    columns = (np.zeros_like(step_s), trainers, weight_updates, environment, admission, staleness)
-    return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
+    return {
+        "trainers": trainers,
+        "weight_updates": weight_updates,
+        "environment": environment,
+        "admission": admission,
+        "staleness_cap": staleness,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +105,16 @@ class SteadyState:
     """Response tokens per second."""
     train_s: float
     """Part of step_s that the trainers need themselves, including a blocking publication."""
-    load_ratio: float
-    """Rate that the samplers could make over the rate that the trainers could take; below 1 the trainers wait."""
-    engines: int
     running: float
     """Requests in an engine's batch; below 1, the share of the time that it has one."""
     running_limit: float
     """Least of the layout's limit, the engine's own, and the KV cache's."""
-    pass_s: float
     resident_tokens: float
     """KV tokens on an engine."""
-    sample_s: float
-    """Seconds from a sample's first pass to its last token, including waits for its environment."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time in which they do not work on a batch, 0..1."""
     sampler_idle_ratio: float
     """Share of the engines' time without a pass, 0..1."""
-    trainer_losses: SideLosses
-    sampler_losses: SideLosses
     dropped_ratio: float
     """Share of the finished samples that are dropped as stale, or by a full queue."""
     staleness: StalenessTerms | None
@@ -132,16 +124,6 @@ class SteadyState:
     warnings: tuple[ModelWarning, ...]
     """Reasons why the closed form is off; empty if it can be trusted without the event simulator."""
 
-    @property
-    def concurrency(self) -> float:
-        """Running requests over all engines."""
-        return self.running * self.engines
-
-    @property
-    def trainer_idle_ratio(self) -> float:
-        """Share of the trainers' time in which they do not work on a batch, 0..1."""
-        return self.trainer_losses.total_ratio
-
 
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
     """Solve the steady state of each layout, or return why it cannot run; one call for many layouts is much cheaper.
@@ -150,60 +132,40 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     run the smallest batch that keeps up; if their surplus is dropped, they run at the limit. A sample that waits for
     its environment holds one of an engine's places.
     """
-    sampling = sampling_of(system)
-    verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
-    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
-    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
-    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
+    return _solved((system,), layouts)
 
 
 def steady_states_of_each(systems: Sequence[System], layout: Layout) -> tuple[SteadyState | Refused, ...]:
     """Solve one layout in every system: equal to solving each alone, and much cheaper for many draws."""
-    parts = [systems[first : first + _LINES_AT_A_TIME] for first in range(0, len(systems), _LINES_AT_A_TIME)]
-    return tuple(state for part in parts for state in _states_of_each(part, layout))
+    return tuple(state for part in alike(systems, _LINES_AT_A_TIME) for state in _solved(part, (layout,)))
 
 
-def _states_of_each(systems: Sequence[System], layout: Layout) -> Sequence[SteadyState | Refused]:
-    runs = refused(systems[0], sampling_of(systems[0]), layout) is None
-    sampling = sampling_of_each(systems, 1) if runs and len(systems) > 1 else None
-    if sampling is None:
-        return [steady_states(system, (layout,))[0] for system in systems]
-    return _states(_fleets(systems, sampling, (layout,)), [layout] * len(systems))
+def _solved(systems: Sequence[System], layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
+    """Solve all layouts in one of the alike systems after the other."""
+    sampling = sampling_of(systems[0])
+    verdicts = [refused(systems[0], sampling, layout) or layout for layout in layouts]
+    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
+    states = iter(_states(_fleet(systems, runnable), runnable * len(systems)) if runnable else ())
+    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts * len(systems))
 
 
-def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second of each layout, 0 if it cannot run.
+def trained_rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second, one row per system and one column per layout; 0 if a layout cannot run.
 
     Same numbers as `steady_states`, without the rest of the steady state: most draws need no more.
     """
-    sampling = sampling_of(system)
-    runs = np.array([refused(system, sampling, layout) is None for layout in layouts], dtype=np.bool_)
-    rates = np.zeros(len(layouts))
+    parts = alike(systems, max(1, _LINES_AT_A_TIME // max(1, len(layouts))))
+    return np.concatenate([np.zeros((0, len(layouts))), *(_rates(part, layouts) for part in parts)])
+
+
+def _rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
+    first, sampling = systems[0], sampling_of(systems[0])
+    runs = np.array([refused(first, sampling, layout) is None for layout in layouts], dtype=np.bool_)
+    rates = np.zeros((len(systems), len(layouts)))
     if runs.any():
-        fleet = _fleet(system, sampling, [layout for layout, can in zip(layouts, runs, strict=True) if can])
-        rates[runs] = _trained_tokens_per_s(fleet, _step_s(fleet, sampler_levels(fleet)))
-    return rates
-
-
-def trained_rates_of_each(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
-    """`trained_rates` of every system, one row each: the same numbers, and much cheaper for many draws."""
-    if not systems or not layouts:
-        return np.zeros((len(systems), len(layouts)))
-    at_a_time = max(1, _LINES_AT_A_TIME // len(layouts))
-    parts = [systems[first : first + at_a_time] for first in range(0, len(systems), at_a_time)]
-    return np.concatenate([_rates_of_each(part, layouts) for part in parts])
-
-
-def _rates_of_each(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
-    first, rates = systems[0], np.zeros((len(systems), len(layouts)))
-    common = sampling_of(first)
-    runs = np.array([refused(first, common, layout) is None for layout in layouts], dtype=np.bool_)
-    sampling = sampling_of_each(systems, int(runs.sum())) if len(systems) > 1 and runs.any() else None
-    if sampling is None:
-        return np.array([trained_rates(system, layouts) for system in systems])
-    runnable = [layout for layout, can in zip(layouts, runs, strict=True) if can]
-    fleet = _fleets(systems, sampling, runnable)
-    rates[:, runs] = _trained_tokens_per_s(fleet, _step_s(fleet, sampler_levels(fleet))).reshape(len(systems), -1)
+        fleet = _fleet(systems, [layout for layout, can in zip(layouts, runs, strict=True) if can])
+        step_s = _step_s(fleet, sampler_levels(fleet))
+        rates[:, runs] = _trained_tokens_per_s(fleet, step_s).reshape(len(systems), -1)
     return rates
 
 
@@ -215,26 +177,17 @@ def _trained_tokens_per_s(fleet: SamplerFleet, step_s: Reals) -> Reals:
     return fleet.system.workload.samples_per_step * fleet.sampling.mean_tokens / step_s
 
 
-def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
-    gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
+def _fleet(systems: Sequence[System], layouts: Sequence[Layout]) -> SamplerFleet:
+    """Combine the layouts of one alike system after another as if they belonged to one system."""
+    first, gpus = systems[0], np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
+    steps = [trainer_step(each.trainer, each.workload, each.update, gpus) for each in systems]
+    engines = np.array([layout.sampler_gpus // first.engine.gpus for layout in layouts], dtype=np.float64)
+    places = np.array([layout.max_running for layout in layouts], dtype=np.float64)
     return SamplerFleet(
-        system,
-        sampling,
-        engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
-        places=np.array([layout.max_running for layout in layouts], dtype=np.float64),
-        trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
-    )
-
-
-def _fleets(systems: Sequence[System], sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
-    """Combine the layouts of one system after another as if they belonged to one system."""
-    fleets = [_fleet(system, sampling, layouts) for system in systems]
-    steps = [fleet.trainers for fleet in fleets]
-    return SamplerFleet(
-        systems[0],
-        sampling,
-        engines=np.tile(fleets[0].engines, len(systems)),
-        places=np.tile(fleets[0].places, len(systems)),
+        first,
+        sampling_of_each(systems, len(layouts)),
+        engines=np.tile(engines, len(systems)),
+        places=np.tile(places, len(systems)),
         trainers=TrainerStep(
             compute_s=np.concatenate([step.compute_s for step in steps]),
             phases_s=np.concatenate([step.phases_s for step in steps]),
@@ -252,25 +205,31 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
         running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
     made_in_s = fleet.period_s(running)
     by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
-    by_samplers = sampler_losses(levels, train_s, step_s)
-    numbers = np.stack(
-        [
-            step_s,
-            _trained_tokens_per_s(fleet, step_s),
-            train_s,
-            train_s / levels.staleness_s,
-            running,
-            levels.hardware_running,
-            fleet.sampling.pass_s(running),
-            _sample_s(fleet, running, made_in_s),
-            1.0 - _busy_ratio(fleet, running, made_in_s),
-            _dropped_ratio(fleet, made_in_s, step_s),
-            fleet.versions_per_token(running) * made_in_s / step_s,
-            offset_versions(fleet, levels, running, step_s),
-        ]
-    ).T.tolist()
-    warnings = _warnings(fleet, levels, running, step_s)
-    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
+    columns: dict[str, Reals] = {
+        "step_s": step_s,
+        "trained_tokens_per_s": _trained_tokens_per_s(fleet, step_s),
+        "train_s": train_s,
+        "running": running,
+        "running_limit": levels.hardware_running,
+        "resident_tokens": running * fleet.sampling.resident_tokens,
+        "trainer_idle_ratio": np.sum([*by_trainers.values()], axis=0),
+        "sampler_idle_ratio": 1.0 - _busy_ratio(fleet, running, made_in_s),
+        "dropped_ratio": _dropped_ratio(fleet, made_in_s, step_s),
+    }
+    numbers = np.stack([*columns.values()]).T.tolist()
+    regimes = regimes_of(layouts, by_trainers, sampler_losses(levels, train_s, step_s))
+    terms, warnings = _terms(fleet, levels, running, step_s), _warnings(fleet, levels, running, step_s)
+    return [
+        SteadyState(
+            layout=layout,
+            regime=regime,
+            staleness=aging,
+            staleness_max=None if aging is None else _staleness_max(fleet, aging),
+            warnings=found,
+            **dict(zip(columns, row, strict=True)),
+        )
+        for layout, regime, aging, found, row in zip(layouts, regimes, terms, warnings, numbers, strict=True)
+    ]
 
 
 def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
@@ -278,38 +237,12 @@ def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
     return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
-def _state(
-    fleet: SamplerFleet,
-    layout: Layout,
-    numbers: Sequence[float],
-    by_trainers: SideLosses,
-    by_samplers: SideLosses,
-    warnings: tuple[ModelWarning, ...],
-) -> SteadyState:
-    step_s, rate_per_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, spread, offset = numbers
-    workload = fleet.system.workload
-    terms = StalenessTerms(spread, offset, workload.environment_s / step_s)
-    return SteadyState(
-        layout=layout,
-        regime=regime_of(layout, by_trainers, by_samplers),
-        step_s=step_s,
-        trained_tokens_per_s=rate_per_s,
-        train_s=train_s,
-        load_ratio=load,
-        engines=layout.sampler_gpus // fleet.system.engine.gpus,
-        running=running,
-        running_limit=limit,
-        pass_s=pass_s,
-        resident_tokens=running * fleet.sampling.resident_tokens,
-        sample_s=sample_s,
-        sampler_idle_ratio=idle,
-        trainer_losses=by_trainers,
-        sampler_losses=by_samplers,
-        dropped_ratio=dropped,
-        staleness=None if np.isnan(offset) else terms,
-        staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
-        warnings=warnings,
-    )
+def _terms(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[StalenessTerms | None]:
+    """Return what determines the staleness of each layout; None if its queue grows."""
+    per_token = fleet.versions_per_token(running) * fleet.period_s(running) / step_s
+    offsets, environment = offset_versions(fleet, levels, running, step_s), fleet.system.workload.environment_s / step_s
+    rows = np.stack([per_token, offsets, environment]).T.tolist()
+    return [None if math.isnan(row[1]) else StalenessTerms(*row) for row in rows]
 
 
 def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
@@ -346,16 +279,14 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     return min(most, admission.max_staleness + aged)
 
 
-def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
+def regimes_of(layouts: Sequence[Layout], trainers: Losses, samplers: Losses) -> list[Regime]:
     """Return balanced if neither side loses more than BALANCED_LOSS_RATIO, else the most expensive cause."""
-    if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
-        return "balanced"
     causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
-    lost = [
-        layout.trainer_gpus * getattr(trainers, cause) + layout.sampler_gpus * getattr(samplers, cause)
-        for cause in causes
-    ]
-    return causes[int(np.argmax(lost))]
+    gpus = np.array([(layout.trainer_gpus, layout.sampler_gpus) for layout in layouts]).T
+    lost = [gpus[0] * trainers.get(cause, 0.0) + gpus[1] * samplers.get(cause, 0.0) for cause in causes]
+    most, lost_ratio = np.argmax(lost, axis=0), np.maximum(sum(trainers.values()), sum(samplers.values()))
+    balanced = (lost_ratio <= BALANCED_LOSS_RATIO).tolist()
+    return ["balanced" if even else causes[cause] for even, cause in zip(balanced, most.tolist(), strict=True)]
 
 
 def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:

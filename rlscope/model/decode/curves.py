@@ -144,11 +144,9 @@ class CurvePerLine:
         return pass_s
 
 
-def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | None:
-    """Combine the curves, each for `lines` lines in a row; None if one of them has a form not known here."""
+def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine:
+    """Combine the curves, each for `lines` lines in a row."""
     kinds = [_kind(curve) for curve in curves]
-    if None in kinds:
-        return None
     parts: list[tuple[Counts, DecodeCurve]] = []
     for kind in dict.fromkeys(kinds):
         members = np.array([number for number, each in enumerate(kinds) if each == kind])
@@ -157,12 +155,11 @@ def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine | 
     return CurvePerLine(tuple(parts), np.repeat([curve.kv_s_per_token for curve in curves], lines))
 
 
-def _kind(curve: DecodeCurve) -> tuple[object, ...] | None:
-    """Return a key of the curve's kind; curves of one kind differ only in numbers."""
+def _kind(curve: DecodeCurve) -> tuple[object, ...]:
+    """Return a key of the curve's kind: curves of one kind differ only in numbers. An unknown form has its own."""
     if isinstance(curve, SpedUpCurve | OccupiedCurve):
-        inner = _kind(curve.curve)
-        return None if inner is None else (type(curve), *inner)
-    return (type(curve), curve.tilt and curve.tilt.running) if isinstance(curve, RooflineCurve) else None
+        return (type(curve), *_kind(curve.curve))
+    return (type(curve), curve.tilt and curve.tilt.running) if isinstance(curve, RooflineCurve) else (id(curve),)
 
 
 def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
@@ -171,14 +168,12 @@ def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
     if isinstance(first, SpedUpCurve | OccupiedCurve):
         outer = [curve for curve in curves if isinstance(curve, SpedUpCurve | OccupiedCurve)]
         return replace(first, curve=_stacked([each.curve for each in outer], lines), **_columns(outer, lines))
+    if not isinstance(first, RooflineCurve):
+        return first
     formed = [curve for curve in curves if isinstance(curve, RooflineCurve)]
-    tilts = [curve.tilt for curve in formed if curve.tilt is not None]
-    tilt = (
-        Tilt(tilts[0].running, np.repeat(np.array([each.elasticity for each in tilts], dtype=np.float64), lines))
-        if tilts
-        else None
-    )
-    return replace(formed[0], tilt=tilt, **_columns(formed, lines))
+    elasticities = [curve.tilt.elasticity for curve in formed if curve.tilt is not None]
+    tilt = first.tilt and first.tilt._replace(elasticity=np.repeat(np.array(elasticities, dtype=np.float64), lines))
+    return replace(first, tilt=tilt, **_columns(formed, lines))
 
 
 def _columns(curves: Sequence[RooflineCurve | SpedUpCurve | OccupiedCurve], lines: int) -> dict[str, Reals]:

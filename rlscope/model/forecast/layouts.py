@@ -21,7 +21,7 @@ from rlscope.model.analytic.steady_state import (
     SteadyState,
     steady_states,
     steady_states_of_each,
-    trained_rates_of_each,
+    trained_rates,
 )
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
@@ -361,7 +361,7 @@ def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]
 
 def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
     """Return `rates_of` for every system, one row each."""
-    rates = trained_rates_of_each(systems, layouts)
+    rates = trained_rates(systems, layouts)
     if calibration.synchronous and calibration.layout in layouts:
         steps = [split_step(system, calibration.layout) for system in systems]
         own = [step.trained_tokens_per_s if step else 0.0 for step in steps]

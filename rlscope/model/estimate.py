@@ -30,6 +30,11 @@ class Estimate:
         low, median, high = np.quantile(draws, [outside, 0.5, 1.0 - outside])
         return cls(float(median), float(low), float(high))
 
+    @classmethod
+    def exactly(cls, value: float) -> "Estimate":
+        """Return the estimate of a quantity that has no interval."""
+        return cls(value, value, value)
+
     def __iter__(self) -> Iterator[float]:
         """Iterate over the value and the ends of the interval."""
         return iter((self.value, self.low, self.high))

@@ -180,6 +180,11 @@ class Layout:
     max_running: int
     """Limit on running requests of an engine."""
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of both sides."""
+        return self.trainer_gpus + self.sampler_gpus
+
 
 @dataclass(frozen=True, slots=True)
 class Granularity:

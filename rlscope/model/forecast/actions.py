@@ -257,12 +257,11 @@ class Counterfactuals:
         The cost of switching between the two, and whether both fit on a GPU, are unknown.
         """
         calibration, layout = self._calibration, self._layout
-        gpus = layout.trainer_gpus + layout.sampler_gpus
-        best = colocated_step(calibration.system, gpus, layout.max_running)
+        best = colocated_step(calibration.system, layout.gpus, layout.max_running)
         least = (1.0 + WORTHWHILE_RATIO) * float(np.median(self._rates))
         if best is None or best.trained_tokens_per_s < least:
             return None
-        steps = [colocated_step(draw, gpus, layout.max_running) for draw in calibration.draws]
+        steps = [colocated_step(draw, layout.gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
         price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
         solved = Solved(rates / self._rates - 1.0, lambda: price)

@@ -204,8 +204,7 @@ def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, f
 
 
 def _bound(free: System, today: Layout, limit: int) -> float:
-    gpus = today.trainer_gpus + today.sampler_gpus
-    return work_conservation_bound(free, gpus, float(limit)).trained_tokens_per_s
+    return work_conservation_bound(free, today.gpus, float(limit)).trained_tokens_per_s
 
 
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:

@@ -96,10 +96,9 @@ def _asked(model: ModelResult) -> list[_Asked]:
 def _splits(model: ModelResult, advised: Layout) -> list[Layout]:
     """Return the splits of the current GPUs, evenly thinned, the advised one first."""
     today = model.calibration.layout
-    gpus = today.trainer_gpus + today.sampler_gpus
     near = [
         each
-        for each in possible_layouts(gpus, model.model_config.granularity, (today.max_running,))
+        for each in possible_layouts(today.gpus, model.model_config.granularity, (today.max_running,))
         if each.trainer_gpus >= _KEPT_RATIO * today.trainer_gpus
         and each.sampler_gpus >= _KEPT_RATIO * today.sampler_gpus
     ]

@@ -17,11 +17,12 @@ from scipy.special import ndtri
 from rlscope.document import computed_field
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import INTERVAL_RATIO, Estimate
-from rlscope.model.forecast.layouts import OperatingPoint, operating_point, operating_points
+from rlscope.model.forecast.layouts import StepTiming, timing_of_simulated, timings
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
-from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
+from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
+from rlscope.model.simulate.results import Ages
 
 PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
 
@@ -98,15 +99,14 @@ def compare(
     calibration: Calibration, judged: Observed, settings: Settings, rng: np.random.Generator
 ) -> Prediction | None:
     """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
-    best = operating_point(calibration, calibration.system)
+    (best,) = timings(calibration, (calibration.system,))
     if best is None:
         return None
-    simulated_point = _simulated_point(calibration, best, settings)
-    drawn = operating_points(calibration, calibration.draws[:PREDICTED_DRAWS])
-    points = [_moved(point, best, simulated_point) for point in drawn if point is not None]
-    points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
-    achieved = _achieved(judged, rng)
-    compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in _spreads(points)]
+    simulated = _simulated(calibration, best, settings)
+    drawn = timings(calibration, calibration.draws[:PREDICTED_DRAWS])
+    moved = [_moved(each, best, simulated) for each in drawn if each is not None]
+    achieved, spreads = _achieved(judged, rng), _spreads(moved, calibration.steps_per_version)
+    compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in spreads]
     return Prediction(
         calibrated_steps=calibration.steps,
         held_out_steps=judged.steps.period_s.size,
@@ -114,65 +114,42 @@ def compare(
     )
 
 
-def _simulated_point(calibration: Calibration, best: OperatingPoint, settings: Settings) -> OperatingPoint:
-    """Best estimate's operating point, from the event simulator if the closed form cannot be trusted."""
+def _simulated(calibration: Calibration, best: StepTiming, settings: Settings) -> StepTiming | None:
+    """Timing by the event simulator; None if the closed form can be trusted, or if the simulator cannot run."""
     if calibration.synchronous or not is_doubtful(calibration, calibration.layout):
-        return best
+        return None
     simulated = simulated_run(calibration, calibration.layout, settings)
+    return None if simulated is None else timing_of_simulated(simulated, best.regime)
+
+
+def _moved(timing: StepTiming, best: StepTiming, simulated: StepTiming | None) -> StepTiming:
+    """Shift a draw's timing as the simulation shifts the best estimate."""
     if simulated is None:
-        return best
-    return OperatingPoint(
-        tokens_per_s=simulated.trained_tokens_per_s,
-        step_s=simulated.step_s,
-        trainer_idle_ratio=simulated.trainer_idle_ratio + simulated.trainer_seconds.publish_s / simulated.seconds,
-        staleness_mean=simulated.staleness.tokens.mean,
+        return timing
+    idle_ratio = timing.trainer_idle_ratio + simulated.trainer_idle_ratio - best.trainer_idle_ratio
+    return replace(
+        timing,
+        step_s=timing.step_s * best.tokens_per_s / simulated.tokens_per_s,
+        trainer_idle_ratio=min(1.0, max(0.0, idle_ratio)),
+        staleness_mean=simulated.staleness_mean,
     )
 
 
-def _moved(point: OperatingPoint, best: OperatingPoint, simulated_point: OperatingPoint) -> OperatingPoint:
-    """Shift a draw's point as the simulation shifts the best estimate."""
-    if simulated_point is best:
-        return point
-    speed = simulated_point.tokens_per_s / best.tokens_per_s
-    return OperatingPoint(
-        tokens_per_s=point.tokens_per_s * speed,
-        step_s=point.step_s / speed,
-        trainer_idle_ratio=min(
-            1.0, max(0.0, point.trainer_idle_ratio + simulated_point.trainer_idle_ratio - best.trainer_idle_ratio)
-        ),
-        staleness_mean=simulated_point.staleness_mean,
-    )
-
-
-def _spreads(points: Sequence[OperatingPoint]) -> list[tuple[PredictedQuantity, Estimate]]:
-    names: tuple[PredictedQuantity, ...] = ("tokens_per_s", "step_s", "trainer_idle_ratio")
-    spreads: list[tuple[PredictedQuantity, Estimate]] = [
-        (name, Estimate.of(np.array([getattr(point, name) for point in points]))) for name in names
-    ]
-    ages = [point.staleness_mean for point in points if point.staleness_mean is not None]
-    if ages:
-        spreads.append(("staleness_mean", Estimate.of(np.array(ages))))
-    return spreads
+def _spreads(timings: Sequence[StepTiming], steps_per_version: float) -> list[tuple[PredictedQuantity, Estimate]]:
+    values: dict[PredictedQuantity, list[float]] = {
+        "tokens_per_s": [each.tokens_per_s for each in timings],
+        "step_s": [each.step_s / steps_per_version for each in timings],
+        "trainer_idle_ratio": [each.trainer_idle_ratio for each in timings],
+        "staleness_mean": [each.staleness_mean for each in timings if each.staleness_mean is not None],
+    }
+    return [(quantity, Estimate.of(np.array(drawn))) for quantity, drawn in values.items() if drawn]
 
 
 def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Estimate]:
     steps = judged.steps
     return {
-        "tokens_per_s": _of(ratio_of_sums(steps.response_tokens, steps.period_s, rng)),
-        "step_s": _of(ratio_of_sums(steps.period_s, np.ones_like(steps.period_s), rng)),
-        "trainer_idle_ratio": _of(ratio_of_sums(steps.wait_s + steps.publish_s, steps.period_s, rng)),
-        "staleness_mean": _exactly(_staleness_mean(judged)),
+        "tokens_per_s": ratio_of_sums(steps.response_tokens, steps.period_s, rng),
+        "step_s": ratio_of_sums(steps.period_s, np.ones_like(steps.period_s), rng),
+        "trainer_idle_ratio": ratio_of_sums(steps.wait_s + steps.publish_s, steps.period_s, rng),
+        "staleness_mean": Estimate.exactly(Ages(judged.staleness).mean if judged.staleness else 0.0),
     }
-
-
-def _staleness_mean(judged: Observed) -> float:
-    tokens = sum(count for _, count in judged.staleness)
-    return sum(staleness * count for staleness, count in judged.staleness) / tokens if tokens else 0.0
-
-
-def _of(ratio: RatioOfSums) -> Estimate:
-    return Estimate(ratio.value, ratio.low, ratio.high)
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value, value, value)

@@ -8,7 +8,7 @@ simulator sees (`simulated.py` corrects forecasts that have warnings), requests 
 blocks of a preempted request that a prefix cache still holds, and engines that swap to host memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -27,6 +27,7 @@ from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import (
     STALE_QUANTILE,
     Anchor,
@@ -42,7 +43,7 @@ from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
-from rlscope.model.system import Engine, Layout, System
+from rlscope.model.system import Engine, Layout, System, Workload
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
@@ -86,7 +87,14 @@ class StepTiming:
     """Share of the trainers' time, 0..1, in which they do not work on a batch; publishing counts as idle."""
     sampler_idle_ratio: float
     """Share of the engines' time, 0..1, without a decode pass or a prefill."""
+    staleness_mean: float | None
+    """Mean over trained tokens, in versions; None if the queue grows without bound."""
     regime: Regime
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Trained response tokens per second."""
+        return self.step_tokens / self.step_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,13 +126,27 @@ class Forecast:
         """Staleness of its price; None if the layout cannot run, or the queue grows without bound."""
         return self.price.staleness
 
+    @classmethod
+    def of_none(cls, layout: Layout, excluded: Exclusion | None) -> "Forecast":
+        """Return the forecast of a layout that cannot run."""
+        return cls(layout, excluded, None, None, None, Price(), None)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Key to sort by: the fastest first by the best estimate, excluded layouts last."""
+        return (self.excluded is not None, -(self.tokens_per_s or 0.0))
+
+    def gain_over(self, other: "Forecast | None") -> Estimate | None:
+        """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
+        if other is None or self.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
+            return None
+        return Estimate.of(self.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None if the layout cannot run."""
-        return (
-            None
-            if self.timing is None or not tokens_per_s
-            else self.timing.step_tokens / tokens_per_s / steps_per_version
-        )
+        if self.timing is None or not tokens_per_s:
+            return None
+        return self.timing.step_tokens / tokens_per_s / steps_per_version
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +205,7 @@ def forecast_layouts(
     chosen = _worth_drawing(first[1:], today.tokens_per_s or 0.0)
     drawn = _draw(calibration, [today, *chosen])
     others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
-    return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
+    return Forecasts(drawn[0], _ranked(others))
 
 
 def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForecast | None = None) -> Forecasts:
@@ -231,7 +253,7 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
             timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 
-    return Forecasts(today, tuple(sorted(map(held, forecasts.others), key=_rank)))
+    return Forecasts(today, _ranked(map(held, forecasts.others)))
 
 
 def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:
@@ -270,7 +292,7 @@ def forecast_of(
 ) -> Forecast:
     """Forecast one steady state by the best estimate, without draws."""
     if isinstance(state, Refused):
-        return Forecast(state.layout, state.reason, None, None, None, Price(), None)
+        return Forecast.of_none(state.layout, state.reason)
     staleness = staleness_of(state, laws)
     too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
     return Forecast(
@@ -281,7 +303,7 @@ def forecast_of(
         drawn_tokens_per_s=None,
         price=price_of(state, staleness, calibration.system),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        timing=timing_of_state(state),
+        timing=timing_of_state(state, calibration.system.workload),
     )
 
 
@@ -297,20 +319,20 @@ def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast |
     )
 
 
+def _ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
+    return tuple(sorted(forecasts, key=lambda each: each.rank))
+
+
 def _worth_drawing(forecasts: Sequence[Forecast], own_tokens_per_s: float) -> list[Forecast]:
     """Layouts that some draw may lift to the top, or that are faster than the current one.
 
     The latter are needed because the top may be too stale.
     """
     usable = [each for each in forecasts if each.excluded is None]
-    ranked = sorted(usable, key=_rank)[:_MOST_DRAWN]
+    ranked = _ranked(usable)[:_MOST_DRAWN]
     best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
     least = min(_NEAR_BEST_RATIO * best, own_tokens_per_s)
     return [each for each in ranked if (each.tokens_per_s or 0.0) >= least]
-
-
-def _rank(forecast: Forecast) -> tuple[bool, float]:
-    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
 
 
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
@@ -369,60 +391,29 @@ def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: 
     return rates
 
 
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """Steady-state values of a run."""
-
-    tokens_per_s: float
-    """Trained response tokens per second."""
-    step_s: float
-    """Seconds from one version to the next."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time without work on a batch, 0..1."""
-    staleness_mean: float | None
-    """Mean over trained tokens, in versions; None if the queue grows without bound."""
-
-
-def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
-    """Steady state of the run's own layout; None if the model predicts that it cannot run."""
-    return operating_points(calibration, (system,))[0]
-
-
-def operating_points(calibration: Calibration, systems: Sequence[System]) -> list[OperatingPoint | None]:
-    """Return the operating point of every system."""
+def timings(calibration: Calibration, systems: Sequence[System]) -> list[StepTiming | None]:
+    """Return the timing of the run's own layout in every system; None if it cannot run."""
     if calibration.synchronous:
         steps = [split_step(system, calibration.layout) for system in systems]
-        return [_of_step(step) if step else None for step in steps]
+        return [timing_of_step(step, calibration.layout) if step else None for step in steps]
     states = steady_states_of_each(systems, calibration.layout)
     return [
-        None if isinstance(state, Refused) else _of_state(system, state)
+        None if isinstance(state, Refused) else timing_of_state(state, system.workload)
         for system, state in zip(systems, states, strict=True)
     ]
 
 
-def _of_step(step: SynchronousStep) -> OperatingPoint:
-    return OperatingPoint(
-        tokens_per_s=step.trained_tokens_per_s,
-        step_s=step.step_s,
-        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        staleness_mean=0.0,
-    )
-
-
-def _of_state(system: System, state: SteadyState) -> OperatingPoint:
-    workload, terms = system.workload, state.staleness
-    return OperatingPoint(
-        tokens_per_s=state.trained_tokens_per_s,
-        step_s=state.step_s,
-        trainer_idle_ratio=state.trainer_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.unit_samples),
-    )
-
-
-def timing_of_state(state: SteadyState) -> StepTiming:
+def timing_of_state(state: SteadyState, workload: Workload) -> StepTiming:
     """Return the timing by the closed forms."""
-    step_tokens = state.trained_tokens_per_s * state.step_s
-    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+    terms = state.staleness
+    return StepTiming(
+        step_s=state.step_s,
+        step_tokens=state.trained_tokens_per_s * state.step_s,
+        trainer_idle_ratio=state.trainer_idle_ratio,
+        sampler_idle_ratio=state.sampler_idle_ratio,
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.unit_samples),
+        regime=state.regime,
+    )
 
 
 def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
@@ -433,6 +424,7 @@ def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
         step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
         sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / simulated.engine_s,
+        staleness_mean=simulated.staleness.tokens.mean,
         regime=regime,
     )
 
@@ -443,7 +435,7 @@ def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
     Its regime is whatever costs the most GPU time: the trainers' waits for samples, the samplers' waits for the
     trainers, or the waits of both.
     """
-    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
+    sampling_s, both = step.generation_s + step.prefill_s, layout.gpus
     waited_gpu_s: dict[Regime, float] = {
         "samplers": layout.trainer_gpus * sampling_s,
         "trainers": layout.sampler_gpus * step.train_s,
@@ -455,6 +447,7 @@ def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
         step_tokens=step.trained_tokens_per_s * step.step_s,
         trainer_idle_ratio=1.0 - step.train_s / step.step_s,
         sampler_idle_ratio=1.0 - sampling_s / step.step_s,
+        staleness_mean=0.0,
         regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
     )
 

@@ -42,7 +42,7 @@ from rlscope.model.forecast.plan_prior import (
     planned_system,
 )
 from rlscope.model.forecast.price import Price, with_intervals
-from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
+from rlscope.model.forecast.recommend import Grounds, Recommendation, fastest_probabilities, recommend
 from rlscope.model.forecast.simulated import corrected, is_doubtful
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
@@ -151,7 +151,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         calibration=calibration,
         candidates=candidates,
         best=best,
-        best_probability=_best_probability(candidates),
+        best_probability=fastest_probabilities(candidates),
         present=present,
         advice=advice,
         bound=work_conservation_bound(system, plan.gpus),
@@ -172,13 +172,6 @@ def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
     swept = sweep(assumed_calibration(plan, layouts[0]), plan, layouts)
     fastest = by_split(swept, swept.forecasts.values())[0]
     return swept.typical_tokens_per_s.get(fastest.layout)
-
-
-def gain_over(forecast: Forecast, other: Forecast | None) -> Estimate | None:
-    """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
-    if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
-        return None
-    return Estimate.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
 
 
 def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
@@ -233,7 +226,7 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
     forecasts = {
         layout: forecast_of(calibration, laws, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-        else Forecast(layout, "trainer_memory", None, None, None, Price(), None)
+        else Forecast.of_none(layout, "trainer_memory")
         for layout, state in zip(layouts, states, strict=True)
     }
     usable = [layout for layout, each in forecasts.items() if each.excluded is None]
@@ -364,14 +357,6 @@ def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
 
 def _median_rate(forecast: Forecast) -> float:
     return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
-
-
-def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
-    rates = {each.layout: each.drawn_tokens_per_s for each in candidates if each.drawn_tokens_per_s is not None}
-    if not rates:
-        return {}
-    fastest = np.stack(list(rates.values())).max(axis=0)
-    return {layout: float((drawn >= fastest).mean()) for layout, drawn in rates.items()}
 
 
 def _unknown_costs(

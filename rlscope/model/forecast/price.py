@@ -86,9 +86,9 @@ class Price:
         """Return the price as a measured one, whose intervals have no width."""
         return replace(
             self,
-            dropped_ratio=self.dropped_ratio and _exactly(self.dropped_ratio.value),
-            mean_trained_tokens=self.mean_trained_tokens and _exactly(self.mean_trained_tokens.value),
-            longest_trained_ratio=self.longest_trained_ratio and _exactly(self.longest_trained_ratio.value),
+            dropped_ratio=self.dropped_ratio and Estimate.exactly(self.dropped_ratio.value),
+            mean_trained_tokens=self.mean_trained_tokens and Estimate.exactly(self.mean_trained_tokens.value),
+            longest_trained_ratio=self.longest_trained_ratio and Estimate.exactly(self.longest_trained_ratio.value),
         )
 
     def drops_much(self, before: "Price") -> bool:
@@ -195,9 +195,9 @@ def price_simulated(simulated: Simulated, admission: Admission) -> Price:
     """Price of a simulated layout, without intervals."""
     return Price(
         staleness_simulated(simulated, admission),
-        _exactly(simulated.dropped_ratio),
-        _exactly(simulated.mean_trained_tokens),
-        _exactly(simulated.longest_trained_ratio),
+        Estimate.exactly(simulated.dropped_ratio),
+        Estimate.exactly(simulated.mean_trained_tokens),
+        Estimate.exactly(simulated.longest_trained_ratio),
     )
 
 
@@ -219,12 +219,12 @@ def price_of(state: SteadyState, staleness: StalenessForecast | None, system: Sy
     dropped_ratio = state.dropped_ratio
     if not dropped_ratio:
         return free_price(staleness, system.workload.lengths)
-    return Price(staleness, None if _ages_out(system.admission) else _exactly(dropped_ratio))
+    return Price(staleness, None if _ages_out(system.admission) else Estimate.exactly(dropped_ratio))
 
 
 def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:
     """Price where nothing is dropped, such as that of a synchronous run."""
-    return Price(staleness, *map(_exactly, (0.0, lengths.mean_tokens, 1.0)))
+    return Price(staleness, *map(Estimate.exactly, (0.0, lengths.mean_tokens, 1.0)))
 
 
 def with_intervals(
@@ -281,10 +281,6 @@ def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simul
 
 def _ages_out(admission: Admission) -> bool:
     return admission.staleness_policy == "drop" and admission.max_staleness is not None
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value, value, value)
 
 
 def _share(value: float) -> float:

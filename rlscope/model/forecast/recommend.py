@@ -180,7 +180,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     all_sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
     sure = [each for each in all_sure if not each.price.is_high(today.price)]
     best = best_of(sure, today) if sure else _cheapest(all_sure or affordable or [today], today)
-    gains, fastest = gains_over(best, today), _fastest(forecasts)
+    gains, fastest = gains_over(best, today), _fastest((today, *forecasts.rivals))
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
@@ -206,10 +206,11 @@ def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float
     return float((gains_over(forecast, today) >= least).mean())
 
 
-def fastest_probabilities(forecasts: Forecasts) -> Mapping[Layout, float]:
-    """Share of the draws, 0..1, in which each drawn layout is the fastest."""
-    fastest = _fastest(forecasts)
-    return {each.layout: float((_drawn(each) >= fastest).mean()) for each in (forecasts.today, *forecasts.rivals)}
+def fastest_probabilities(forecasts: Sequence[Forecast]) -> Mapping[Layout, float]:
+    """Share of the draws, 0..1, in which each drawn layout is the fastest; empty if none was drawn."""
+    drawn = [each for each in forecasts if each.drawn_tokens_per_s is not None]
+    fastest = _fastest(drawn)
+    return {each.layout: float((_drawn(each) >= fastest).mean()) for each in drawn}
 
 
 def gains_over(forecast: Forecast, today: Forecast) -> Reals:
@@ -242,9 +243,9 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     return other if _median_rate(best) < (1.0 + WORTHWHILE_RATIO) * _median_rate(other) else best
 
 
-def _fastest(forecasts: Forecasts) -> Reals:
-    """Rate of the fastest layout in each draw."""
-    return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
+def _fastest(forecasts: Sequence[Forecast]) -> Reals:
+    """Rate of the fastest layout in each draw; 0 without a layout."""
+    return np.max([_drawn(each) for each in forecasts], axis=0, initial=0.0)
 
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, float, bool, int]:

@@ -35,7 +35,7 @@ from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.simulated import Corrected, correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
-from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
+from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.policies import Delivery, StalenessPolicy
@@ -239,14 +239,13 @@ def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
 
 
 def time_to_finish(
-    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Estimate | None, gpus: int, gpu_hour_price: float | None
+    remaining_steps: int, step_s: Estimate, gain_ratio: Estimate | None, gpus: int, gpu_hour_price: float | None
 ) -> TimeToFinish:
     """Return the time for the remaining optimizer steps; gain_ratio: of the recommended layout over the current one.
 
     The interval of the recommended layout combines the ends of both intervals, which is the widest it can be.
     """
-    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
-    today = Estimate(*hours)
+    today = Estimate(*(remaining_steps * seconds / SECONDS_PER_HOUR for seconds in step_s))
     recommended = gain_ratio and Estimate(
         today.value / (1.0 + gain_ratio.value),
         today.low / (1.0 + gain_ratio.high),
@@ -291,7 +290,7 @@ def _calibrated(
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
     limits = running_limits(calibration.layout.max_running, _safe_batch(calibration.system))
-    return possible_layouts(_gpus(calibration.layout), granularity, limits)
+    return possible_layouts(calibration.layout.gpus, granularity, limits)
 
 
 def _safe_batch(system: System) -> float | None:
@@ -316,7 +315,7 @@ def _prediction(
 
 
 def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:
-    step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.max_running)
+    step = colocated_step(calibration.system, calibration.layout.gpus, calibration.layout.max_running)
     return None if step is None else step.trained_tokens_per_s * anchor_ratio
 
 
@@ -332,7 +331,7 @@ def _finish(
     periods_s = whole.steps.period_s
     step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
     gain_ratio = recommendation.gain_ratio if recommendation.changes else None
-    gpus = _gpus(layout) + model_config.auxiliary_gpus
+    gpus = layout.gpus + model_config.auxiliary_gpus
     return time_to_finish(model_config.remaining_steps, step_s, gain_ratio, gpus, model_config.gpu_hour_price)
 
 
@@ -360,7 +359,3 @@ def _warnings(
         and abs(seen - model_config.prefetched_batches) > _OTHER_BATCHES,
     }
     return tuple(warning for warning, holds in found.items() if holds)
-
-
-def _gpus(layout: Layout) -> int:
-    return layout.trainer_gpus + layout.sampler_gpus

@@ -87,27 +87,20 @@ def correct_by_simulation(
     moved = _moved(rivals, simulated, doubtful, today)
     moved |= {each.layout: replace(each, is_rough=False) for each in _leaders(moved)}
     left = [each if each.layout in rivals else _marked(calibration, each) for each in forecasts.others]
-    others = sorted((moved.get(each.layout, each) for each in left), key=_rank)
+    others = sorted((moved.get(each.layout, each) for each in left), key=lambda each: each.rank)
     now = replace(simulated.get(today.layout, today), excluded=today.excluded)
     return Corrected(Forecasts(now, tuple(others)), len(simulated))
 
 
 def _leaders(moved: Mapping[Layout, Forecast]) -> list[Forecast]:
-    return sorted(filter(_can_run, moved.values()), key=_rank)[:_LEADERS]
+    usable = [each for each in moved.values() if each.excluded is None]
+    return sorted(usable, key=lambda each: each.rank)[:_LEADERS]
 
 
 def _marked(calibration: Calibration, forecast: Forecast) -> Forecast:
     """Mark a layout that is too slow to be simulated if the closed forms cannot be trusted with it."""
     state = None if forecast.excluded else forecast.state
     return replace(forecast, is_rough=state is not None and _has_doubts(calibration, state, forecast.layout))
-
-
-def _rank(forecast: Forecast) -> tuple[bool, float]:
-    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
-
-
-def _can_run(forecast: Forecast) -> bool:
-    return forecast.excluded is None
 
 
 def _moved(

@@ -42,7 +42,7 @@ def cheaper_action(
         return None
     asked = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
     each_side = [_keeping(asked, granularity, side) for side in get_args(Side)]
-    smaller = min(filter(None, each_side), key=lambda layouts: _gpus(layouts[0]), default=())
+    smaller = min(filter(None, each_side), key=lambda layouts: layouts[0].gpus, default=())
     tried = (_action(asked, layout, today, grounds, settings) for layout in smaller[:_MOST_TRIED])
     return next((action for action in tried if action is not None), None)
 
@@ -65,7 +65,7 @@ def _action(
             return None
         gains = _corrected(calibration, layout, gains, simulated, now)
     price = grounds.anchor.moved(_price(calibration, layout, simulated))
-    spared_ratio = 1.0 - _gpus(layout) / _gpus(before)
+    spared_ratio = 1.0 - layout.gpus / before.gpus
     is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
     if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
         return None
@@ -118,7 +118,3 @@ def _is_fresh_enough(price: Price, grounds: Grounds) -> bool:
     most, staleness = grounds.most_staleness, price.staleness
     is_allowed = most is None or (staleness is not None and staleness.sample_p95 <= most)
     return is_allowed and grounds.within_staleness_budget(staleness)
-
-
-def _gpus(layout: Layout) -> int:
-    return layout.trainer_gpus + layout.sampler_gpus

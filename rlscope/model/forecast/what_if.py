@@ -21,7 +21,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, forecast_layouts, rates_of_each, scale_to_measured
-from rlscope.model.forecast.price import Anchor, Price
+from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -146,7 +146,7 @@ def _totals(today: Layout, granularity: Granularity) -> range:
     """Return the numbers of GPUs to choose from, which all make at least one trainer replica and one engine."""
     engine, replica = granularity.gpus_per_engine, granularity.gpus_per_trainer_replica
     unit = math.lcm(granularity.gpus_per_node, math.gcd(engine, replica))
-    most = _MOST_GPUS_RATIO * (today.trainer_gpus + today.sampler_gpus)
+    most = _MOST_GPUS_RATIO * today.gpus
     totals = range(unit, most + 1, unit)
     return totals[bisect_left(totals, True, key=lambda gpus: bool(possible_layouts(gpus, granularity, (1,)))) :]
 
@@ -173,7 +173,7 @@ def _forecast(
     judged = (
         None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model_config.settings, None)
     )
-    predicted = Forecast(asked.layout, None, None, None, None, Price(), None)
+    predicted = Forecast.of_none(asked.layout, None)
     if judged is not None:
         predicted = scale_to_measured(judged.forecasts, anchor).today
     trainer_gpus = asked.layout.trainer_gpus
@@ -184,7 +184,7 @@ def _forecast(
         now=now,
         predicted=_graded(predicted, warnings),
         obstacle=obstacle,
-        gain_ratio=_gain(predicted, now),
+        gain_ratio=predicted.gain_over(now),
         chose_layout=len(layouts) > 1,
         simulated=judged is not None and judged.simulated_layouts > 0,
         warnings=warnings,
@@ -215,7 +215,7 @@ def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tu
         return layouts
     if trainers is None and samplers is None:
         return (replace(today, max_running=running),)
-    total = today.trainer_gpus + today.sampler_gpus if gpus is None else gpus
+    total = today.gpus if gpus is None else gpus
     if trainers is not None and samplers is not None and gpus not in (None, trainers + samplers):
         raise ImpossibleChangeError(f"{trainers} trainer and {samplers} sampler GPUs are not {gpus} in all")
     layout = Layout(
@@ -311,9 +311,3 @@ def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:
     assumed: Grade = "assumed"
     rests_on_nothing = forecast.grade is not None and not _NOTHING_MEASURED.isdisjoint(warnings)
     return replace(forecast, grade=assumed) if rests_on_nothing else forecast
-
-
-def _gain(predicted: Forecast, now: Forecast) -> Estimate | None:
-    if predicted.drawn_tokens_per_s is None or now.drawn_tokens_per_s is None:
-        return None
-    return Estimate.of(predicted.drawn_tokens_per_s / now.drawn_tokens_per_s - 1.0)

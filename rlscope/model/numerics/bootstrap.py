@@ -5,14 +5,14 @@ Steps are dependent by construction: a sample spans several of them. Not covered
 """
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from rlscope.model.arrays import Counts, Reals
+from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.stratified import normals
 
 LEAST_BLOCKS: Final = 10
@@ -21,18 +21,6 @@ _TWO_SIGMA_RATIO: Final = 0.9545
 """Coverage of two standard deviations to either side."""
 _BLOCK_TIMES: Final = 2.0
 """Length of a block in autocorrelation times: correlation between blocks is then small."""
-
-
-@dataclass(frozen=True, slots=True)
-class RatioOfSums:
-    """Sum of a quantity over the sum of another, over all steps."""
-
-    value: float
-    low: float
-    high: float
-    kind: Literal["interval", "range"]
-    """interval: the stated share of the bootstrap. range: minimum and maximum of single blocks, too few for an
-    interval."""
 
 
 def autocorrelation_time(values: npt.ArrayLike) -> float:
@@ -76,11 +64,12 @@ def ratio_of_sums(
     *,
     draws: int = 1000,
     coverage_ratio: float = 0.90,
-) -> RatioOfSums:
+) -> Estimate:
     """Rate over a series of steps with its confidence interval; never a mean of the steps' rates.
 
-    The bootstrap's quantiles are moved outwards by `few_blocks_factor`. numerators, denominators: one each per step, in
-    order. Raises ValueError if there are no steps, or the denominators sum to 0.
+    The bootstrap's quantiles are moved outwards by `few_blocks_factor`; with fewer than LEAST_BLOCKS blocks, the ends
+    are the minimum and maximum of single blocks. numerators, denominators: one each per step, in order. Raises
+    ValueError if there are no steps, or the denominators sum to 0.
     """
     above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
     if above.size == 0 or above.shape != below.shape or below.sum() == 0.0:
@@ -91,13 +80,13 @@ def ratio_of_sums(
     if above.size < LEAST_BLOCKS * block:
         starts = np.arange(0, above.size - block + 1, block)
         parts = np.add.reduceat(above, starts) / np.add.reduceat(below, starts)
-        return RatioOfSums(value, float(parts.min()), float(parts.max()), "range")
+        return Estimate(value, float(parts.min()), float(parts.max()))
     indices = block_draws(rng, above.size, block, draws)
     ratios = above[indices].sum(axis=1) / below[indices].sum(axis=1)
     quantiles = np.array([(1.0 - coverage_ratio) / 2.0, (1.0 + coverage_ratio) / 2.0])
     outwards = few_blocks_factor(above.size, block, float(quantiles[1]))
     low, high = value + outwards * (np.quantile(ratios, quantiles) - value)
-    return RatioOfSums(value, float(low), float(high), "interval")
+    return Estimate(value, float(low), float(high))
 
 
 def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: int, draws: int) -> Reals:

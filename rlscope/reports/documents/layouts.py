@@ -130,7 +130,7 @@ def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPr
     return extended(
         ToldPrice,
         price,
-        gpus=layout.trainer_gpus + layout.sampler_gpus,
+        gpus=layout.gpus,
         staleness_p95_steps=None if staleness is None else staleness.p95_steps * steps_per_version,
         staleness_horizon_steps=None if horizon_steps is None else horizon_steps * steps_per_version,
     )

@@ -197,7 +197,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
     if isinstance(model, NoModelResult):
         return RankedLayouts(action="unknown", why=model.reason)
     advised, forecasts = model.recommendation, model.forecasts
-    odds, is_open = fastest_probabilities(forecasts), advised.advice in ("change", "probe")
+    odds, is_open = fastest_probabilities((forecasts.today, *forecasts.rivals)), advised.advice in ("change", "probe")
     best = {"keep": forecasts.today, "unknown": None}.get(advised.advice, advised.best)
     other = (advised.staler or advised.untried) if advised.changes else None
     return RankedLayouts(

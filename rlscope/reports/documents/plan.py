@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rlscope.document import Document, extended
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost, gain_over, hours_of
+from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost, hours_of
 from rlscope.model.forecast.result import TimeAndCost
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.documents.layouts import NO_GAIN, Candidate, candidate, modeled_layout
@@ -99,12 +99,12 @@ def _recommendation(planned: PlanResult) -> RecommendedLayout:
 
 
 def _candidate(planned: PlanResult, forecast: Forecast) -> Candidate:
-    gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
+    gain = NO_GAIN if forecast is planned.present else forecast.gain_over(planned.present)
     return candidate(forecast, planned.present, planned.calibration.steps_per_version, gain, planned.best_probability)
 
 
 def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayout:
-    gain = NO_GAIN if forecast is planned.best else gain_over(forecast, planned.best)
+    gain = NO_GAIN if forecast is planned.best else forecast.gain_over(planned.best)
     asked = candidate(forecast, planned.best, planned.calibration.steps_per_version, gain, planned.best_probability)
     return extended(AskedLayout, asked, simulated=forecast.layout in planned.simulated)
 

@@ -200,7 +200,7 @@ def _spared_words(action: Action) -> str:
     before, after = action.before, action.after
     if not isinstance(before, Layout) or not isinstance(after, Layout):
         return ""
-    gpus = [each.trainer_gpus + each.sampler_gpus for each in (before, after)]
+    gpus = [each.gpus for each in (before, after)]
     spared = f", on {fmt.counted(gpus[1], 'GPU', 'GPUs')} instead of {fmt.count(gpus[0])}"
     if after.trainer_gpus == before.trainer_gpus:
         return spared

@@ -141,7 +141,7 @@ def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, c
     """Return the figures of a layout, in the order of the names."""
     now, dropped = model.forecasts.today, forecast.price.dropped_ratio
     rate, config = advice.rate_of(forecast, now), model.model_config
-    gpus = forecast.layout.trainer_gpus + forecast.layout.sampler_gpus + config.auxiliary_gpus
+    gpus = forecast.layout.gpus + config.auxiliary_gpus
     gpu_s = None if rate is None or not rate.value else gpus / rate.value * _MILLION
     return [
         fmt.with_interval(fmt.si, *rate) if rate else fmt.NO_DATA,

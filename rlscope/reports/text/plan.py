@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast
-from rlscope.model.forecast.plan import PlanResult, UnknownCost, coarse_granularity, gain_over, hours_of
+from rlscope.model.forecast.plan import PlanResult, UnknownCost, coarse_granularity, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
@@ -304,7 +304,7 @@ def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     odds = fmt.percent(planned.best_probability.get(best.layout))
     text = f"It is the fastest split in {odds} of draws."
     second = next((each for each in planned.candidates if each is not best and each.excluded is None), None)
-    gain = None if second is None else gain_over(best, second)
+    gain = best.gain_over(second)
     if second is None or gain is None:
         return text
     words = layout_words(second.layout)
@@ -332,7 +332,7 @@ def _asked_sentences(planned: PlanResult) -> list[str]:
     rate = advice.rate_of(asked, planned.best)
     if rate is None:
         return [f"{words} cannot run: {EXCLUSIONS[asked.excluded] if asked.excluded else fmt.NO_DATA}."]
-    gain = gain_over(asked, planned.best)
+    gain = asked.gain_over(planned.best)
     over = "" if gain is None else f" Against the recommended one: {gain_words(gain)}."
     staleness = None if asked.staleness is None else asked.staleness.sample_p95
     beyond = ", above the cap" if asked.excluded == "too_stale" else ""

@@ -12,7 +12,7 @@ from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.prior import LogNormal
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of, layouts_of, plan_layouts, sweep
+from rlscope.model.forecast.plan import PlanResult, hours_of, layouts_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     AskedLayout,
@@ -182,11 +182,11 @@ def test_many_splits_are_tried_in_larger_steps(small: PlanResult) -> None:
 def test_a_layout_compared_with_itself_gains_nothing(small: PlanResult) -> None:
     best, last = small.candidates[0], small.candidates[-1]
     slowest = [each for each in small.candidates if each.drawn_tokens_per_s is not None][-1]
-    assert gain_over(best, best) == Estimate(0.0, 0.0, 0.0)
-    gain = gain_over(slowest, best)
+    assert best.gain_over(best) == Estimate(0.0, 0.0, 0.0)
+    gain = slowest.gain_over(best)
     assert gain is not None and gain.value < 0.0
     assert last.drawn_tokens_per_s is None
-    assert gain_over(best, None) is gain_over(last, best) is None
+    assert best.gain_over(None) is last.gain_over(best) is None
 
 
 def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: PlanResult) -> None:
@@ -345,7 +345,7 @@ def test_a_layout_that_is_asked_about_is_forecast_and_changes_nothing_else(small
     assert planned.asked is not None and planned.asked.layout == Layout(5, 1, 7)
     assert [each.layout for each in planned.candidates] == [each.layout for each in small.candidates]
     assert planned.best is not None and small.best is not None and planned.best.layout == small.best.layout
-    gain = gain_over(planned.asked, planned.best)
+    gain = planned.asked.gain_over(planned.best)
     assert gain is not None and gain.high < 0.0
 
 

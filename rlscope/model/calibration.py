@@ -29,7 +29,6 @@ from rlscope.model.system import (
     Engine,
     Layout,
     System,
-    Trainer,
     TrainerPhase,
     WeightUpdateCost,
     Workload,
@@ -105,13 +104,18 @@ def calibrate(
     fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count or DRAWS)
     training = _training(observed, others, rng, draw_count or DRAWS)
     steps_per_version = _steps_per_version(observed, admission)
-    phases = _phases(observed, steps_per_version)
     limit = _running_limit(observed)
     workload = _workload(observed, steps_per_version, prefetched_batches / steps_per_version, delivery)
     update = _update(observed)
-    trainers = (training.trainer(phases), *training.trainer_draws(phases))
+    phases, trainers = _phases(observed, steps_per_version), (training.trainer, *training.draws)
     systems = [
-        System(workload, engine_of(observed, curve), _per_version(trainer, steps_per_version), update, admission)
+        System(
+            workload,
+            engine_of(observed, curve),
+            replace(trainer, overhead_s=trainer.overhead_s * steps_per_version, phases=phases),
+            update,
+            admission,
+        )
         for curve, trainer in zip((fit.curve, *fit.draws), trainers, strict=True)
     ]
     return Calibration(
@@ -265,11 +269,6 @@ def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase,
         TrainerPhase("between steps", _between_s(observed) / versions, shrinks_with_gpus=False),
     )
     return tuple(phase for phase in phases if phase.step_s > 0.0)
-
-
-def _per_version(trainer: Trainer, steps_per_version: float) -> Trainer:
-    """Scale the overhead to the optimizer steps of a version."""
-    return replace(trainer, overhead_s=trainer.overhead_s * steps_per_version)
 
 
 def _between_s(observed: Observed) -> float:

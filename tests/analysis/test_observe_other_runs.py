@@ -261,6 +261,6 @@ def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
         said = analyze(tmp_path / "4", constraints=Constraints(also=(tmp_path / "2",)), also_ask=()).model
     assert isinstance(said, ModelResult)
     training = said.calibration.training
-    assert (training.seen_gpus, training.scaling_seen_at) == (4, (2,))
-    assert training.scaling_exponent == pytest.approx(0.7, abs=0.06)
+    assert (training.trainer.seen_gpus, training.scaling_seen_at) == (4, (2,))
+    assert training.trainer.scaling_exponent == pytest.approx(0.7, abs=0.06)
     assert [other.warnings for other in said.others] == [("model_not_recorded",)]

@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.fit import CurveFit
@@ -221,7 +220,7 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         steps=0,
         steps_per_version=1.0,
         curve=_assumed_curve(plan, system, draws),
-        training=_assumed_rate(system, draws),
+        training=TrainingRate(system.trainer, tuple(draw.trainer for draw in draws)),
         warnings=(),
     )
 
@@ -350,26 +349,4 @@ def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) ->
         stall_ratio=1.0,
         rejected={},
         warnings=(ModelWarning.NO_PASSES,),
-    )
-
-
-def _assumed_rate(system: System, draws: Sequence[System]) -> TrainingRate:
-    def of_draws(values: list[float]) -> Reals:
-        return np.array(values, dtype=np.float64)
-
-    trainer, workload = system.trainer, system.workload
-    step_tokens = workload.samples_per_step * (workload.lengths.mean_tokens + workload.trained_prompt_tokens)
-    return TrainingRate(
-        seen_gpus=trainer.seen_gpus,
-        tokens_per_gpu_s=trainer.tokens_per_gpu_s,
-        overhead_s=trainer.overhead_s,
-        scaling_exponent=trainer.scaling_exponent,
-        overhead_identified=False,
-        scaling_seen_at=(),
-        scaling_contradicted=False,
-        least_tokens=step_tokens,
-        most_tokens=step_tokens,
-        rate_draws=of_draws([draw.trainer.tokens_per_gpu_s for draw in draws]),
-        overhead_draws=of_draws([draw.trainer.overhead_s for draw in draws]),
-        exponent_draws=of_draws([draw.trainer.scaling_exponent for draw in draws]),
     )

@@ -7,7 +7,7 @@ changes with the number of GPUs, and the dependence of the rate on sequence leng
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,8 +16,9 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from rlscope.model.arrays import Reals
+from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
-from rlscope.model.system import Trainer, TrainerPhase
+from rlscope.model.system import Trainer
 
 PRIOR_EXPONENT: Final = 0.8
 PRIOR_EXPONENT_SD: Final = 0.2
@@ -62,93 +63,71 @@ _WIDEST_SLOPE: Final = 0.15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRate:
-    """Rate that the train steps show; the draws are equally likely alternatives, combined by position."""
+    """Trainer that the train steps show."""
 
-    seen_gpus: int
-    """Trainer GPUs of most steps: at this number no scaling applies."""
-    tokens_per_gpu_s: float
-    overhead_s: float
-    scaling_exponent: float
-    """Median of its draws."""
-    overhead_identified: bool
-    """False if the steps do not separate overhead from rate. All their time is then in the rate, or, if steps at other
-    numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
-    scaling_seen_at: tuple[int, ...]
+    trainer: Trainer
+    """Most likely trainer, without phases. If the steps do not separate overhead from rate, all their time is in the
+    rate, or, if steps at other numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
+    draws: tuple[Trainer, ...]
+    """Equally likely trainers; away from the recorded GPUs they fan out with the exponent."""
+    scaling_seen_at: tuple[int, ...] = ()
     """Other numbers of trainer GPUs of recorded steps, ascending. If empty, the exponent has its prior, narrowed by the
     dependence of the seconds of steps on their tokens if there is one."""
-    scaling_contradicted: bool
+    scaling_contradicted: bool = False
     """Whether no exponent explains the steps seen there."""
-    least_tokens: float
-    most_tokens: float
-    """Range of the tokens of a step: beyond it, the overhead matters."""
-    rate_draws: Reals
-    overhead_draws: Reals
-    exponent_draws: Reals
+
+    @property
+    def scaling_exponent(self) -> Estimate:
+        """Exponent of the most likely trainer, with the interval of the draws."""
+        _, low, high = Estimate.of(np.array([each.scaling_exponent for each in self.draws]))
+        return Estimate(self.trainer.scaling_exponent, low, high)
 
     def has_seen(self, gpus: int) -> bool:
         """Whether `gpus` trainer GPUs lie within the range of recorded numbers."""
-        seen = (self.seen_gpus, *self.scaling_seen_at)
+        seen = (self.trainer.seen_gpus, *self.scaling_seen_at)
         return min(seen) <= gpus <= max(seen)
-
-    def trainer(self, phases: tuple[TrainerPhase, ...] = ()) -> Trainer:
-        """Return the most likely trainer."""
-        return Trainer(self.tokens_per_gpu_s, self.seen_gpus, self.scaling_exponent, self.overhead_s, phases)
-
-    def trainer_draws(self, phases: tuple[TrainerPhase, ...] = ()) -> tuple[Trainer, ...]:
-        """Return equally likely trainers; away from the recorded GPUs the draws fan out with the exponent."""
-        draws = zip(self.rate_draws.tolist(), self.exponent_draws.tolist(), self.overhead_draws.tolist(), strict=True)
-        return tuple(
-            Trainer(rate, self.seen_gpus, exponent, overhead_s, phases) for rate, exponent, overhead_s in draws
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepsElsewhere:
-    """Train steps on another number of GPUs."""
+    """Train steps of another run."""
 
     gpus: int
     tokens: Reals
     seconds: Reals
-    is_other_run: bool = True
-    """False if the steps are of the calibrated run, so that they include no difference between runs."""
 
 
 def fit_training_rate(
     tokens: npt.ArrayLike,
     seconds: npt.ArrayLike,
-    gpus: npt.ArrayLike,
+    gpus: int,
     rng: np.random.Generator,
     draws: int = 200,
     others: Sequence[StepsElsewhere] = (),
 ) -> TrainingRate:
     """Fit rate and overhead of a step, from one entry per step in order, and the scaling of the rate.
 
-    tokens: as the trainer counts them. seconds: of its passes, wall time. gpus: trainer GPUs, one number or one per
-    step. Rate and overhead are those of the most common number of GPUs. The overhead is the intercept of a
-    least-squares line if it is positive and certain; else all seconds are in the rate, which is then a ratio of sums.
-    The draws resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
+    tokens: as the trainer counts them. seconds: of its passes, wall time. gpus: trainer GPUs. The overhead is the
+    intercept of a least-squares line if it is positive and certain; else all seconds are in the rate, which is then a
+    ratio of sums. The draws resample blocks of steps. Other runs at other numbers of GPUs narrow the exponent
     (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. Raises ValueError if there are no steps,
     or if tokens and seconds are not positive.
     """
     work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
         raise ValueError("a training rate needs positive tokens and seconds, one each per step")
-    numbers = np.broadcast_to(np.asarray(gpus, dtype=np.int64), work.shape)
-    counts, occurrences = np.unique(numbers, return_counts=True)
-    seen = int(counts[occurrences.argmax()])
-    within = [
-        StepsElsewhere(int(count), work[numbers == count], times[numbers == count], is_other_run=False)
-        for count in counts
-    ]
-    elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
-    own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
-    if not elsewhere:
-        posterior = ScalingPosterior(exponents_from_steps(rng, draws, own.elasticity), own.line, is_contradicted=False)
+    elsewhere = [(each.gpus / gpus, each) for each in others if each.gpus != gpus]
+    own = _own_steps(work, times, rng, draws)
+    line, is_contradicted = own.line, False
+    if elsewhere:
+        exponents, line, is_contradicted = posterior_exponents(rng, own, elsewhere)
     else:
-        posterior = posterior_exponents(
-            rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
-        )
-    return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
+        exponents = exponents_from_steps(rng, draws, own.elasticity)
+    rates = 1.0 / (line.token_s * gpus)
+    rows = zip(rates.tolist(), exponents.tolist(), line.overhead_s.tolist(), strict=True)
+    best, *drawn = (Trainer(rate, gpus, exponent, overhead_s) for rate, exponent, overhead_s in rows)
+    seen_at = tuple(sorted({each.gpus for _, each in elsewhere}))
+    return TrainingRate(best, tuple(drawn), seen_at, is_contradicted)
 
 
 class StepTimeLine(NamedTuple):
@@ -165,46 +144,17 @@ class Elasticity(NamedTuple):
     error: float
 
 
-class _OwnSteps(NamedTuple):
-    """Steps at one number of GPUs; arrays have one entry per draw, the first for the steps as recorded."""
+class OwnSteps(NamedTuple):
+    """Steps of the calibrated run; arrays have one entry per draw, the first for the steps as recorded."""
 
     line: StepTimeLine
     is_identified: bool
+    """Whether they separate overhead from rate."""
     mean_tokens: Reals
     elasticity: Elasticity | None
 
 
-class ScalingPosterior(NamedTuple):
-    """Posterior draws given the steps of other runs; one entry per draw, the first with medians."""
-
-    exponents: Reals
-    line: StepTimeLine
-    """Unchanged, or with the overhead that goes with each exponent if the run itself does not show it."""
-    is_contradicted: bool
-    """Whether no exponent explains the steps: the interval is then widened until one does."""
-
-
-def _summed_up(
-    seen: int, work: Reals, own: _OwnSteps, posterior: ScalingPosterior, elsewhere: Set[int]
-) -> TrainingRate:
-    rates = 1.0 / (posterior.line.token_s * seen)
-    return TrainingRate(
-        seen_gpus=seen,
-        tokens_per_gpu_s=float(rates[0]),
-        overhead_s=float(posterior.line.overhead_s[0]),
-        scaling_exponent=float(posterior.exponents[0]),
-        overhead_identified=own.is_identified,
-        scaling_seen_at=tuple(sorted(elsewhere)),
-        scaling_contradicted=posterior.is_contradicted,
-        least_tokens=float(work.min()),
-        most_tokens=float(work.max()),
-        rate_draws=rates[1:],
-        overhead_draws=posterior.line.overhead_s[1:],
-        exponent_draws=posterior.exponents[1:],
-    )
-
-
-def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> _OwnSteps:
+def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> OwnSteps:
     block = block_steps(times)
     indices = np.vstack((np.arange(work.size), block_draws(rng, work.size, block, draws)))
     work, times = work[indices], times[indices]
@@ -215,7 +165,7 @@ def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) 
     outwards = few_blocks_factor(work.shape[1], block)
     overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
     token_s = token_s[0] * (token_s / token_s[0]) ** outwards
-    return _OwnSteps(StepTimeLine(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
+    return OwnSteps(StepTimeLine(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
 
 
 def _line(work: Reals, times: Reals) -> StepTimeLine:
@@ -270,38 +220,34 @@ def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elast
 
 
 def posterior_exponents(
-    rng: np.random.Generator,
-    line: StepTimeLine,
-    tokens: Reals,
-    elasticity: Elasticity | None,
-    elsewhere: Sequence[tuple[float, StepsElsewhere]],
-    *,
-    overhead_known: bool,
-) -> ScalingPosterior:
+    rng: np.random.Generator, own: OwnSteps, elsewhere: Sequence[tuple[float, StepsElsewhere]]
+) -> tuple[Reals, StepTimeLine, bool]:
     """Draw exponents from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
 
     With x times the GPUs and w tokens a step takes overhead + token_s w x^-g. The error of its logarithm has three
     parts: the blocks of the other steps, RUN_ERROR of their run, and RUN_ERROR of the calibrated run, which all others
     share; each draw is compared with its own line. If the overhead is unknown, the line has none, and it is any share
     of a step that the elasticity allows, smaller ones being more likely; the rest is in proportion to the tokens. If
-    every exponent is further off than those errors allow, they are widened until one fits (Birge 1932). Own use. line,
-    tokens: one entry per draw, tokens of its mean step. elsewhere: GPUs over those seen, and the steps.
+    every exponent is further off than those errors allow, they are widened until one fits (Birge 1932), and the third
+    value is True. Own use. elsewhere: GPUs over those seen, and the steps. The line gets the overhead that goes with
+    each exponent if the run itself does not show it.
     """
     # Slow to import, and only needed if a run is compared with others.
     from scipy.special import chdtri
 
+    line, tokens, elasticity = own.line, own.mean_tokens, own.elasticity
     evidence, freedom, draws = _evidence(elsewhere), len(elsewhere), line.token_s.size - 1
     uniform = _uniform(rng, draws)
     best = StepTimeLine(line.overhead_s[:1], line.token_s[:1])
-    shares = _SHARES[:1] if overhead_known else _SHARES
+    shares = _SHARES[:1] if own.is_identified else _SHARES
     misfit = min(float(_misfit(evidence, _split(best, tokens[:1], share), _GRID).min()) for share in shares)
     evidence = evidence._replace(precision=evidence.precision / max(misfit / freedom, 1.0))
-    if not overhead_known:
+    if not own.is_identified:
         chosen = _drawn(_log_shares(evidence, line, tokens, elasticity), _SHARES, _uniform(rng, draws))
         line, elasticity = _split(line, tokens, chosen), None
     rest = Elasticity(1.0, max(elasticity.error if elasticity else 0.0, _SOFT_EDGE))
     log_density = _log_density(rest) - _misfit(evidence, line, _GRID) / 2.0
-    return ScalingPosterior(_drawn(log_density, _GRID, uniform), line, misfit > float(chdtri(freedom, _UNLIKELY)))
+    return _drawn(log_density, _GRID, uniform), line, misfit > float(chdtri(freedom, _UNLIKELY))
 
 
 class _Evidence(NamedTuple):
@@ -318,8 +264,7 @@ class _Evidence(NamedTuple):
 def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
     ratios, steps = zip(*elsewhere, strict=True)
     errors = np.array([_error(each) for each in steps])
-    of_runs = np.array([RUN_ERROR if each.is_other_run else 0.0 for each in steps])
-    covariance = np.diag(errors**2 + of_runs**2) + np.outer(of_runs, of_runs)
+    covariance = np.diag(errors**2 + RUN_ERROR**2) + np.full((errors.size, errors.size), RUN_ERROR**2)
     return _Evidence(
         log_gpus=np.log(ratios),
         tokens=np.array([each.tokens.mean() for each in steps]),

@@ -18,7 +18,6 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import OtherRun
 from rlscope.model.system import Layout
 from rlscope.reports.text import advice
-from rlscope.reports.text.names import scaling_exponent
 
 Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
 
@@ -182,9 +181,9 @@ def training_scaling(model: ModelResult) -> TrainingScaling:
     """Return the scaling exponent and whether other runs measured it."""
     training = model.calibration.training
     return TrainingScaling(
-        exponent=scaling_exponent(training),
+        exponent=training.scaling_exponent,
         measured=bool(training.scaling_seen_at),
         contradicted=training.scaling_contradicted,
-        trainer_gpus=tuple(sorted({training.seen_gpus, *training.scaling_seen_at})),
+        trainer_gpus=tuple(sorted({training.trainer.seen_gpus, *training.scaling_seen_at})),
         also_analyzed=model.others,
     )

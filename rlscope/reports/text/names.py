@@ -7,13 +7,11 @@ from rlscope import format as fmt
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
 from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
-from rlscope.model.training.scaling import TrainingRate
 from rlscope.model.warnings import ModelWarning
 
 ONE_SPLIT: Final = "Changing the limit on running requests would probably gain less than 5%."
@@ -200,23 +198,17 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
 """Sentence for each warning; those about another run follow its name."""
 
 
-def scaling_exponent(training: TrainingRate) -> Estimate:
-    """The exponent of the best estimate, and the interval of its draws."""
-    _, low, high = Estimate.of(training.exponent_draws)
-    return Estimate(training.scaling_exponent, low, high)
-
-
 def scaling_sentence(model: ModelResult) -> str:
     """Return the growth of the trainers' rate with their number, and whether it was measured or assumed."""
     training = model.calibration.training
-    middle, low, high = (fmt.significant(each, 2) for each in scaling_exponent(training))
+    middle, low, high = (fmt.significant(each, 2) for each in training.scaling_exponent)
     power = f"{middle} (90% interval {low} to {high})"
     if not training.scaling_seen_at:
         return (
             f"Training speed is assumed to grow as (trainer GPUs)^{power}. To measure the exponent, pass a run with "
             "another number of trainer GPUs with --also."
         )
-    counts = sorted({training.seen_gpus, *training.scaling_seen_at})
+    counts = sorted({training.trainer.seen_gpus, *training.scaling_seen_at})
     listed = fmt.listed([*map(fmt.count, counts)])
     runs = 1 + sum(ModelWarning.SAME_TRAINERS not in other.warnings for other in model.others)
     return (

@@ -142,7 +142,7 @@ def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
     run = observed()
     other = OtherRun("other", 4, replace(run.steps, train_s=run.steps.train_s / 1.5))
     found = calibration_of(run, others=(other,))
-    assert np.ptp(found.training.overhead_draws) > 0.2 * run.steps.train_s.mean()
+    assert np.ptp([each.overhead_s for each in found.training.draws]) > 0.2 * run.steps.train_s.mean()
     spreads = {doubt.source: doubt.spread_ratio for doubt in _uncertainties(found, Layout(4, 6, 64))}
     assert spreads["trainer_rate"] < 0.01
     assert spreads["trainer_scaling"] < 0.08

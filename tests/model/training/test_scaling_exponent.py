@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.training.scaling import RUN_ERROR, StepsElsewhere, TrainingRate, fit_training_rate
+from tests.model.training.draws import drawn
 
 RATE_PER_S = 24_000.0
 """Tokens per second of 8 trainer GPUs."""
@@ -34,19 +35,19 @@ def fit(own: StepsElsewhere, *others: StepsElsewhere) -> TrainingRate:
 
 
 def width(found: TrainingRate) -> float:
-    low, high = np.quantile(found.exponent_draws, [0.05, 0.95])
+    low, high = np.quantile(drawn(found).scaling_exponent, [0.05, 0.95])
     return float(high - low)
 
 
 def step_s(found: TrainingRate, gpus: int, tokens: float = 1e6) -> float:
     """Of the best estimate."""
-    speedup = (gpus / found.seen_gpus) ** found.scaling_exponent
-    return found.overhead_s + tokens / (found.tokens_per_gpu_s * found.seen_gpus * speedup)
+    speedup = (gpus / SEEN) ** found.trainer.scaling_exponent
+    return found.trainer.overhead_s + tokens / (found.trainer.tokens_per_gpu_s * SEEN * speedup)
 
 
 def drawn_step_s(found: TrainingRate, gpus: int) -> np.ndarray:
-    speedup = (gpus / found.seen_gpus) ** found.exponent_draws
-    return found.overhead_draws + 1e6 / (found.rate_draws * found.seen_gpus * speedup)
+    draws = drawn(found)
+    return draws.overhead_s + 1e6 / (draws.tokens_per_gpu_s * SEEN * (gpus / SEEN) ** draws.scaling_exponent)
 
 
 @pytest.mark.parametrize("gpus", [2, 32])
@@ -54,10 +55,10 @@ def drawn_step_s(found: TrainingRate, gpus: int) -> np.ndarray:
 @pytest.mark.parametrize("exponent", [0.7, 0.9, 1.0])
 def test_the_exponent_is_recovered_from_one_other_run(gpus: int, overhead_s: float, exponent: float) -> None:
     found = fit(*(run_at(each, exponent=exponent, overhead_s=overhead_s) for each in (SEEN, gpus)))
-    assert found.overhead_identified == (overhead_s > 0.0)
     # Perfect scaling is nearly the most that is taken to be possible, so what is known of it is one-sided.
-    assert found.scaling_exponent == pytest.approx(exponent, abs=0.04)
-    assert np.quantile(found.exponent_draws, 0.05) < exponent < np.quantile(found.exponent_draws, 0.95)
+    assert found.trainer.scaling_exponent == pytest.approx(exponent, abs=0.04)
+    low, high = np.quantile(drawn(found).scaling_exponent, [0.05, 0.95])
+    assert low < exponent < high
     assert found.scaling_seen_at == (gpus,)
 
 
@@ -68,12 +69,11 @@ def test_where_the_overhead_does_not_show_the_steps_that_were_seen_come_out_righ
 ) -> None:
     own, other = (run_at(each, spread=0.0, overhead_s=overhead_s) for each in (SEEN, gpus))
     found = fit(own, other)
-    assert not found.overhead_identified
     assert step_s(found, SEEN) == pytest.approx(own.seconds.mean())
     assert step_s(found, gpus) == pytest.approx(other.seconds.mean(), rel=0.04)
     # What is overhead and what is loss of scaling is not known, and the draws hold both.
-    assert found.overhead_draws.min() < 1.0 and found.overhead_draws.max() > 4.0
-    assert np.corrcoef(found.overhead_draws, found.exponent_draws)[0, 1] > 0.8
+    assert drawn(found).overhead_s.min() < 1.0 and drawn(found).overhead_s.max() > 4.0
+    assert np.corrcoef(drawn(found).overhead_s, drawn(found).scaling_exponent)[0, 1] > 0.8
     near, far = (np.log(drawn_step_s(found, each)).std() for each in (gpus, gpus**2 // SEEN * gpus // SEEN))
     assert far > 2.5 * near
 
@@ -81,13 +81,13 @@ def test_where_the_overhead_does_not_show_the_steps_that_were_seen_come_out_righ
 def test_tokens_of_the_other_runs_steps_need_not_be_those_of_this_run() -> None:
     same = fit(run_at(SEEN, overhead_s=5.0), run_at(16, overhead_s=5.0))
     more = fit(run_at(SEEN, overhead_s=5.0), run_at(16, overhead_s=5.0, mean_tokens=3e6))
-    assert more.scaling_exponent == pytest.approx(same.scaling_exponent, abs=0.01)
+    assert more.trainer.scaling_exponent == pytest.approx(same.trainer.scaling_exponent, abs=0.01)
 
 
 def test_rate_and_overhead_that_the_run_tells_stay_its_own() -> None:
     alone, heard = fit(run_at(SEEN, overhead_s=5.0)), fit(run_at(SEEN, overhead_s=5.0), run_at(16, overhead_s=9.0))
-    assert (heard.tokens_per_gpu_s, heard.overhead_s) == (alone.tokens_per_gpu_s, alone.overhead_s)
-    assert (heard.rate_draws == alone.rate_draws).all() and (heard.overhead_draws == alone.overhead_draws).all()
+    for own, other in zip((heard.trainer, *heard.draws), (alone.trainer, *alone.draws), strict=True):
+        assert replace(own, scaling_exponent=other.scaling_exponent) == other
 
 
 def test_every_further_number_of_gpus_narrows_the_interval() -> None:
@@ -105,16 +105,14 @@ def test_a_noisy_run_says_less_than_a_quiet_one() -> None:
 def test_however_long_the_runs_are_they_may_differ_by_more_than_their_gpus() -> None:
     long = fit(run_at(SEEN, steps=2_000), run_at(16, steps=2_000))
     # Two runs, each off by the error of a run, and a doubling of the GPUs.
-    assert long.exponent_draws.std() == pytest.approx(np.sqrt(2) * RUN_ERROR / np.log(2), rel=0.2)
-    # Within one run nothing of that kind is between the steps.
-    within = fit(run_at(SEEN, steps=2_000), replace(run_at(16, steps=2_000), is_other_run=False))
-    assert within.exponent_draws.std() < 0.3 * long.exponent_draws.std()
+    assert drawn(long).scaling_exponent.std() == pytest.approx(np.sqrt(2) * RUN_ERROR / np.log(2), rel=0.2)
 
 
 def test_the_error_of_the_own_run_is_shared_by_all_others() -> None:
     # Nine runs with twice the GPUs tell as much as one, were it not for its own error: sqrt(1 + 1/9) against sqrt(2).
     one, nine = (fit(run_at(SEEN), *[run_at(16)] * count) for count in (1, 9))
-    assert nine.exponent_draws.std() / one.exponent_draws.std() == pytest.approx(np.sqrt(10 / 18), rel=0.1)
+    ratio = drawn(nine).scaling_exponent.std() / drawn(one).scaling_exponent.std()
+    assert ratio == pytest.approx(np.sqrt(10 / 18), rel=0.1)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
@@ -122,18 +120,18 @@ def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread: float) -> None:
     own = run_at(SEEN, spread=spread)
     alone, heard = fit(own), fit(own, replace(own, seconds=own.seconds * 1.5))
     assert heard.scaling_seen_at == ()
-    assert (heard.exponent_draws == alone.exponent_draws).all()
-    assert (heard.rate_draws == alone.rate_draws).all()
+    assert heard.draws == alone.draws
     # Nor beside one that says something.
     both = fit(own, run_at(SEEN), run_at(16))
-    assert (both.exponent_draws == fit(own, run_at(16)).exponent_draws).all()
+    assert both.draws == fit(own, run_at(16)).draws
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_the_order_of_the_others_does_not_matter(spread: float) -> None:
     own, others = run_at(SEEN, spread=spread), [run_at(gpus, spread=spread, noise=0.02) for gpus in (2, 16, 64)]
-    drawn, reordered = (fit(own, *order).exponent_draws for order in (others, [others[2], others[0], others[1]]))
-    assert reordered == pytest.approx(drawn, abs=1e-9)
+    orders = (others, [others[2], others[0], others[1]])
+    first, reordered = (drawn(fit(own, *order)).scaling_exponent for order in orders)
+    assert reordered == pytest.approx(first, abs=1e-9)
 
 
 @pytest.mark.parametrize(

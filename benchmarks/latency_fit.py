@@ -145,7 +145,7 @@ def judge(fit: CurveFit, series: Series, chosen: Rows) -> Judged:
     intervals = [fit.pass_interval(series.running[row], series.kv_tokens[row]) for row in rows]
     return Judged(
         [Error(series, int(row), float(ratio[row]), why(fit, series, int(row))) for row in rows],
-        [found.low_s <= series.pass_s[row] <= found.high_s for row, found in zip(rows, intervals, strict=True)],
+        [found.low <= series.pass_s[row] <= found.high for row, found in zip(rows, intervals, strict=True)],
     )
 
 
@@ -325,8 +325,8 @@ def interval_score(fit: CurveFit, series: Series) -> float:
     scores: list[float] = []
     for row in np.flatnonzero(series.running > SEEN_BATCH):
         found, true_s = fit.pass_interval(series.running[row], series.kv_tokens[row]), series.pass_s[row]
-        outside = max(np.log(found.low_s / true_s), np.log(true_s / found.high_s), 0.0)
-        scores.append(float(np.log(found.high_s / found.low_s) + 20.0 * outside))
+        outside = max(np.log(found.low / true_s), np.log(true_s / found.high), 0.0)
+        scores.append(float(np.log(found.high / found.low) + 20.0 * outside))
     return float(np.mean(scores))
 
 

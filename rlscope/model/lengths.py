@@ -289,14 +289,14 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, max_output_tokens: int | No
     if mean_tokens >= max_output_tokens:
         raise ValueError(f"a mean of {mean_tokens:g} tokens is not below the cap of {max_output_tokens}")
     low, high = _LEAST_SIGMA, _MOST_SIGMA
-    if _cut(_log_median(mean_tokens, high, max_output_tokens), high, max_output_tokens).cv_ratio < cv_ratio:
+    if _cut(_log_median(mean_tokens, high, max_output_tokens), high, max_output_tokens)[1] < cv_ratio:
         most = math.sqrt(max_output_tokens / mean_tokens - 1.0)
         raise ValueError(
             f"a mean of {mean_tokens:g} tokens under a cap of {max_output_tokens} varies by less than {most:.2f}"
         )
 
     def excess(sigma: float) -> float:
-        return _cut(_log_median(mean_tokens, sigma, max_output_tokens), sigma, max_output_tokens).cv_ratio - cv_ratio
+        return _cut(_log_median(mean_tokens, sigma, max_output_tokens), sigma, max_output_tokens)[1] - cv_ratio
 
     sigma = low if excess(low) >= 0.0 else root(excess, low, high, tolerance=_ROOT_TOLERANCE)
     return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, max_output_tokens)), sigma, max_output_tokens)
@@ -321,21 +321,14 @@ def law_of_percentiles(percentiles: Mapping[float, float], max_output_tokens: in
     return LengthLaw.lognormal(math.exp(log_median), float(sigma), max_output_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    mean_tokens: float
-    cv_ratio: float
-
-
 def _log_median(mean_tokens: float, sigma: float, max_output_tokens: int) -> float:
     """Log median of the lognormal with this sigma and this mean after the cut; the mean grows with the median."""
     low, high = math.log(mean_tokens) - sigma**2, math.log(max_output_tokens) + _MOST_SIGMA * sigma
-    return root(
-        lambda at: _cut(at, sigma, max_output_tokens).mean_tokens - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE
-    )
+    return root(lambda at: _cut(at, sigma, max_output_tokens)[0] - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE)
 
 
-def _cut(log_median: float, sigma: float, max_output_tokens: int) -> _Moments:
+def _cut(log_median: float, sigma: float, max_output_tokens: int) -> tuple[float, float]:
+    """Mean, in tokens, and coefficient of variation of a lognormal after the cap cuts it."""
     distance = (math.log(max_output_tokens) - log_median) / sigma
 
     def moment(power: int) -> float:
@@ -344,4 +337,4 @@ def _cut(log_median: float, sigma: float, max_output_tokens: int) -> _Moments:
         return below + max_output_tokens**power * float(ndtr(-distance))
 
     mean = moment(1)
-    return _Moments(mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0)))
+    return mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0))

@@ -80,12 +80,11 @@ class Sampling:
 def sampling_of(system: System) -> Sampling:
     """Reduce a system to the numbers that the engines' equations need."""
     workload, engine, update = system.workload, system.engine, system.update
-    lengths = workload.lengths
-    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    load = steady_kv_load(workload.prompt_tokens, workload.lengths)
     return Sampling(
         engine=engine,
         curve=engine.curve,
-        mean_tokens=lengths.mean_tokens,
+        mean_tokens=workload.lengths.mean_tokens,
         samples_per_step=workload.samples_per_step / workload.kept_ratio,
         resident_tokens=load.mean_tokens,
         kv_running=_kv_running(workload, engine, load),
@@ -163,10 +162,8 @@ def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:
     if engine.kv_capacity_tokens is None:
         return np.inf
     groups = workload.lengths.groups
-    if groups is None:
-        return safe_batch(load, engine.kv_capacity_tokens)
-    correlation = max(groups.correlation_ratio, 0.0)
-    return safe_batch(load, engine.kv_capacity_tokens, group_size=workload.group_size, group_correlation=correlation)
+    correlation = 0.0 if groups is None else max(groups.correlation_ratio, 0.0)
+    return safe_batch(load, engine.kv_capacity_tokens, workload.group_size, correlation)
 
 
 def _recompute_s(update: WeightUpdateCost, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:

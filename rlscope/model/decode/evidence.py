@@ -159,18 +159,13 @@ class _Sizes:
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "_Sizes":
-        """Compute the deviations of cells.
-
-        An error of the batch size counts with the largest possible elasticity, 1 (effective variance, Barker and Diana
-        1974).
-        """
-        known_variance = (cells.running_sd / cells.running) ** 2
+        """Compute the deviations of cells."""
         numbers = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(cells.running)).astype(np.int64)
         sizes, size = np.unique(numbers, return_inverse=True)
         doubling = sizes // BATCH_CELLS_PER_DOUBLING
         order = np.argsort(size, kind="stable")
         return cls(
-            own_sd=np.sqrt(RESIDUAL_LOG_SD**2 + ROW_LOG_SD**2 / cells.rows + known_variance),
+            own_sd=np.sqrt(RESIDUAL_LOG_SD**2 + ROW_LOG_SD**2 / cells.rows),
             size=size,
             order=order,
             firsts=np.searchsorted(size[order], np.arange(len(sizes))),

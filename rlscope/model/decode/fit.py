@@ -8,7 +8,7 @@ Not covered: which of the engine's seconds count as a pass (the caller decides),
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,6 +23,7 @@ from rlscope.model.decode.evidence import (
 )
 from rlscope.model.decode.measurements import DecodePoints, Grade, MeasuredCells, Rejection, Visited, gather
 from rlscope.model.decode.prior import USUAL_SHAPES, HardwarePrior, ShapePrior
+from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.least_squares import solve
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
@@ -45,14 +46,6 @@ _WIDE_RANGE: Final = 8.0
 _CLEARLY_BETTER: Final = 0.7
 _GOOD_FIT: Final = 0.03
 """Error of the p-norm below which no other form is tried: the error that it reaches on kernels of dense models."""
-
-
-class PassInterval(NamedTuple):
-    """Seconds of a pass: the median of the draws, and the interval that holds `level` of them."""
-
-    median_s: float
-    low_s: float
-    high_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,19 +96,18 @@ class CurveFit:
         knows_slope = not {ModelWarning.ONE_BATCH_SIZE, ModelWarning.NO_HARDWARE_PRIOR} <= set(self.warnings)
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
-    def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
+    def pass_interval(self, running: float, kv_tokens: float) -> Estimate:
         """Seconds of a pass from the draws, each with the error of a batch size about its form."""
-        return self.pass_intervals(np.array([running]), np.array([kv_tokens]), level)[0]
+        return self.pass_intervals(np.array([running]), np.array([kv_tokens]))[0]
 
-    def pass_intervals(self, running: Reals, kv_tokens: Reals, level: float = 0.9) -> list[PassInterval]:
+    def pass_intervals(self, running: Reals, kv_tokens: Reals) -> list[Estimate]:
         """Seconds of several passes, as `pass_interval` gives them for one; much faster than one by one."""
         drawn_s = np.array([curve.pass_s(running) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
         parts = ndtri((np.arange(_PARTS) + 0.5) / _PARTS)
-        intervals: list[PassInterval] = []
+        intervals: list[Estimate] = []
         for requests, tokens, pass_s in zip(running.tolist(), kv_tokens.tolist(), drawn_s.T, strict=True):
             noisy_s = pass_s[:, None] * np.exp(self._log_sd(requests, tokens) * parts)
-            low, median, high = np.quantile(noisy_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
-            intervals.append(PassInterval(float(median), float(low), float(high)))
+            intervals.append(Estimate.of(noisy_s))
         return intervals
 
     def _log_sd(self, running: float, kv_tokens: float) -> float:

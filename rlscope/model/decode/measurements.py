@@ -69,8 +69,6 @@ class DecodePoints:
     """Tokens resident in the KV cache; NaN if not recorded."""
     prefill_tokens: Reals
     """Prompt tokens computed per pass."""
-    running_sd: Reals
-    """Error of the batch size, requests: above 0 if it is a reading and not a count over the passes."""
 
     @classmethod
     def of(
@@ -82,12 +80,11 @@ class DecodePoints:
         rows: npt.ArrayLike = 1.0,
         kv_tokens: npt.ArrayLike | None = None,
         prefill_tokens: npt.ArrayLike = 0.0,
-        running_sd: npt.ArrayLike = 0.0,
     ) -> "DecodePoints":
         """Build points from arrays, or single values, which are repeated; raises ValueError if the lengths disagree."""
         typical_s = pass_s if typical_s is None else typical_s
         kv_tokens = np.nan if kv_tokens is None else kv_tokens
-        given = (running, pass_s, typical_s, rows, kv_tokens, prefill_tokens, running_sd)
+        given = (running, pass_s, typical_s, rows, kv_tokens, prefill_tokens)
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in given))
         return cls(*arrays)
 
@@ -101,8 +98,7 @@ class DecodePoints:
     @property
     def columns(self) -> tuple[Reals, ...]:
         """Arrays in the order of the fields."""
-        times = (self.pass_s, self.typical_s)
-        return (self.running, *times, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
+        return (self.running, self.pass_s, self.typical_s, self.rows, self.kv_tokens, self.prefill_tokens)
 
 
 def decode_points(passes: PassCosts) -> DecodePoints:

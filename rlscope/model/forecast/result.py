@@ -40,7 +40,7 @@ from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.policies import Delivery, StalenessPolicy
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
+from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
 
 STEPS_TO_PREDICT: Final = 20
@@ -289,16 +289,11 @@ def _calibrated(
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
-    limits = running_limits(calibration.layout.max_running, _safe_batch(calibration.system))
+    workload, capacity_tokens = calibration.system.workload, calibration.system.engine.kv_capacity_tokens
+    load = steady_kv_load(workload.prompt_tokens, workload.lengths)
+    most = None if capacity_tokens is None else safe_batch(load, capacity_tokens)
+    limits = running_limits(calibration.layout.max_running, most)
     return possible_layouts(calibration.layout.gpus, granularity, limits)
-
-
-def _safe_batch(system: System) -> float | None:
-    if system.engine.kv_capacity_tokens is None:
-        return None
-    workload, lengths = system.workload, system.workload.lengths
-    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
-    return safe_batch(load, system.engine.kv_capacity_tokens)
 
 
 def _prediction(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlscope.model.hardware.devices import ModelShape
+from rlscope.model.lengths import LengthLaw
 
 SAFE_Z: Final = 2.33
 """Standard deviations that the safe batch keeps free: the cache overflows 1% of the time."""
@@ -26,40 +27,28 @@ class KvLoad:
     """Resident tokens of one running request, in steady state."""
 
     mean_tokens: float
-    sd_tokens: float | None
-    """None if the third moment of the lengths was not given."""
+    sd_tokens: float
 
 
-def steady_kv_load(
-    prompt_tokens: float,
-    mean_tokens: float,
-    second_moment: float,
-    third_moment: float | None = None,
-    prompt_sd_tokens: float = 0.0,
-) -> KvLoad:
+def steady_kv_load(prompt_tokens: float, lengths: LengthLaw) -> KvLoad:
     """Resident tokens of a running request, from the moments E[L], E[L^2], E[L^3] of the generated length.
 
     The age A of a request that runs at a random moment has E[A] = E[L^2] / (2 E[L]) and E[A^2] = E[L^3] / (3 E[L])
     (renewal-reward; Ross, Stochastic Processes, 1996, section 3.6), if a pass takes the same time at every age.
     """
-    age_tokens = second_moment / (2 * mean_tokens)
-    if third_moment is None:
-        return KvLoad(prompt_tokens + age_tokens, None)
-    variance = third_moment / (3 * mean_tokens) - age_tokens**2 + prompt_sd_tokens**2
+    age_tokens = lengths.second_moment / (2 * lengths.mean_tokens)
+    variance = lengths.third_moment / (3 * lengths.mean_tokens) - age_tokens**2
     return KvLoad(prompt_tokens + age_tokens, math.sqrt(max(variance, 0.0)))
 
 
-def safe_batch(
-    load: KvLoad, capacity_tokens: float, *, z: float = SAFE_Z, group_size: int = 1, group_correlation: float = 0.0
-) -> float:
+def safe_batch(load: KvLoad, capacity_tokens: float, group_size: int = 1, group_correlation: float = 0.0) -> float:
     """Requests b with b mean + z sqrt(b d) sd = capacity, where d = 1 + (S - 1) rho.
 
     d is the design effect of groups of S with correlation rho of their resident tokens (Kish 1965), all of a group on
-    one engine, which is the conservative case. A quadratic in sqrt(b). Without a standard deviation only the mean
-    counts.
+    one engine, which is the conservative case. A quadratic in sqrt(b).
     """
-    spread = (load.sd_tokens or 0.0) * math.sqrt(_design_effect(group_size, group_correlation))
-    root = math.sqrt((z * spread) ** 2 + 4 * load.mean_tokens * capacity_tokens) - z * spread
+    spread = SAFE_Z * load.sd_tokens * math.sqrt(1 + (group_size - 1) * group_correlation)
+    root = math.sqrt(spread**2 + 4 * load.mean_tokens * capacity_tokens) - spread
     return (root / (2 * load.mean_tokens)) ** 2
 
 
@@ -67,9 +56,7 @@ def capacity_from_device(
     shape: ModelShape,
     device_memory_bytes: float | None,
     gpus: int,
-    *,
     memory_ratio: float = _MEMORY_RATIO,
-    reserved_bytes: float = _RESERVED_BYTES,
 ) -> int | None:
     """Tokens that the KV cache of an engine of `gpus` GPUs holds if the engine did not log it; None if unknown or 0.
 
@@ -78,10 +65,6 @@ def capacity_from_device(
     weight_bytes, token_bytes = shape.weight_bytes, shape.kv_bytes_per_token(gpus)
     if device_memory_bytes is None or weight_bytes is None or not token_bytes:
         return None
-    free_bytes = gpus * (memory_ratio * device_memory_bytes - reserved_bytes) - weight_bytes
+    free_bytes = gpus * (memory_ratio * device_memory_bytes - _RESERVED_BYTES) - weight_bytes
     blocks = int(free_bytes // (token_bytes * _BLOCK_TOKENS))
     return blocks * _BLOCK_TOKENS if blocks > 0 else None
-
-
-def _design_effect(group_size: int, group_correlation: float) -> float:
-    return 1 + (group_size - 1) * group_correlation

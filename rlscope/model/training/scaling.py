@@ -264,7 +264,8 @@ class _Evidence(NamedTuple):
 def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
     ratios, steps = zip(*elsewhere, strict=True)
     errors = np.array([_error(each) for each in steps])
-    covariance = np.diag(errors**2 + RUN_ERROR**2) + np.full((errors.size, errors.size), RUN_ERROR**2)
+    of_runs = np.full(errors.size, RUN_ERROR)
+    covariance = np.diag(errors**2 + of_runs**2) + np.outer(of_runs, of_runs)
     return _Evidence(
         log_gpus=np.log(ratios),
         tokens=np.array([each.tokens.mean() for each in steps]),

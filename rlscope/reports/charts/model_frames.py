@@ -250,7 +250,7 @@ def _fitted(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None,
     running = np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0))
     intervals = fit.pass_intervals(running, running * (context or 0.0))
     return [
-        (FITTED, requests, interval.median_s, interval.low_s, interval.high_s, fit.grade(requests), None)
+        (FITTED, requests, *interval, fit.grade(requests), None)
         for requests, interval in zip(running.tolist(), intervals, strict=True)
     ]
 
@@ -265,5 +265,5 @@ def _operating(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | No
         running, resident = max(1.0, forecast.state.running), forecast.state.resident_tokens
         interval = fit.pass_interval(running, resident)
         grade = fit.grade(running, resident)
-        rows.append((mark, running, interval.median_s, interval.low_s, interval.high_s, grade, None))
+        rows.append((mark, running, *interval, grade, None))
     return rows

@@ -1,12 +1,15 @@
 import math
 
+import numpy as np
 import pytest
 
 from rlscope.model.hardware.devices import ModelShape
 from rlscope.model.hardware.kv_cache import SAFE_Z, capacity_from_device, safe_batch, steady_kv_load
+from rlscope.model.lengths import LengthLaw
+from tests.model.golden_system import LENGTHS
 
-# Lengths lognormal with median 1500 and sigma 0.6, capped at 8192: their moments, with prompts of 200 tokens.
-LOAD = steady_kv_load(200, 1791.77, 4_540_371.8, 1.5750e10)
+# Lengths lognormal with median 1500 and sigma 0.6, capped at 8192, with prompts of 200 tokens.
+LOAD = steady_kv_load(200, LENGTHS)
 CAPACITY_TOKENS = 50e9 // 131_072
 
 
@@ -16,21 +19,9 @@ def test_resident_tokens_of_a_running_request_follow_from_the_moments_of_the_len
 
 
 def test_requests_of_one_length_hold_half_of_it_on_average_and_are_evenly_spread() -> None:
-    load = steady_kv_load(100, 1000, 1000**2, 1000**3)
+    load = steady_kv_load(100, LengthLaw(np.array([1000.0]), np.array([1.0])))
     assert load.mean_tokens == 600
     assert load.sd_tokens == pytest.approx(1000 / math.sqrt(12))
-
-
-def test_prompts_that_differ_add_to_the_spread() -> None:
-    assert steady_kv_load(100, 1000, 1000**2, 1000**3, prompt_sd_tokens=100).sd_tokens == pytest.approx(
-        math.sqrt(1000**2 / 12 + 100**2)
-    )
-
-
-def test_without_a_third_moment_the_spread_is_unknown_and_the_safe_batch_is_the_mean_one() -> None:
-    load = steady_kv_load(200, 1791.77, 4_540_371.8)
-    assert load.sd_tokens is None
-    assert safe_batch(load, CAPACITY_TOKENS) == pytest.approx(260.0, abs=0.05)
 
 
 def test_the_safe_batch() -> None:
@@ -42,7 +33,7 @@ def test_the_safe_batch_leaves_its_standard_deviations_free(
     group_size: int, group_correlation: float, alike: float
 ) -> None:
     running = safe_batch(LOAD, CAPACITY_TOKENS, group_size=group_size, group_correlation=group_correlation)
-    spread_tokens = math.sqrt(running * alike) * (LOAD.sd_tokens or 0.0)
+    spread_tokens = math.sqrt(running * alike) * LOAD.sd_tokens
     assert running * LOAD.mean_tokens + SAFE_Z * spread_tokens == pytest.approx(CAPACITY_TOKENS)
 
 
@@ -50,12 +41,12 @@ LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=
 
 
 def test_capacity_is_what_weights_and_reserve_leave_in_whole_blocks() -> None:
-    tokens = capacity_from_device(LLAMA_8B, 85e9, 1, memory_ratio=0.9, reserved_bytes=4e9)
+    tokens = capacity_from_device(LLAMA_8B, 85e9, 1, memory_ratio=0.9)
     assert tokens == int((0.9 * 85e9 - 4e9 - 16_060_522_496) // (131_072 * 16)) * 16
 
 
 def test_capacity_of_several_gpus_counts_the_weights_once() -> None:
-    tokens = capacity_from_device(LLAMA_8B, 85e9, 2, memory_ratio=0.9, reserved_bytes=4e9)
+    tokens = capacity_from_device(LLAMA_8B, 85e9, 2, memory_ratio=0.9)
     assert tokens == int((2 * (0.9 * 85e9 - 4e9) - 16_060_522_496) // (131_072 * 16)) * 16
 
 

@@ -12,8 +12,6 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -31,10 +29,9 @@ from rlscope.model.forecast.change import (
 )
 from rlscope.model.forecast.layouts import (
     Forecast,
-    StalenessLaws,
+    closed_price,
     drawn_rates,
     rates_of,
-    staleness_of,
 )
 from rlscope.model.forecast.price import (
     NOTABLE_RATIO,
@@ -42,8 +39,6 @@ from rlscope.model.forecast.price import (
     StalenessForecast,
     dropped_percent,
     free_price,
-    price_of,
-    with_intervals,
 )
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
@@ -97,6 +92,12 @@ _SEEDED_CAUSES: Final = 6
 """Number of causes whose removal is solved separately, the first ones in `Cause`; keeps the seeds below distinct."""
 _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
 """Actions that let samples grow older in optimizer steps than the cap did."""
+_LIMITS: Final[Mapping[ActionWhat, str]] = {
+    "in_flight_limit": "max_in_flight_samples",
+    "running_samples_limit": "max_running_samples",
+    "queue_capacity_samples": "queue_capacity_samples",
+}
+"""Limits on numbers of samples, by the action that moves one, and their names in `Admission`."""
 _LIMIT_FACTOR: Final = 2
 """Limits are doubled: after a smaller raise the limit may be reached again at once."""
 _WASTED_RATIO: Final = 0.05
@@ -205,8 +206,8 @@ class Counterfactuals:
         ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
         asked = self._changed(lambda system: replace(system, admission=ahead))
         asked = replace(asked, synchronous=False)
-        rates, state = drawn_rates(asked, (layout,))[:, 0], steady_states(asked.system, (layout,))[0]
-        solved = Solved(rates / self._rates - 1.0, lambda: self._price(asked, state))
+        rates = drawn_rates(asked, (layout,))[:, 0]
+        solved = Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
         return self._action("change", "asynchronous", "lockstep", (layout, layout), solved)
 
     def fresher(self) -> Action | None:
@@ -233,7 +234,7 @@ class Counterfactuals:
         for most in tried:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
-            solved = self._solve(lambda system, most=most: _with_limit(system, what, most))
+            solved = self._solve(lambda system, most=most: _with_limit(system, _LIMITS[what], most))
             if solved is None or not keeps_rate(solved.gains):
                 break
             price = self._grounds.anchor.moved(solved.price())
@@ -343,38 +344,17 @@ class Counterfactuals:
         is_capped = _is_worth_solving("staleness_cap", removed)
         if admission.max_staleness is not None and is_capped:
             yield self._raised_cap(admission.max_staleness)
-        doubled: tuple[tuple[ActionWhat, Cause, int | None, Callable[[int], Admission]], ...] = (
-            (
-                "in_flight_limit",
-                "staleness_cap",
-                admission.max_in_flight_samples,
-                lambda most: replace(admission, max_in_flight_samples=most),
-            ),
-            (
-                "running_samples_limit",
-                "staleness_cap",
-                admission.max_running_samples,
-                lambda most: replace(admission, max_running_samples=most),
-            ),
-            (
-                "queue_capacity_samples",
-                "trainers",
-                admission.queue_capacity_samples,
-                lambda most: replace(admission, queue_capacity_samples=most),
-            ),
-        )
-        for what, cause, limit, with_limit in doubled:
+        for what, name in _LIMITS.items():
+            limit, cause = getattr(admission, name), "trainers" if what == "queue_capacity_samples" else "staleness_cap"
             if limit is not None and (is_capped or cause != "staleness_cap"):
-                most = _LIMIT_FACTOR * limit
-                yield self._limit(what, cause, (limit, most), with_limit(most))
+                yield self._limit(what, cause, name, limit, _LIMIT_FACTOR * limit)
         yield from self._publications()
 
     def _raised_cap(self, cap: int) -> Action | None:
         """Raise the cap by the fewest versions that gain enough, or by one if no raise does."""
-        admission, tried = self._calibration.system.admission, list[Action]()
+        tried = list[Action]()
         for steps in _CAP_STEPS:
-            changed = replace(admission, max_staleness=cap + steps)
-            action = self._limit("staleness_cap", "staleness_cap", (cap, cap + steps), changed)
+            action = self._limit("staleness_cap", "staleness_cap", "max_staleness", cap, cap + steps)
             if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
                 return action or next(iter(tried), None)
             tried.append(action)
@@ -406,9 +386,9 @@ class Counterfactuals:
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
         return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
-    def _limit(self, what: ActionWhat, cause: Cause, setting: tuple[int, int], changed: Admission) -> Action | None:
-        solved = self._solve(lambda system: replace(system, admission=changed))
-        return None if solved is None else self._action("change", what, cause, setting, solved)
+    def _limit(self, what: ActionWhat, cause: Cause, name: str, before: int, after: int) -> Action | None:
+        solved = self._solve(lambda system: _with_limit(system, name, after))
+        return None if solved is None else self._action("change", what, cause, (before, after), solved)
 
     def _action(
         self,
@@ -474,24 +454,15 @@ class Counterfactuals:
             if simulated is not None:
                 rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
                 return Solved(rates / self._rates - 1.0, lambda: priced(asked, layout, simulated))
-        return Solved(rates / self._rates - 1.0, lambda: self._price(asked, steady_states(asked.system, (layout,))[0]))
-
-    def _price(self, asked: Calibration, state: SteadyState | Refused) -> Price:
-        """Price by the closed forms."""
-        if isinstance(state, Refused):
-            return Price()
-        staleness = staleness_of(state, StalenessLaws.of(asked.system))
-        return with_intervals(price_of(state, staleness, asked.system), asked.system, asked.draws, self._layout)
+        return Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
 
 
 def _is_worth_solving(cause: Cause, removed: Mapping[Cause, Reals]) -> bool:
     return cause not in removed or float(np.median(removed[cause])) >= WORTHWHILE_RATIO
 
 
-def _with_limit(system: System, what: ActionWhat, most: int) -> System:
-    if what == "queue_capacity_samples":
-        return replace(system, admission=replace(system.admission, queue_capacity_samples=most))
-    return replace(system, admission=replace(system.admission, max_in_flight_samples=most))
+def _with_limit(system: System, name: str, most: int) -> System:
+    return replace(system, admission=replace(system.admission, **{name: most}))
 
 
 def keeps_rate(gains: Reals) -> bool:

@@ -80,19 +80,15 @@ def changed_systems(
     steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run lacks.
     """
     workload = changed_workload(systems[0].workload, change, steps_per_version)
-    speeds = change.engine_speed or 1.0, change.trainer_speed or 1.0
+    asked_s, added_s = change.weight_update_s, (change.added_checkpoint_s or 0.0) * steps_per_version
     steps_ratio = (change.publish_every or steps_per_version) / steps_per_version
     return tuple(
         replace(
-            with_engine_speed(replace(system, workload=workload), speeds[0]),
+            with_engine_speed(replace(system, workload=workload), change.engine_speed or 1.0),
             trainer=_of_more_steps(
-                with_checkpoints(
-                    with_trainer_speed(system.trainer, speeds[1]),
-                    (change.added_checkpoint_s or 0.0) * steps_per_version,
-                ),
-                steps_ratio,
+                with_checkpoints(with_trainer_speed(system.trainer, change.trainer_speed or 1.0), added_s), steps_ratio
             ),
-            update=system.update if change.weight_update_s is None else timed_update(system.update, change),
+            update=system.update if asked_s is None else timed_update(system.update, asked_s),
             admission=_admission(system, change, new_cap_policy),
         )
         for system in systems
@@ -173,9 +169,9 @@ def scaled_update(update: WeightUpdateCost, factor: float) -> WeightUpdateCost:
     )
 
 
-def timed_update(update: WeightUpdateCost, change: Change) -> WeightUpdateCost:
-    """Make an update take as long as requested; if the run shows no update cost, both sides pause for it."""
-    asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
+def timed_update(update: WeightUpdateCost, asked_s: float) -> WeightUpdateCost:
+    """Make an update take so many seconds; if the run shows no update cost, both sides pause for it."""
+    seconds = update_seconds(update)
     if seconds > 0.0:
         return scaled_update(update, asked_s / seconds)
     return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)

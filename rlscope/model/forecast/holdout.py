@@ -65,9 +65,14 @@ class Prediction:
     compared: tuple[ComparedPrediction, ...]
 
     @property
+    def rate(self) -> ComparedPrediction | None:
+        """Trained tokens per second; None if they were not compared."""
+        return next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
+
+    @property
     def misses(self) -> bool:
         """Whether the achieved rate is off by more than MOST_MISS and outside both intervals."""
-        rate = next((each for each in self.compared if each.quantity == "tokens_per_s"), None)
+        rate = self.rate
         if rate is None or rate.agrees:
             return False
         return abs(rate.held_out.value - rate.predicted.value) > MOST_MISS * rate.predicted.value
@@ -80,19 +85,18 @@ def level_log_sd(prediction: Prediction | None) -> float:
     method of moments its variance is r^2 minus theirs, and at least 0. Causes include lengths that drift and a shared
     machine.
     """
-    compared = () if prediction is None else prediction.compared
-    rate = next((each for each in compared if each.quantity == "tokens_per_s"), None)
+    rate = None if prediction is None else prediction.rate
     if rate is None or min(rate.held_out.low, rate.predicted.low) <= 0.0:
         return 0.0
     predicted, achieved = rate.predicted, rate.held_out
     off = math.log(achieved.value / predicted.value)
-    known = _log_variance(predicted.low, predicted.high) + _log_variance(achieved.low, achieved.high)
+    known = _log_variance(predicted) + _log_variance(achieved)
     return math.sqrt(max(0.0, off**2 - known))
 
 
-def _log_variance(low: float, high: float) -> float:
+def _log_variance(interval: Estimate) -> float:
     """Log variance of a normal distribution with this interval."""
-    return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
+    return (math.log(interval.high / interval.low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
 def compare(

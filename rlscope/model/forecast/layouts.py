@@ -37,7 +37,6 @@ from rlscope.model.forecast.price import (
     price_of,
     with_intervals,
 )
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed, PreemptionCounts
@@ -168,22 +167,6 @@ class Forecasts:
         return tuple(each for each in self.others if each.drawn_tokens_per_s is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class StalenessLaws:
-    """Length distributions from which the staleness of every layout is computed; built once."""
-
-    lengths: LengthLaw
-    oldest: LengthLaw
-    group_size: int
-
-    @classmethod
-    def of(cls, system: System) -> "StalenessLaws":
-        """Return the length distributions of a system."""
-        workload = system.workload
-        oldest = oldest_token_law(workload.lengths, workload.unit_samples)
-        return cls(workload.lengths, oldest, workload.unit_samples)
-
-
 def forecast_layouts(
     calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
 ) -> Forecasts:
@@ -192,9 +175,8 @@ def forecast_layouts(
     most_staleness: maximum p95 staleness over samples, in versions, for a layout to be allowed.
     """
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
-    laws = StalenessLaws.of(calibration.system)
     solved = steady_states(calibration.system, candidates)
-    first = [forecast_of(calibration, laws, state, most_staleness) for state in solved]
+    first = [forecast_of(calibration, state, most_staleness) for state in solved]
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
@@ -287,13 +269,11 @@ def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
     return replace(today, state=None, price=price, timing=timing)
 
 
-def forecast_of(
-    calibration: Calibration, laws: StalenessLaws, state: SteadyState | Refused, most_staleness: int | None
-) -> Forecast:
+def forecast_of(calibration: Calibration, state: SteadyState | Refused, most_staleness: int | None) -> Forecast:
     """Forecast one steady state by the best estimate, without draws."""
     if isinstance(state, Refused):
         return Forecast.of_none(state.layout, state.reason)
-    staleness = staleness_of(state, laws)
+    staleness = staleness_of(state, calibration.system.workload)
     too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
     return Forecast(
         layout=state.layout,
@@ -307,16 +287,26 @@ def forecast_of(
     )
 
 
-def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
+def staleness_of(state: SteadyState, workload: Workload) -> StalenessForecast | None:
     """Staleness in a steady state; None if its queue grows. No sample exceeds a strict cap."""
     terms, most = state.staleness, state.staleness_max
     if terms is None or most is None:
         return None
+    oldest = oldest_token_law(workload.lengths, workload.unit_samples)
     return StalenessForecast(
-        min(token_mean(terms, laws.lengths, laws.group_size), float(most)),
-        min(percentile(terms, laws.oldest, STALE_QUANTILE), most),
+        min(token_mean(terms, workload.lengths, workload.unit_samples), float(most)),
+        min(percentile(terms, oldest, STALE_QUANTILE), most),
         most,
     )
+
+
+def closed_price(calibration: Calibration, layout: Layout) -> Price:
+    """Price of a layout by the closed forms, with its intervals; all unknown if it cannot run."""
+    system, state = calibration.system, steady_states(calibration.system, (layout,))[0]
+    if isinstance(state, Refused):
+        return Price()
+    price = price_of(state, staleness_of(state, system.workload), system)
+    return with_intervals(price, system, calibration.draws, layout)
 
 
 def _ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:

@@ -26,7 +26,6 @@ from rlscope.model.forecast.layouts import (
     SECONDS_PER_HOUR,
     Forecast,
     Forecasts,
-    StalenessLaws,
     drawn_rates,
     forecast_of,
     rates_of_each,
@@ -143,7 +142,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     advice = None
     if present is not None and best is not None and present.drawn_tokens_per_s is not None:
         others = tuple(each for each in candidates if each is not present)
-        advice = recommend(calibration, Forecasts(present, others), Grounds(long_enough=True, capped=True))
+        advice = recommend(calibration, Forecasts(present, others), Grounds(capped=True))
         best = advice.best if advice.changes else present
     system, asked = calibration.system, _asked(calibration, plan, candidates)
     return PlanResult(
@@ -221,10 +220,9 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
 
 def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
     """Solve every layout by the closed forms."""
-    laws = StalenessLaws.of(calibration.system)
     states = steady_states(calibration.system, layouts)
     forecasts = {
-        layout: forecast_of(calibration, laws, state, _cap(plan, layout))
+        layout: forecast_of(calibration, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
         else Forecast.of_none(layout, "trainer_memory")
         for layout, state in zip(layouts, states, strict=True)

@@ -84,12 +84,8 @@ class Price:
 
     def without_intervals(self) -> "Price":
         """Return the price as a measured one, whose intervals have no width."""
-        return replace(
-            self,
-            dropped_ratio=self.dropped_ratio and Estimate.exactly(self.dropped_ratio.value),
-            mean_trained_tokens=self.mean_trained_tokens and Estimate.exactly(self.mean_trained_tokens.value),
-            longest_trained_ratio=self.longest_trained_ratio and Estimate.exactly(self.longest_trained_ratio.value),
-        )
+        estimates = (self.dropped_ratio, self.mean_trained_tokens, self.longest_trained_ratio)
+        return Price(self.staleness, *(each and Estimate.exactly(each.value) for each in estimates))
 
     def drops_much(self, before: "Price") -> bool:
         """Whether more than DROPS_MUCH_RATIO is dropped, and notably more than before."""

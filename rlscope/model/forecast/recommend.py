@@ -94,7 +94,7 @@ class GainUncertainty:
 class Grounds:
     """Facts about the run that a recommendation rests on besides the forecasts."""
 
-    long_enough: bool
+    long_enough: bool = True
     """Whether the steady state has enough steps to check the model's predictions."""
     replayed: bool = True
     """Whether the model reproduces the run that it was fitted to."""

@@ -260,7 +260,6 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor: Anchor) ->
     staleness, admission = forecasts.today.staleness, model_config.admission
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
-        long_enough=True,
         current_p95_steps=None if staleness is None else staleness.p95_steps,
         most_staleness=model_config.most_staleness,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),

@@ -147,21 +147,13 @@ def _between_neighbours(layout: Layout, known: Mapping[Layout, float]) -> float:
 
 def _price_between(layout: Layout, own: Price, known: Mapping[Layout, Price]) -> Price:
     """Interpolate what is dropped and trained of other layouts as `_moved` describes; staleness stays its own."""
-
-    def at(estimates: Mapping[Layout, Estimate | None]) -> Estimate | None:
-        found = {other: each for other, each in estimates.items() if each is not None}
-        ends = zip(*found.values(), strict=True)
-        numbers = [_between_neighbours(layout, dict(zip(found, each, strict=True))) for each in ends]
-        return Estimate(*numbers) if numbers else None
-
-    return replace(
-        own,
-        dropped_ratio=at({other: each.dropped_ratio for other, each in known.items()}) or own.dropped_ratio,
-        mean_trained_tokens=at({other: each.mean_trained_tokens for other, each in known.items()})
-        or own.mean_trained_tokens,
-        longest_trained_ratio=at({other: each.longest_trained_ratio for other, each in known.items()})
-        or own.longest_trained_ratio,
-    )
+    between: dict[str, Estimate] = {}
+    for name in ("dropped_ratio", "mean_trained_tokens", "longest_trained_ratio"):
+        estimates = {other: getattr(price, name) for other, price in known.items() if getattr(price, name) is not None}
+        if estimates:
+            ends = (dict(zip(estimates, each, strict=True)) for each in zip(*estimates.values(), strict=True))
+            between[name] = Estimate(*(_between_neighbours(layout, each) for each in ends))
+    return replace(own, **between)
 
 
 def _log_ratio(after: Forecast, before: Forecast) -> float:

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
-from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
-from rlscope.model.forecast.layouts import Forecast, StalenessLaws, forecast_of, rates_of_each
-from rlscope.model.forecast.price import Price, with_intervals
+from rlscope.model.forecast.layouts import Forecast, closed_price, rates_of_each
+from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import UNTESTED_LOG, WORTHWHILE_RATIO, Grounds
 from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
 from rlscope.model.simulate import Settings, Simulated
@@ -64,7 +63,8 @@ def _action(
         if simulated is None or now is None:
             return None
         gains = _corrected(calibration, layout, gains, simulated, now)
-    price = grounds.anchor.moved(_price(calibration, layout, simulated))
+    price = closed_price(calibration, layout) if simulated is None else priced(calibration, layout, simulated)
+    price = grounds.anchor.moved(price)
     spared_ratio = 1.0 - layout.gpus / before.gpus
     is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
     if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
@@ -103,14 +103,6 @@ def _corrected(calibration: Calibration, layout: Layout, gains: Reals, simulated
     closed = rates_of_each(calibration, (calibration.system,), (calibration.layout, layout))[0]
     ratio = simulated.trained_tokens_per_s / closed[1] / (now.trained_tokens_per_s / closed[0])
     return (1.0 + gains) * ratio * simulation_noise(simulated, gains.size) - 1.0
-
-
-def _price(calibration: Calibration, layout: Layout, simulated: Simulated | None) -> Price:
-    if simulated is not None:
-        return priced(calibration, layout, simulated)
-    state = steady_states(calibration.system, (layout,))[0]
-    forecast = forecast_of(calibration, StalenessLaws.of(calibration.system), state, None)
-    return with_intervals(forecast.price, calibration.system, calibration.draws, layout)
 
 
 def _is_fresh_enough(price: Price, grounds: Grounds) -> bool:

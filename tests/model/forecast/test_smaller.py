@@ -136,7 +136,8 @@ def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
     staleness = None if p95 is None else StalenessForecast(1.0, p95, p95)
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
-    monkeypatch.setattr(smaller, "_price", lambda calibration, layout, simulated: Price(staleness))
+    for name in ("closed_price", "priced"):
+        monkeypatch.setattr(smaller, name, lambda *_: Price(staleness))
     assert (of_calibration(found, grounds) is not None) is spared
 
 

@@ -368,9 +368,8 @@ def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_
 
 
 def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still():
-    change = Change(weight_update_s=1.0)
-    assert timed_update(WeightUpdateCost(0.5, 1.0, 1.5), change) == WeightUpdateCost(0.25, 0.5, 0.75)
-    assert timed_update(WeightUpdateCost(), change) == WeightUpdateCost(1.0, 1.0, 0.0)
+    assert timed_update(WeightUpdateCost(0.5, 1.0, 1.5), 1.0) == WeightUpdateCost(0.25, 0.5, 0.75)
+    assert timed_update(WeightUpdateCost(), 1.0) == WeightUpdateCost(1.0, 1.0, 0.0)
     found = what_if(model(), Change(weight_update_s=0.0))
     assert found.warnings == ()
     assert rate(found) > rate(what_if(model(), Change()))

@@ -182,7 +182,7 @@ def _steps_per_version(observed: Observed, admission: Admission) -> float:
 def _workload(observed: Observed, steps_per_version: float, prefetched_batches: float, delivery: Delivery) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
-    finished_per_s, cached = observed.finished_samples / observed.seconds, _cached_tokens(observed)
+    finished_per_s, (is_held, is_voided) = observed.finished_samples / observed.seconds, _environment_kv(observed)
     if not delivered.trained_tokens:
         raise UncalibratableError(
             "no trained sample is among the recorded samples: do `samples` and `deliveries` use the same sample ids?"
@@ -196,8 +196,8 @@ def _workload(observed: Observed, steps_per_version: float, prefetched_batches: 
         kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
         environment_waits_s=observed.environment_waits_s,
-        environment_kv_held=_holds_kv(cached),
-        environment_kv_voided=_voids_kv(observed, cached),
+        environment_kv_held=is_held,
+        environment_kv_voided=is_voided,
         prefetched_batches=prefetched_batches,
         delivery=delivery,
         batches_per_version=_batches_per_version(observed, steps_per_version),
@@ -210,54 +210,29 @@ def _batches_per_version(observed: Observed, steps_per_version: float) -> int:
     return max(1, round(steps_per_version * min(observed.batches_per_step, groups)))
 
 
-class _CachedTokens(NamedTuple):
-    """Mean cached tokens of one engine."""
+def _environment_kv(observed: Observed) -> tuple[bool, bool]:
+    """Whether samples outside the engine leave their KV in the cache, and whether updates void it there.
 
-    resident: float
-    of_running: float
-    """Expected from running requests."""
-    of_away: float
-    """Expected from samples outside the engine."""
-
-
-def _cached_tokens(observed: Observed) -> _CachedTokens | None:
-    """Cached tokens to compare the recording with; None if no cache was recorded, or no sample was outside.
-
-    Averaged over time, a running request has generated half of a length drawn by tokens (renewal theory), and a request
-    outside the engine half of a length drawn by samples.
+    They do if at least half of it is seen beside the KV of running requests: in the cache, and in what is recomputed
+    for an update. Both are False without a recorded cache, or if no sample was outside; the second one also if
+    preemptions caused recomputation too. Averaged over time, a running request has generated half of a length drawn by
+    tokens (renewal theory), and a request outside the engine half of a length drawn by samples.
     """
     passes, lengths, prompt_tokens = observed.passes, observed.lengths, observed.prompt_tokens
     recorded = ~np.isnan(passes.kv_tokens) & (passes.decode_tokens > 0)
-    away = observed.environment_samples / observed.engines
+    away, counts = observed.environment_samples / observed.engines, observed.preemption_counts
     if not recorded.any() or not away:
-        return None
+        return False, False
     resident, running = (
         float(np.average(each[recorded], weights=passes.passes[recorded]))
         for each in (passes.kv_tokens, passes.running)
     )
     of_running = running * (prompt_tokens + lengths.second_moment / lengths.mean_tokens / 2.0)
-    return _CachedTokens(resident, of_running, away * (prompt_tokens + lengths.mean_tokens / 2.0))
-
-
-def _holds_kv(cached: _CachedTokens | None) -> bool:
-    """Whether samples outside the engine leave their KV in the cache.
-
-    They do if at least half of it is seen beside the KV of running requests.
-    """
-    return cached is not None and cached.resident >= cached.of_running + cached.of_away / 2.0
-
-
-def _voids_kv(observed: Observed, cached: _CachedTokens | None) -> bool:
-    """Whether updates also void the KV of samples outside: at least half of it is recomputed, besides the running KV.
-
-    False if unknown because preemptions also caused recomputation.
-    """
-    counts = observed.preemption_counts
-    if cached is None or observed.kv_kept or (counts is not None and counts.preemptions):
-        return False
-    again = float(observed.passes.prefill_tokens.sum()) - observed.prompt_tokens * observed.began_samples
-    per_update = again / (_publications(observed) * observed.engines)
-    return per_update >= cached.of_running + cached.of_away / 2.0
+    least = of_running + away * (prompt_tokens + lengths.mean_tokens / 2.0) / 2.0
+    if observed.kv_kept or (counts is not None and counts.preemptions):
+        return resident >= least, False
+    again = float(passes.prefill_tokens.sum()) - prompt_tokens * observed.began_samples
+    return resident >= least, again / (_publications(observed) * observed.engines) >= least
 
 
 def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase, ...]:

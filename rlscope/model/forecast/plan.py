@@ -144,7 +144,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         others = tuple(each for each in candidates if each is not present)
         advice = recommend(calibration, Forecasts(present, others), Grounds(capped=True))
         best = advice.best if advice.changes else present
-    system, asked = calibration.system, _asked(calibration, plan, candidates)
+    system, (asked, asked_simulated) = calibration.system, _asked(calibration, plan, candidates)
     return PlanResult(
         plan=plan,
         calibration=calibration,
@@ -157,8 +157,8 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
-        simulated=swept.simulated | asked.simulated,
-        asked=next(iter(asked.forecasts.values()), None),
+        simulated=swept.simulated | asked_simulated,
+        asked=asked,
     )
 
 
@@ -317,27 +317,27 @@ def _with_intervals(swept: Sweep, forecast: Forecast) -> Price:
     return with_intervals(forecast.price, calibration.system, calibration.draws, layout)
 
 
-def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Sweep:
-    """Solve only the requested layout, at a suitable limit if none is given; empty without a request."""
-    asked, nothing = plan.asked, Sweep(calibration, plan, {}, {})
+def _asked(
+    calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]
+) -> tuple[Forecast | None, frozenset[Layout]]:
+    """Forecast the requested layout, at a suitable limit if none is given; also return it if it was simulated here."""
+    asked = plan.asked
     if asked is None:
-        return nothing
+        return None, frozenset()
     limits = _limits(plan) if asked.max_running is None else (asked.max_running,)
     layouts = [Layout(asked.trainer_gpus, asked.sampler_gpus, limit) for limit in limits]
     drawn_already = (each for each in candidates if each.drawn_tokens_per_s is not None)
     if (same := next((each for each in drawn_already if each.layout in layouts), None)) is not None:
-        return replace(nothing, forecasts={same.layout: same})
+        return same, frozenset()
     swept = sweep(calibration, plan, layouts)
     chosen = by_split(swept, swept.forecasts.values())[0]
     if chosen.state is None:
-        return replace(nothing, forecasts={chosen.layout: chosen})
-    doubtful = is_doubtful(calibration, chosen.layout)
-    if doubtful:
+        return chosen, frozenset()
+    if is_doubtful(calibration, chosen.layout):
         chosen = corrected(calibration, chosen, plan.settings, plan.most_staleness)
         swept = replace(swept, simulated=frozenset({chosen.layout}))
     drawn = drawn_rates(calibration, [chosen.layout])[:, 0] * simulated_ratio(chosen)
-    forecast = replace(chosen, drawn_tokens_per_s=drawn, price=_with_intervals(swept, chosen))
-    return replace(nothing, forecasts={forecast.layout: forecast}, simulated=swept.simulated)
+    return replace(chosen, drawn_tokens_per_s=drawn, price=_with_intervals(swept, chosen)), swept.simulated
 
 
 def _rank(candidate: Forecast) -> tuple[bool, bool, float]:

@@ -165,9 +165,7 @@ class EventLoop:
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
-        self.gate = Gate(
-            admission, workload.samples_per_step, workload.unit_samples, self.queue, workload.batches_per_version
-        )
+        self.gate = Gate(admission, workload, self.queue)
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self._takes_as_they_come = settings.dequeue == "as_they_come"

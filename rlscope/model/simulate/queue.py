@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
-from rlscope.model.system import Admission
+from rlscope.model.system import Admission, Workload
 
 Hold = Literal["backpressure", "staleness_cap"]
 """Limit that keeps a group from starting."""
@@ -153,19 +153,12 @@ class GroupQueue:
 class Gate:
     """Limits on starting groups. Counts in groups."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        samples_per_step: int,
-        group_size: int,
-        queue: GroupQueue,
-        batches_per_version: int = 1,
-    ) -> None:
+    def __init__(self, admission: Admission, workload: Workload, queue: GroupQueue) -> None:
         self._queue = queue
-        self._samples_per_step, self._group_size = samples_per_step, group_size
-        self._batches_per_version = batches_per_version
+        self._samples_per_step, self._group_size = workload.samples_per_step, workload.unit_samples
+        self._batches_per_version = workload.batches_per_version
         in_flight = admission.max_in_flight_samples
-        self._most_in_flight = None if in_flight is None else in_flight // group_size
+        self._most_in_flight = None if in_flight is None else in_flight // self._group_size
         self._counts_training = admission.in_flight_until_trained
         self._max_versions_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
         self.is_always_open = (

@@ -50,9 +50,6 @@ class SamplePiece(NamedTuple):
 class Draws:
     """Endless groups of lengths, waits for environments, and factors of steps."""
 
-    has_pauses = False
-    """Whether samples wait for their environment between two of their tokens."""
-
     def __init__(self, workload: Workload, staggered_samples: int, step_noise: float, rng: np.random.Generator) -> None:
         self._law, self._alike_samples, self._rng = workload.lengths, workload.group_size, rng
         self._unit_samples = workload.unit_samples
@@ -67,6 +64,7 @@ class Draws:
         """Seconds from the delivery until its client has another sample for its place."""
         self._environment_s = workload.environment_s - self.turnaround_s
         self.has_pauses = self._environment_s > 0.0
+        """Whether samples wait for their environment between two of their tokens."""
         self._wait_factors = _factors(workload.environment_waits_s)
         self._waits_s: list[float] = []
 
@@ -130,6 +128,7 @@ class Samples:
     def __init__(self, draws: Draws, group_size: int) -> None:
         self.group_size = group_size
         self._draws = draws
+        self.has_pauses = draws.has_pauses
         self.groups_started = 0
         self.length_tokens: list[int] = []
         self.left_tokens: list[int] = []
@@ -173,14 +172,9 @@ class Samples:
         """Response tokens of whole groups."""
         return sum(sum(self.length_tokens[self.members(group)]) for group in groups)
 
-    @property
-    def has_pauses(self) -> bool:
-        """Whether samples wait for their environment between two of their tokens."""
-        return self._draws.has_pauses
-
     def _draw(self) -> None:
         lengths, kept = self._draws.groups(_BLOCK_GROUPS)
-        if self._draws.has_pauses:
+        if self.has_pauses:
             pauses_s, after_tokens = self._draws.pauses(lengths)
             self.pause_s += pauses_s
             self.after_tokens += after_tokens

@@ -27,6 +27,8 @@ TERMS = EngineTerms(
 class Given(Draws):
     """Lengths as listed, groups of one, all kept."""
 
+    has_pauses = False
+
     def __init__(self, lengths: list[int]) -> None:
         self.listed = lengths
 

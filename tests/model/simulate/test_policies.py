@@ -313,11 +313,14 @@ def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
     assert [cap.allows(version) for version in (2, 3)] == [True, False]
 
 
+ALONE_IN_A_STEP = replace(WORKLOAD, group_size=1, samples_per_step=1)
+
+
 def gate_of(admission: Admission) -> tuple[Gate, GroupQueue, Samples]:
     """The gate of steps of 24 samples in groups of 4, its queue and the samples."""
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
     queue = GroupQueue(admission, "fifo", samples)
-    return Gate(admission, 24, 4, queue), queue, samples
+    return Gate(admission, WORKLOAD, queue), queue, samples
 
 
 @pytest.mark.parametrize(
@@ -520,7 +523,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
     # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
-    gate = Gate(Admission(queue_capacity_samples=1), 1, 1, queue)
+    gate = Gate(Admission(queue_capacity_samples=1), ALONE_IN_A_STEP, queue)
     pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
     samples.engine[0] = samples.engine[1] = 0
     pull.finish(0, 5, 0.0)
@@ -544,7 +547,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
 def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
-    gate, queued_s = Gate(Admission(queue_capacity_samples=1), 1, 1, queue), []
+    gate, queued_s = Gate(Admission(queue_capacity_samples=1), ALONE_IN_A_STEP, queue), []
     pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
     samples.engine[0] = 0
     pull.fill(5, 0.0)

@@ -21,7 +21,7 @@ from rlscope.model.decode.evidence import (
     CurveEvidence,
     prompt_passes,
 )
-from rlscope.model.decode.measurements import DecodePoints, Grade, MeasuredCells, Rejection, Visited, gather
+from rlscope.model.decode.measurements import DecodePoints, Grade, Visited, gather
 from rlscope.model.decode.prior import USUAL_SHAPES, HardwarePrior, ShapePrior
 from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.least_squares import solve
@@ -70,8 +70,6 @@ class CurveFit:
     stall_ratio: float
     """Mean over typical time of a pass. The curve and the draws are scaled up by it, which assumes that stalls are
     equally frequent at every batch size. 1 if only means are known."""
-    rejected: Mapping[Rejection, int]
-    """Number of excluded rows, by reason."""
     warnings: tuple[ModelWarning, ...]
     """Questions that the fit could not settle."""
     held_out: "HeldOut | None" = None
@@ -140,18 +138,18 @@ def fit_decode_curve(
     passes that computed prompts, where `running` is the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    held_out = HeldOut(cells.points, prior)
-    form = form or _likely_form(cells.points, prior, held_out)
-    prompts = None if prefills is None else prompt_passes(prefills, cells.points)
-    evidence = CurveEvidence(form, cells.points, prior, prompts, shapes)
+    held_out = HeldOut(cells, prior)
+    form = form or _likely_form(cells, prior, held_out)
+    prompts = None if prefills is None else prompt_passes(prefills, cells)
+    evidence = CurveEvidence(form, cells, prior, prompts, shapes)
     if not evidence.is_possible:
         return None
     evidence = evidence.with_own_error(_best(evidence))
     best = _best(evidence)
     typical, stalls = _anchored(evidence, best[None, :])[0], np.log(cells.stall_ratio)
-    curve, visited = evidence.curve(evidence.scaled(typical, stalls)), Visited.of(cells.points)
+    curve, visited = evidence.curve(evidence.scaled(typical, stalls)), Visited.of(cells)
     drawn = evidence.scaled(_draws(evidence, best, rng, draw_count), stalls)
-    tilts = _tilts(cells.points, prior, rng, draw_count)
+    tilts = _tilts(cells, prior, rng, draw_count)
     return CurveFit(
         form=form,
         curve=curve,
@@ -159,10 +157,9 @@ def fit_decode_curve(
         parameters=evidence.named(evidence.scaled(typical, stalls)),
         form_error=math.hypot(evidence.form_log_sd, RESIDUAL_LOG_SD),
         visited=visited,
-        cells=cells.points,
-        mape_ratio=_mape(evidence, typical, cells.points),
+        cells=cells,
+        mape_ratio=_mape(evidence, typical, cells),
         stall_ratio=cells.stall_ratio,
-        rejected=cells.rejected,
         warnings=_warnings(curve, visited, cells, prior),
         held_out=held_out,
     )
@@ -258,7 +255,7 @@ def _likely_form(cells: DecodePoints, prior: HardwarePrior | None, held_out: Hel
 
 
 def _warnings(
-    curve: DecodeCurve, visited: Visited | None, cells: MeasuredCells, prior: HardwarePrior | None
+    curve: DecodeCurve, visited: Visited | None, cells: DecodePoints, prior: HardwarePrior | None
 ) -> tuple[ModelWarning, ...]:
     if visited is None:
         return (ModelWarning.NO_PASSES,)

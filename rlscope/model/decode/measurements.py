@@ -1,15 +1,13 @@
 """Measured passes: those that a decode curve may be fitted to, and the batches and contexts that they covered.
 
 Passes are averaged within cells of similar batch size and similar resident KV, so that a batch size seen a million
-times does not outweigh the shape of the curve. Excluded passes are counted by reason. The grade of a prediction follows
-from its distance to the cells alone, so it is known before anything is fitted. Not covered: passes that verify drafted
+times does not outweigh the shape of the curve. The grade of a prediction follows from its distance to the cells alone,
+so it is known before anything is fitted. Not covered: passes that verify drafted
 tokens, engines that differ, and the width of a prediction, which the fitted sample of curves gives.
 """
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,6 @@ from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.changepoints import MAD_TO_SIGMA
 from rlscope.model.observed import PassCosts
 
-Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
 Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
 """measured: the run made such passes. interpolated: between the passes of the run, or slightly beyond. extrapolated:
 further beyond, so that hardware and form decide. assumed: nothing was measured."""
@@ -96,6 +93,18 @@ class DecodePoints:
         return DecodePoints(*(column[kept] for column in self.columns))
 
     @property
+    def stall_ratio(self) -> float:
+        """Time of the passes over that of typical ones; 1 or close to it, and 1 without passes."""
+        if not len(self):
+            return 1.0
+        return float((self.pass_s * self.rows).sum() / (self.typical_s * self.rows).sum())
+
+    @property
+    def knows_kv(self) -> bool:
+        """Whether the resident tokens of every pass are known."""
+        return len(self) > 0 and not bool(np.isnan(self.kv_tokens).any())
+
+    @property
     def columns(self) -> tuple[Reals, ...]:
         """Arrays in the order of the fields."""
         return (self.running, self.pass_s, self.typical_s, self.rows, self.kv_tokens, self.prefill_tokens)
@@ -132,27 +141,7 @@ def prefill_points(passes: PassCosts) -> DecodePoints | None:
     )
 
 
-class MeasuredCells(NamedTuple):
-    """Points that were kept, grouped into cells, and the number of excluded rows by reason."""
-
-    points: DecodePoints
-    rejected: Mapping[Rejection, int]
-
-    @property
-    def stall_ratio(self) -> float:
-        """Time of the passes over that of typical ones, over the kept rows; 1 or close to it."""
-        points = self.points
-        if not len(points):
-            return 1.0
-        return float((points.pass_s * points.rows).sum() / (points.typical_s * points.rows).sum())
-
-    @property
-    def knows_kv(self) -> bool:
-        """Whether the resident tokens of every cell are known."""
-        return len(self.points) > 0 and not bool(np.isnan(self.points.kv_tokens).any())
-
-
-def gather(points: DecodePoints, least_pass_s: float | None = None) -> MeasuredCells:
+def gather(points: DecodePoints, least_pass_s: float | None = None) -> DecodePoints:
     """Exclude measurements that do not show decoding, and average the rest within cells.
 
     least_pass_s: minimum seconds of any pass, if known. Outliers are measurements further than 3.5 robust deviations
@@ -160,30 +149,22 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> MeasuredC
     weighted by rows, because times add up. If resident tokens are known for most rows, they are required of all;
     otherwise they are not used.
     """
-    rejected: Counter[Rejection] = Counter()
-    points = _keep(points, (points.running > 0) & (points.rows > 0), "no_batch", rejected)
     shorter_s = np.minimum(points.pass_s, points.typical_s)
-    points = _keep(points, np.isfinite(shorter_s) & (shorter_s > 0), "no_time", rejected)
-    possible = np.minimum(points.pass_s, points.typical_s) >= (least_pass_s or 0.0)
-    points = _keep(points, possible, "below_physical_bound", rejected)
-    points = _keep(points, _decodes_only(points), "prefill", rejected)
+    timed = np.isfinite(shorter_s) & (shorter_s > 0) & (shorter_s >= (least_pass_s or 0.0))
+    points = points.where((points.running > 0) & (points.rows > 0) & timed)
+    points = points.where(_decodes_only(points))
     if not len(points):
-        return MeasuredCells(points, +rejected)
+        return points
     if _rows(points, ~np.isnan(points.kv_tokens)) * 2 > points.rows.sum():
-        points = _keep(points, ~np.isnan(points.kv_tokens), "no_kv", rejected)
+        points = points.where(~np.isnan(points.kv_tokens))
     else:
         points = replace(points, kv_tokens=np.full(len(points), np.nan))
-    points = _keep(points, _typical(points, _cell_numbers(points)), "outlying", rejected)
-    return MeasuredCells(_averaged(points, _cell_numbers(points)), +rejected)
-
-
-def _keep(points: DecodePoints, kept: Flags, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
-    rejected[reason] += round(_rows(points, ~kept))
-    return points.where(kept)
+    points = points.where(_typical(points, _cell_numbers(points)))
+    return _averaged(points, _cell_numbers(points))
 
 
 def _rows(points: DecodePoints, chosen: Flags) -> float:
-    return float(points.rows[chosen & (points.rows > 0)].sum())
+    return float(points.rows[chosen].sum())
 
 
 def _decodes_only(points: DecodePoints) -> Flags:
@@ -214,8 +195,6 @@ def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
 
 
 def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
-    if not len(points):
-        return points
     rows = np.bincount(cell, weights=points.rows)
     means = (np.bincount(cell, weights=column * points.rows) / rows for column in points.columns)
     return replace(DecodePoints(*means), rows=rows)

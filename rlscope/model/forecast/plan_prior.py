@@ -347,6 +347,5 @@ def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) ->
         cells=DecodePoints.of(nothing, nothing),
         mape_ratio=None,
         stall_ratio=1.0,
-        rejected={},
         warnings=(ModelWarning.NO_PASSES,),
     )

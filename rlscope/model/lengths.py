@@ -49,8 +49,6 @@ class GroupLengths:
     correlation_ratio: float
     """Share of the variance of lengths that lies between groups (one-way random effects), at most 1; noise can make it
     negative."""
-    groups: int
-    """Number of groups measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,7 +261,7 @@ def measure_groups(
     if size < 2 or members.size < 2 * size:
         return None
     table = tokens[members[np.argsort(group[members], kind="stable")]].reshape(-1, size)
-    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
+    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table))
 
 
 def _correlation(table: Reals) -> float:

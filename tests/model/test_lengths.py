@@ -132,7 +132,7 @@ def test_a_lower_cap_takes_what_is_beyond_it_and_a_higher_one_leaves_the_old_ato
 
 
 def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_members() -> None:
-    measured = GroupLengths(group_size=8, tail_ratio=1.5, correlation_ratio=0.5, groups=100)
+    measured = GroupLengths(group_size=8, tail_ratio=1.5, correlation_ratio=0.5)
     law = LengthLaw(LENGTHS.support, LENGTHS.probabilities, 8192, groups=measured)
     assert law.group_tail_ratio(8) == 1.5
     assert law.group_tail_ratio(4) == LENGTHS.group_tail_ratio(4)

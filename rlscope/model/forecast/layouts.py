@@ -155,6 +155,8 @@ class Forecasts:
     today: Forecast
     others: tuple[Forecast, ...]
     """Fastest first by the best estimate; excluded layouts last."""
+    simulated_layouts: int = 0
+    """Number of layouts whose forecast comes from the event simulator."""
 
     @property
     def shown(self) -> tuple[Forecast, ...]:
@@ -198,7 +200,7 @@ def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForeca
     """
     today, *others = (_anchored(each, anchor) for each in (forecasts.today, *forecasts.others))
     price = replace(today.price, staleness=own or today.staleness)
-    return Forecasts(replace(today, price=price), tuple(others))
+    return replace(forecasts, today=replace(today, price=price), others=tuple(others))
 
 
 def trainer_rate_bound(observed: Observed, draws: int, *, publishing: bool = True) -> Reals | None:
@@ -235,7 +237,7 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
             timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 
-    return Forecasts(today, _ranked(map(held, forecasts.others)))
+    return replace(forecasts, others=_ranked(map(held, forecasts.others)))
 
 
 def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:

@@ -24,7 +24,6 @@ from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Simulated
-from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Admission, Layout, System
 
 STALE_QUANTILE: Final = 0.95
@@ -199,12 +198,12 @@ def price_simulated(simulated: Simulated, admission: Admission) -> Price:
 
 def staleness_simulated(simulated: Simulated, admission: Admission) -> StalenessForecast:
     """Return the staleness of a simulated run; it grows only if no limit holds back or drops untrained samples."""
-    ages: Ages = simulated.staleness.samples
-    between = simulated.steps / simulated.published_versions if simulated.published_versions else 1.0
-    grows = surplus_of(admission) == "grows" and simulated.staleness.growth >= GROWTH_VERSIONS
+    ages, versions = simulated.staleness, simulated.published_versions
+    between = simulated.steps / versions if versions else 1.0
+    grows = surplus_of(admission) == "grows" and ages.growth >= GROWTH_VERSIONS
     horizon_steps = simulated.warm_up_steps + simulated.steps if grows else None
-    mean, p95 = simulated.staleness.tokens.mean, ages.percentile(STALE_QUANTILE)
-    return StalenessForecast(mean, p95, ages.max, between, horizon_steps)
+    p95, most = ages.samples.percentile(STALE_QUANTILE), ages.samples.max
+    return StalenessForecast(ages.tokens.mean, p95, most, between, horizon_steps)
 
 
 def price_of(state: SteadyState, staleness: StalenessForecast | None, system: System) -> Price:

@@ -33,7 +33,7 @@ from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
-from rlscope.model.forecast.simulated import Corrected, correct_by_simulation
+from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -141,8 +141,6 @@ class ModelResult:
     """Forecasts at the measured level: the modeled gains over the measured rate."""
     anchor: Anchor
     """Measurements of the current layout over the modeled values; every forecast was multiplied by them."""
-    simulated_layouts: int
-    """Number of layouts whose forecast comes from the event simulator."""
     recommendation: Recommendation
     ranking: Ranking
     """Everything that would make the run faster, and the causes of its losses."""
@@ -186,9 +184,9 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     prediction = _prediction(halves, model_config, replay.scheduling, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     judged = _judged(calibration, model_config)
-    predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
-    anchor = Anchor.of(whole, predicted_tokens_per_s, judged.forecasts.today.price)
-    anchored = _as_measured(judged.forecasts, calibration, whole, anchor)
+    predicted_tokens_per_s = judged.today.tokens_per_s or 0.0
+    anchor = Anchor.of(whole, predicted_tokens_per_s, judged.today.price)
+    anchored = _as_measured(judged, calibration, whole, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
@@ -204,7 +202,6 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, reached),
         forecasts=anchored,
         anchor=anchor,
-        simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,
         ranking=ranking,
         synchronous_tokens_per_s=_colocated_rate(calibration, anchor.rate_ratio),
@@ -229,7 +226,7 @@ def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed
     return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 
 
-def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
+def _judged(calibration: Calibration, model_config: ModelConfig) -> Forecasts:
     """Forecast every layout by the closed forms, or by the event simulator if those cannot be trusted."""
     layouts = _layouts(calibration, model_config.granularity)
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)

@@ -8,7 +8,7 @@ simulated rate is never compared with an uncorrected one. Not covered: variation
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -54,24 +54,16 @@ _SEED: Final = 1
 _NO_LIMITS: Final = Admission()
 
 
-@dataclass(frozen=True, slots=True)
-class Corrected:
-    """Corrected forecasts, and the number of simulated layouts."""
-
-    forecasts: Forecasts
-    simulated_layouts: int
-
-
 def correct_by_simulation(
     calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
-) -> Corrected:
+) -> Forecasts:
     """Correct the forecasts that the closed form cannot be trusted with.
 
     The current layout is simulated first, then the fastest layout not yet simulated, until the leaders are all
     simulated or the maximum is reached. Doubtful layouts that were not simulated are scaled like their neighbors.
     """
     if calibration.synchronous:
-        return Corrected(forecasts, 0)
+        return forecasts
     today, rivals = forecasts.today, {each.layout: each for each in forecasts.rivals}
     doubtful = {layout for layout in (today.layout, *rivals) if is_doubtful(calibration, layout)}
     simulated: dict[Layout, Forecast] = {}
@@ -89,7 +81,7 @@ def correct_by_simulation(
     left = [each if each.layout in rivals else _marked(calibration, each) for each in forecasts.others]
     others = sorted((moved.get(each.layout, each) for each in left), key=lambda each: each.rank)
     now = replace(simulated.get(today.layout, today), excluded=today.excluded)
-    return Corrected(Forecasts(now, tuple(others)), len(simulated))
+    return Forecasts(now, tuple(others), len(simulated))
 
 
 def _leaders(moved: Mapping[Layout, Forecast]) -> list[Forecast]:

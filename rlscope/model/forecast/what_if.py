@@ -175,7 +175,7 @@ def _forecast(
     )
     predicted = Forecast.of_none(asked.layout, None)
     if judged is not None:
-        predicted = scale_to_measured(judged.forecasts, anchor).today
+        predicted = scale_to_measured(judged, anchor).today
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
@@ -263,7 +263,7 @@ def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "Model
     forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], model_config.most_staleness)
     judged = correct_by_simulation(
         replace(asked, layout=usable[0]), forecasts, model_config.settings, model_config.most_staleness
-    ).forecasts
+    )
     return max((judged.today, *judged.others), key=lambda each: _rank(each, model_config.most_staleness)).layout
 
 

@@ -228,7 +228,7 @@ def model_details(model: ModelResult) -> ModelDetails:
         judged=prediction and judged,
         efficient_running=efficiency and efficiency.efficient_running,
         efficient_decoding_ratio=efficiency and efficiency.efficient_time_ratio,
-        simulated_layouts=model.simulated_layouts,
+        simulated_layouts=model.forecasts.simulated_layouts,
         batches_ahead=model.model_config.prefetched_batches,
         preemption=Preemptions(
             achieved=model.preemption, predicted=today.preemption, grade=today.preemption and today.grade

@@ -363,8 +363,8 @@ def remarks(model: ModelResult) -> list[str]:
     if (longest := max(filter(None, horizons), default=None)) is not None:
         steps = fmt.count(round(longest * calibration.steps_per_version))
         lines.append(f"Growing staleness is that after {steps} steps: nothing limits the queue, so it rises further.")
-    if model.simulated_layouts:
-        many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
+    if model.forecasts.simulated_layouts:
+        many = fmt.counted(model.forecasts.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event.")
     return [*lines, scaling_sentence(model)]
 

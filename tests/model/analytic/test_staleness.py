@@ -61,8 +61,6 @@ def test_tokens_and_samples_drawn_one_by_one_are_as_old_as_the_forms_say() -> No
 
 
 def test_a_measured_group_tail_shortens_the_wait() -> None:
-    measured = LengthLaw(
-        LENGTHS.support, LENGTHS.probabilities, groups=GroupLengths(8, 1.2, correlation_ratio=0.8, groups=50)
-    )
+    measured = LengthLaw(LENGTHS.support, LENGTHS.probabilities, groups=GroupLengths(8, 1.2, correlation_ratio=0.8))
     assert oldest_token_law(measured, 8).mean_tokens == pytest.approx(1.2 * LENGTHS.mean_tokens, rel=1e-6)
     assert token_mean(TERMS, measured, 8) < token_mean(TERMS, LENGTHS, 8)

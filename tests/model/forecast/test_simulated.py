@@ -72,16 +72,16 @@ def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doub
     judged = correct_by_simulation(capped(), before, Settings(), None)
     assert 1 <= judged.simulated_layouts <= 10
     closed = {each.layout: each.tokens_per_s for each in before.others}
-    leaders = [each for each in judged.forecasts.rivals if is_doubtful(capped(), each.layout)][:1]
+    leaders = [each for each in judged.rivals if is_doubtful(capped(), each.layout)][:1]
     assert leaders
     assert all(each.tokens_per_s != closed[each.layout] for each in leaders)
-    rates = [each.tokens_per_s or 0.0 for each in judged.forecasts.rivals]
+    rates = [each.tokens_per_s or 0.0 for each in judged.rivals]
     assert rates == sorted(rates, reverse=True)
 
 
 def test_a_doubtful_layout_behind_the_leaders_that_was_not_simulated_is_rough_and_not_shown() -> None:
     before = forecast_layouts(capped(), possible_layouts(8, Granularity(1), (32, 64)))
-    found = correct_by_simulation(capped(), before, Settings(), None).forecasts
+    found = correct_by_simulation(capped(), before, Settings(), None)
     usable = [each for each in found.others if each.excluded is None]
     behind = [each for each in usable[4:] if is_doubtful(capped(), each.layout) and each.preemption is None]
     assert behind and [each for each in usable if each.is_rough] == behind

@@ -425,7 +425,7 @@ def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> N
 
 
 def test_groups_that_are_alike_have_the_measured_tail() -> None:
-    alike = replace(LENGTHS, groups=GroupLengths(8, tail_ratio=1.5, correlation_ratio=0.6, groups=100))
+    alike = replace(LENGTHS, groups=GroupLengths(8, tail_ratio=1.5, correlation_ratio=0.6))
     assert LENGTHS.group_tail_ratio(8) > 2.0
     workload = replace(WORKLOAD, lengths=alike, group_size=8)
     lengths, _ = Draws(workload, 0, 0.0, np.random.default_rng(1)).groups(20_000)
@@ -437,7 +437,7 @@ def test_groups_that_are_alike_have_the_measured_tail() -> None:
 
 
 def test_groups_no_more_alike_than_chance_are_independent() -> None:
-    chance = GroupLengths(8, LENGTHS.group_tail_ratio(8), 0.0, 100)
+    chance = GroupLengths(8, LENGTHS.group_tail_ratio(8), 0.0)
     assert group_correlation(replace(LENGTHS, groups=chance)) == pytest.approx(0.0, abs=0.02)
     assert group_correlation(replace(LENGTHS, groups=replace(chance, tail_ratio=9.0))) == 0.0
     assert group_correlation(LENGTHS) == 0.0

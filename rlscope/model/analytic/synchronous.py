@@ -42,8 +42,6 @@ class SynchronousStep:
     """Response tokens per second."""
     running: float
     """Requests in an engine's batch at the start."""
-    in_waves: bool
-    """Whether some requests start only as others finish."""
 
 
 def colocated_step(
@@ -77,7 +75,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     )
     step_s = sum(parts_s)
     tokens_per_s = workload.samples_per_step * sampling.mean_tokens / step_s
-    return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit), samples > limit)
+    return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit))
 
 
 @lru_cache(maxsize=8)

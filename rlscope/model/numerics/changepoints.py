@@ -72,15 +72,14 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
 
 
 def _without_outliers(levels: Sequence[float], bound: float) -> list[float]:
-    """Replace levels that are further than the bound from the running median by that median."""
-    typical = [_running_median(levels, place) for place in range(len(levels))]
-    return [level if abs(level - usual) <= bound else usual for level, usual in zip(levels, typical, strict=True)]
+    """Replace levels that are further than the bound from the running median by that median.
 
-
-def _running_median(levels: Sequence[float], place: int) -> float:
-    """Median of the _MEDIAN_STEPS levels around a place; at the ends, of the first or the last of them."""
-    first = min(max(0, place - _MEDIAN_STEPS // 2), len(levels) - _MEDIAN_STEPS)
-    return median(levels[first : first + _MEDIAN_STEPS])
+    At the ends, the running median is that of the first or the last _MEDIAN_STEPS levels.
+    """
+    given, last = np.asarray(levels), len(levels) - _MEDIAN_STEPS
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(given, _MEDIAN_STEPS), axis=1)
+    typical = medians[np.clip(np.arange(len(levels)) - _MEDIAN_STEPS // 2, 0, last)]
+    return np.where(np.abs(given - typical) <= bound, given, typical).tolist()
 
 
 def _trimmed(levels: Sequence[float], first: int, after: int, bound: float) -> Stretch:

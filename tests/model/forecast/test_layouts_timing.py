@@ -19,7 +19,6 @@ STEP = SynchronousStep(
     update_s=1.0,
     trained_tokens_per_s=50.0,
     running=8.0,
-    in_waves=False,
 )
 
 

@@ -37,7 +37,7 @@ from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_words, unrecorded_sentence
+from rlscope.reports.text.states import auxiliary_sentence, row_notes, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
 _MILLION = 1_000_000

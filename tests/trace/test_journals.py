@@ -55,6 +55,12 @@ def test_a_journal_is_read_beside_closed_files(run: Path) -> None:
     assert seen(run) == (list(range(10)), Completeness("complete", is_verified=True), {})
 
 
+@pytest.mark.parametrize(("first", "last"), [(8, 9), (10, 10)], ids=["appended twice", "not yet stated"])
+def test_every_row_of_a_recording_worker_is_read_once(first: int, last: int, run: Path) -> None:
+    journals.append(run, "train_steps", "t0", train_rows(first, last), first_row=first, number=2)
+    assert seen(run) == (list(range(last + 1)), Completeness("complete", is_verified=True), {})
+
+
 def test_a_run_of_journals_alone_is_answered_as_the_same_run_of_closed_files(tmp_path: Path) -> None:
     workers = [worker("t0", stop_ns=9 * SECOND), worker("e0", "sampler", stop_ns=9 * SECOND)]
     tables: dict[str, list[Row]] = {
@@ -77,11 +83,6 @@ def test_a_run_of_journals_alone_is_answered_as_the_same_run_of_closed_files(tmp
 def test_shares_of_a_run_read_the_journals_of_their_workers(run: Path) -> None:
     with open_run(run) as whole, open_run(run, divide=in_one_process(2, 2)) as divided:
         assert ask(divided, "training_steps").equals(ask(whole, "training_steps"))
-
-
-def test_rows_beyond_those_that_a_recording_worker_states_are_read(run: Path) -> None:
-    journals.append(run, "train_steps", "t0", train_rows(10, 10), first_row=10, number=2)
-    assert seen(run) == (list(range(11)), Completeness("complete", is_verified=True), {})
 
 
 def test_more_rows_than_a_stopped_worker_states_are_named(run: Path) -> None:
@@ -143,11 +144,6 @@ def test_a_batch_that_was_removed_from_the_middle_is_missed(run: Path) -> None:
     ]
     # Somewhere between the first and the last time of the journal, and before the worker was last heard of.
     assert found.gaps[0].gpu_s == 2 * (10 - 5)
-
-
-def test_a_batch_that_is_appended_twice_is_read_once(run: Path) -> None:
-    journals.append(run, "train_steps", "t0", train_rows(8, 9), first_row=8, number=2)
-    assert seen(run) == (list(range(10)), Completeness("complete", is_verified=True), {})
 
 
 def test_a_journal_that_repeats_rows_of_another_file_is_left_out_and_named(run: Path) -> None:

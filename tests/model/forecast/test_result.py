@@ -70,17 +70,11 @@ def test_the_most_that_ran_is_today_s_limit_where_the_setting_is_never_reached()
     assert "limit_below_setting" in found.warnings
 
 
-def test_a_run_that_publishes_nothing_cannot_be_calibrated():
+@pytest.mark.parametrize(("column", "said"), [("published", "no policy version was"), ("tokens", "how many tokens")])
+def test_a_run_that_publishes_nothing_or_has_no_tokens_cannot_be_calibrated(column, said):
     run = observed()
-    silent = replace(run, steps=replace(run.steps, published=np.zeros(40, dtype=np.int64)))
-    with pytest.raises(UncalibratableError, match="no policy version was published"):
-        calibration_of(silent)
-
-
-def test_steps_without_tokens_cannot_be_calibrated():
-    run = observed()
-    silent = replace(run, steps=replace(run.steps, tokens=np.zeros(40, dtype=np.int64)))
-    with pytest.raises(UncalibratableError, match="how many tokens"):
+    silent = replace(run, steps=replace(run.steps, **{column: np.zeros(40, dtype=np.int64)}))
+    with pytest.raises(UncalibratableError, match=said):
         calibration_of(silent)
 
 

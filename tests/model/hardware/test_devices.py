@@ -68,16 +68,10 @@ def test_heads_fewer_than_the_gpus_are_held_more_than_once() -> None:
     assert LLAMA_8B.kv_bytes_per_token(gpus=16) == 262_144
 
 
-def test_layers_with_a_window_take_nothing_for_one_more_token() -> None:
-    shape = ModelShape(
-        layers=4, kv_heads=1, head_dim=1, bytes_per_kv=1, sliding_window_tokens=100, full_attention_layers=1
-    )
-    assert shape.kv_bytes_per_token() == 2
-
-
-def test_a_window_of_unknown_layers_leaves_the_cache_unknown() -> None:
-    shape = ModelShape(layers=4, kv_heads=1, head_dim=1, bytes_per_kv=1, sliding_window_tokens=100)
-    assert shape.kv_bytes_per_token() is None
+@pytest.mark.parametrize(("whole", "token_bytes"), [(1, 2), (None, None)], ids=["one layer without", "not known which"])
+def test_layers_with_a_window_take_nothing_for_one_more_token(whole, token_bytes):
+    sizes = {"layers": 4, "kv_heads": 1, "head_dim": 1, "bytes_per_kv": 1, "sliding_window_tokens": 100}
+    assert ModelShape(**sizes, full_attention_layers=whole).kv_bytes_per_token() == token_bytes
 
 
 def test_no_pass_is_faster_than_its_weights_at_peak_bandwidth() -> None:

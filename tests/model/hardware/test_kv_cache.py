@@ -41,14 +41,10 @@ def test_the_safe_batch_leaves_its_standard_deviations_free(
 LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 
 
-def test_capacity_is_what_weights_and_reserve_leave_in_whole_blocks() -> None:
-    tokens = capacity_from_device(LLAMA_8B, 85e9, 1, memory_ratio=0.9)
-    assert tokens == int((0.9 * 85e9 - 4e9 - 16_060_522_496) // (131_072 * 16)) * 16
-
-
-def test_capacity_of_several_gpus_counts_the_weights_once() -> None:
-    tokens = capacity_from_device(LLAMA_8B, 85e9, 2, memory_ratio=0.9)
-    assert tokens == int((2 * (0.9 * 85e9 - 4e9) - 16_060_522_496) // (131_072 * 16)) * 16
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_capacity_is_what_weights_once_and_the_reserve_of_every_gpu_leave_in_whole_blocks(gpus: int) -> None:
+    tokens = capacity_from_device(LLAMA_8B, 85e9, gpus, memory_ratio=0.9)
+    assert tokens == int((gpus * (0.9 * 85e9 - 4e9) - 16_060_522_496) // (131_072 * 16)) * 16
 
 
 def test_a_model_that_does_not_fit_or_is_not_known_has_no_capacity() -> None:

@@ -17,7 +17,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
-from tests.model.golden_system import Affine
+from tests.model.golden_system import Affine, load_ratio
 from tests.nightly import nightly
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, max_output_tokens=500)
@@ -145,7 +145,7 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> N
     admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")
     system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
     runs, state = runs_of(system), state_of(system)
-    load = golden_system.load_ratio(system, LAYOUT)
+    load = load_ratio(system, LAYOUT)
     assert load > 1.3
     assert measure(runs, lambda run: run.step_s).agrees_with(state.train_s, 0.001)
     # 2 %: batches are whole, so the last sample of one waits for no other.

@@ -162,7 +162,7 @@ def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_f
 
 def test_every_kind_of_case_meets_its_limit() -> None:
     runs = {
-        name: simulate(system, layout, steps=24, seed=2, settings=settings)
+        name: simulate(system, layout, steps=40, seed=2, settings=settings)
         for name, (system, layout, settings) in CASES.items()
     }
     assert runs["trainer waits"].trainer_idle_ratio > 0.1

@@ -60,7 +60,7 @@ def predict(
     calibration, advised, settings = (
         model.calibration,
         model.recommendation,
-        model.model_config.settings,
+        model.model_config.scheduling.settings,
     )
     return Told(
         advice=_advice(advised, calibration.layout),

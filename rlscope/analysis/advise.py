@@ -129,16 +129,14 @@ def _halves(
 
 def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
     read = read_scheduling(config, whole)
-    first, *alternatives = read.candidates
     # A cap that the run's own settings enforce holds in every layout, so it excludes no layout.
-    own_cap = None if first.admission.max_staleness is not None else config.max_staleness
+    own_cap = None if read.candidates[0].admission.max_staleness is not None else config.max_staleness
     is_own = constraints.most_staleness in (None, config.max_staleness)
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
     return ModelConfig(
-        admission=first.admission,
+        candidates=read.candidates,
         form="expert_hit" if shape.has_experts else None,
-        settings=first.settings,
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
         most_staleness=own_cap if is_own else constraints.most_staleness,
@@ -149,8 +147,6 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
         prefetched_batches=_prefetched(config, whole),
         scheduling_stated=config.dispatch is not None
         and (config.queue_policy is not None or config.queue_capacity_samples is None),
-        delivery=first.delivery,
-        alternatives=tuple(alternatives),
         scheduling_contradicted=read.contradicted,
     )
 

@@ -33,7 +33,7 @@ from rlscope.reports.text.model import remarks
 from rlscope.reports.text.names import WARNINGS, scaling_sentence
 from rlscope.trace.store import open_run
 from tests.model.few_draws import few_draws
-from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
+from tests.model.known_run import QUESTION, TODAY, TRUTH, candidates_of, observed
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
 
 MS = 10**6
@@ -168,9 +168,9 @@ def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
 @cache
 def model(*others: OtherRun) -> ModelResult:
     """Two trainer GPUs and six engines; training scales perfectly."""
-    question = replace(QUESTION, admission=Admission(queue_capacity_samples=512), others=others)
+    candidates = candidates_of(Admission(queue_capacity_samples=512))
     with few_draws(calibrations=200):
-        return model_run(observed(), None, question)
+        return model_run(observed(), None, replace(QUESTION, candidates=candidates, others=others))
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 import rlscope
 from rlscope.cli import app
 from rlscope.errors import AnalysisError
+from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
@@ -41,8 +42,7 @@ WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment
 def model() -> ModelResult:
     """Two trainer GPUs and six engines; trainer replicas are of two GPUs."""
     question = ModelConfig(
-        admission=Admission(queue_capacity_samples=512),
-        settings=Settings(),
+        candidates=(Scheduling("group", Settings(), Admission(queue_capacity_samples=512)),),
         form=None,
         prior=None,
         granularity=Granularity(gpus_per_engine=1, gpus_per_trainer_replica=2),

@@ -14,6 +14,7 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, Verdict
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.curves import Form, RooflineCurve
+from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
@@ -174,8 +175,7 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
 def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:
     settings = replace(drawn.settings, engine_slowness=None, step_noise=0.0)
     return ModelConfig(
-        admission=Admission() if drawn.synchronous else drawn.system.admission,
-        settings=settings,
+        candidates=(Scheduling("group", settings, Admission() if drawn.synchronous else drawn.system.admission),),
         form=drawn.form,
         prior=None,
         granularity=Granularity(drawn.system.engine.gpus),

@@ -10,6 +10,7 @@ from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.arrays import Counts, Reals
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.decode.curves import RooflineCurve
+from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import ModelConfig
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
@@ -25,9 +26,14 @@ TRUTH = System(
     WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )
 TODAY = Layout(trainer_gpus=2, sampler_gpus=6, max_running=64)
+
+
+def candidates_of(admission: Admission) -> tuple[Scheduling, ...]:
+    return (Scheduling("group", Settings(), admission),)
+
+
 QUESTION = ModelConfig(
-    admission=Admission(),
-    settings=Settings(),
+    candidates=candidates_of(Admission()),
     form=None,
     prior=None,
     granularity=Granularity(gpus_per_engine=1),

@@ -6,6 +6,7 @@ It is what `model_run` says of it, so nothing here has to be kept in step with t
 from dataclasses import replace
 
 from rlscope.model.decode.curves import RooflineCurve
+from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed
@@ -23,8 +24,7 @@ SYSTEM = System(
     WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )
 QUESTION = ModelConfig(
-    admission=Admission(queue_capacity_samples=128),
-    settings=Settings(),
+    candidates=(Scheduling("group", Settings(), Admission(queue_capacity_samples=128)),),
     prior=None,
     granularity=Granularity(gpus_per_engine=1),
     most_staleness=8,

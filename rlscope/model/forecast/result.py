@@ -38,9 +38,8 @@ from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.policies import Delivery, StalenessPolicy
-from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
+from rlscope.model.policies import StalenessPolicy
+from rlscope.model.system import Granularity, Layout, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
 
 STEPS_TO_PREDICT: Final = 20
@@ -56,8 +55,9 @@ _SEED: Final = 20_260_101
 class ModelConfig:
     """Inputs of the model besides the run: limits, scheduling, prior, and the user's constraints."""
 
-    admission: Admission
-    settings: Settings
+    candidates: tuple[Scheduling, ...]
+    """Schedulings that the run's facts allow, at least one. Before the replay, the first is the most likely one; in a
+    result, the only one is that which fits the run best."""
     form: Form | None
     """Form of the decode curve if the type of model determines it; None if the passes decide."""
     prior: HardwarePrior | None
@@ -76,9 +76,6 @@ class ModelConfig:
     """Runs of the same model and trainers that show how training scales."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Measured GPU-seconds of the steady state lost to each cause."""
-    delivery: Delivery = "group"
-    alternatives: tuple[Scheduling, ...] = ()
-    """Schedulings that the run's facts allow besides `delivery`, `settings` and `admission`."""
     scheduling_contradicted: bool = False
     """Whether the config states a scheduling that the run plainly contradicts."""
     auxiliary_gpus: int = 0
@@ -86,12 +83,8 @@ class ModelConfig:
 
     @property
     def scheduling(self) -> Scheduling:
-        """Scheduling that the facts suggest first; in a result, the one that fits the run best."""
-        return Scheduling(self.delivery, self.settings, self.admission)
-
-    def scheduled(self, scheduling: Scheduling) -> "ModelConfig":
-        """Return the config with another scheduling."""
-        return replace(self, delivery=scheduling.delivery, settings=scheduling.settings, admission=scheduling.admission)
+        """First of the candidates."""
+        return self.candidates[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +172,10 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
-    replay = replay_run(calibration, whole, (model_config.scheduling, *model_config.alternatives))
-    calibration, model_config = scheduled(calibration, replay.scheduling), model_config.scheduled(replay.scheduling)
-    prediction = _prediction(halves, model_config, replay.scheduling, rng)
+    replay = replay_run(calibration, whole, model_config.candidates)
+    calibration = scheduled(calibration, replay.scheduling)
+    model_config = replace(model_config, candidates=(replay.scheduling,))
+    prediction = _prediction(halves, model_config, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     judged = _judged(calibration, model_config)
     predicted_tokens_per_s = judged.today.tokens_per_s or 0.0
@@ -192,7 +186,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(
-        calibration, whole, anchored, recommendation, grounds, model_config.granularity, model_config.settings
+        calibration, whole, anchored, recommendation, grounds, model_config.granularity, replay.scheduling.settings
     )
     reached = ranking.reached(whole.trained_tokens_per_s)
     return ModelResult(
@@ -232,7 +226,7 @@ def _judged(calibration: Calibration, model_config: ModelConfig) -> Forecasts:
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("the model says that the run's own layout cannot run under its limits")
-    return correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
+    return correct_by_simulation(calibration, forecasts, model_config.scheduling.settings, model_config.most_staleness)
 
 
 def time_to_finish(
@@ -254,7 +248,7 @@ def time_to_finish(
 
 
 def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor: Anchor) -> Grounds:
-    staleness, admission = forecasts.today.staleness, model_config.admission
+    staleness, admission = forecasts.today.staleness, model_config.scheduling.admission
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
         current_p95_steps=None if staleness is None else staleness.p95_steps,
@@ -273,12 +267,12 @@ def _calibrated(
 ) -> Calibration:
     return calibrate(
         observed,
-        model_config.admission,
+        model_config.scheduling.admission,
         model_config.prior,
         rng,
         form=model_config.form,
         prefetched_batches=model_config.prefetched_batches,
-        delivery=model_config.delivery,
+        delivery=model_config.scheduling.delivery,
         others=model_config.others,
         draw_count=draw_count,
     )
@@ -295,14 +289,13 @@ def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout
 def _prediction(
     halves: tuple[Observed, Observed] | None,
     model_config: ModelConfig,
-    scheduling: Scheduling,
     rng: np.random.Generator,
 ) -> Prediction | None:
     if halves is None:
         return None
     first, rest = halves
-    calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), scheduling)
-    return compare(calibration, rest, model_config.settings, rng)
+    calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), model_config.scheduling)
+    return compare(calibration, rest, model_config.scheduling.settings, rng)
 
 
 def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:

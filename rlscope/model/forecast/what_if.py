@@ -169,10 +169,8 @@ def _forecast(
 ) -> WhatIf:
     """Forecast the fastest of the layouts. asked: the calibration with the change, except for its layout."""
     asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
-    obstacle = _obstacle(calibration, asked)
-    judged = (
-        None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model_config.settings, None)
-    )
+    obstacle, settings = _obstacle(calibration, asked), model_config.scheduling.settings
+    judged = None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), settings, None)
     predicted = Forecast.of_none(asked.layout, None)
     if judged is not None:
         predicted = scale_to_measured(judged, anchor).today
@@ -260,11 +258,10 @@ def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "Model
         return usable[0] if usable else layouts[0]
     if asked.synchronous:
         return max(usable, key=lambda layout: _synchronous_rate(asked, layout))
-    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], model_config.most_staleness)
-    judged = correct_by_simulation(
-        replace(asked, layout=usable[0]), forecasts, model_config.settings, model_config.most_staleness
-    )
-    return max((judged.today, *judged.others), key=lambda each: _rank(each, model_config.most_staleness)).layout
+    asked, most_staleness = replace(asked, layout=usable[0]), model_config.most_staleness
+    forecasts = forecast_layouts(asked, usable[1:], most_staleness)
+    judged = correct_by_simulation(asked, forecasts, model_config.scheduling.settings, most_staleness)
+    return max((judged.today, *judged.others), key=lambda each: _rank(each, most_staleness)).layout
 
 
 def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:

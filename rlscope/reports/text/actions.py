@@ -232,7 +232,7 @@ class Current(NamedTuple):
         model = analysis.model
         if not isinstance(model, ModelResult):
             return cls(None)
-        cap, calibration = model.model_config.admission.max_staleness, model.calibration
+        cap, calibration = model.model_config.scheduling.admission.max_staleness, model.calibration
         return cls(model.forecasts.today.staleness, cap, calibration.steps_per_version)
 
 

@@ -129,7 +129,7 @@ def _dropped_share(analysis: AnalysisResult) -> float | None:
     verdict, model = analysis.verdict, analysis.model
     if verdict.bottleneck != "samplers" or "staleness_cap" not in verdict.tied_with:
         return None
-    drops = isinstance(model, ModelResult) and model.model_config.admission.staleness_policy == "drop"
+    drops = isinstance(model, ModelResult) and model.model_config.scheduling.admission.staleness_policy == "drop"
     lost = next((each for each in verdict.losses if each.dropped_gpu_s), None)
     if not drops or lost is None or not lost.gpu_s or not lost.dropped_gpu_s:
         return None
@@ -217,7 +217,7 @@ def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
     """Whether the staleness cap is the one limit of the cause that bears its name."""
     if cause != "staleness_cap" or not isinstance(analysis.model, ModelResult):
         return False
-    admission = analysis.model.model_config.admission
+    admission = analysis.model.model_config.scheduling.admission
     limits = (admission.max_in_flight_samples, admission.max_running_samples)
     return admission.max_staleness is not None and limits == (None, None)
 

@@ -52,7 +52,7 @@ def page_of(run: Told) -> str:
 def within_staleness_budget(run: Told, forecast: Forecast) -> bool:
     """Without a cap that bounds it in steps, staleness may rise to half as much again, or to 4 versions."""
     model = model_of(run)
-    admission = model.model_config.admission
+    admission = model.model_config.scheduling.admission
     is_capped = admission.max_staleness is not None and admission.staleness_policy != "publication_waits"
     if model.model_config.most_staleness is not None or is_capped:
         return True

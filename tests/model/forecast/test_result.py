@@ -25,7 +25,17 @@ from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
 from tests.model.few_draws import few_draws
-from tests.model.known_run import QUESTION, TODAY, TRUTH, calibrated, calibration_of, longer, observed, steady
+from tests.model.known_run import (
+    QUESTION,
+    TODAY,
+    TRUTH,
+    calibrated,
+    calibration_of,
+    candidates_of,
+    longer,
+    observed,
+    steady,
+)
 
 PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0, auxiliary_gpus=3)
 
@@ -169,7 +179,7 @@ def test_no_forecast_is_staler_than_a_cap_that_drops():
 
 
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
-    capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
+    capped = replace(QUESTION, candidates=candidates_of(Admission(256, "wait", max_staleness=1)))
     for stated in (True, False):
         with few_draws():
             model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
@@ -343,6 +353,6 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
 
 
 def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
-    question = replace(QUESTION, admission=Admission(None, "wait", 0, staleness_policy="drop"))
+    question = replace(QUESTION, candidates=candidates_of(Admission(None, "wait", 0, staleness_policy="drop")))
     with few_draws(), pytest.raises(UncalibratableError, match="own layout cannot run"):
         model_run(observed(), None, question)

@@ -36,7 +36,7 @@ from rlscope.model.system import (
 )
 from rlscope.model.warnings import ModelWarning
 from tests.model.few_draws import few_draws
-from tests.model.known_run import QUESTION, TRUTH, observed, steady
+from tests.model.known_run import QUESTION, TRUTH, candidates_of, observed, steady
 
 CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), max_output_tokens=400)
 
@@ -210,7 +210,7 @@ def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tok
     ],
 )
 def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
-    found = what_if(model(admission=Admission(queue_capacity_samples=300)), change)
+    found = what_if(model(candidates=candidates_of(Admission(queue_capacity_samples=300))), change)
     assert found.obstacle == obstacle
     assert (found.predicted.tokens_per_s is None) == (found.gain_ratio is None) == (obstacle is not None)
 
@@ -256,7 +256,7 @@ def test_steps_that_share_a_batch_today_go_on_to_share_it(today: float, asked: i
 
 
 def test_fewer_publications_cost_less_and_leave_tokens_fewer_versions_behind():
-    said = model(admission=Admission(queue_capacity_samples=512))
+    said = model(candidates=candidates_of(Admission(queue_capacity_samples=512)))
     found = what_if(said, Change(publish_every=4))
     assert found.steps_per_version == 4.0 and found.calibration.steps_per_version == 1.0
     # A step takes 4 s and a publication, which comes with every fourth of them then, 0.1 s.
@@ -410,7 +410,7 @@ def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
 
 
 def test_a_limit_that_the_run_itself_passed_keeps_nothing_from_running():
-    said = model(admission=Admission(queue_capacity_samples=128))  # the run takes 256 samples a step
+    said = model(candidates=candidates_of(Admission(queue_capacity_samples=128)))  # the run takes 256 samples a step
     assert what_if(said, Change(trainer_speed=0.5)).obstacle is None
 
 

@@ -151,8 +151,9 @@ def judged(*losses, tied=(), model=None):
 def limited(ranking=None, **limits):
     """The made model result under these limits."""
     made = changing_model()
-    admission = replace(made.model_config.admission, **limits)
-    return replace(made, model_config=replace(made.model_config, admission=admission), ranking=ranking or Ranking())
+    scheduling = made.model_config.scheduling
+    candidates = (replace(scheduling, admission=replace(scheduling.admission, **limits)),)
+    return replace(made, model_config=replace(made.model_config, candidates=candidates), ranking=ranking or Ranking())
 
 
 def test_causes_that_cost_as_much_are_named_in_the_headline():

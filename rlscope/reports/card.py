@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, Ledger
+from rlscope.analysis.result import AnalysisResult
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import (
@@ -37,7 +37,7 @@ from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import auxiliary_sentence, row_notes, unrecorded_sentence
+from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_words, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
 _MILLION = 1_000_000
@@ -53,7 +53,9 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    yield Part("Where the GPU time went", ledger_blocks(analysis))
+    brief = brief_of(analysis)
+    total = Paragraph(f"whole run, {brief.spent}{startup_words(analysis.ledger)}", "note")
+    yield Part("Where the GPU time went", [total, *ledger_blocks(analysis), *_losses_table(brief)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
     yield from _model(analysis)
@@ -77,7 +79,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
         "quality": _quality(brief),
         "actions": _actions(analysis),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
-        "spent": Part("GPU time", [*_spent(brief, analysis.ledger), *_losses_table(brief)]),
+        "spent": Part("GPU time", [*_spent(brief), *_losses_table(brief)]),
         "advice": _advice(brief),
         "strip": Facts(_figures(analysis, brief)),
         "found": _links("Findings, whole run", [Link(each.anchor, each.title, each.cost) for each in found]),
@@ -102,7 +104,7 @@ def _actions(analysis: AnalysisResult) -> Part | None:
     return Part(ACTIONS_TITLE, [actions_table(rows), verify]) if rows else None
 
 
-def _spent(brief: Brief, ledger: Ledger) -> Iterator[Block]:
+def _spent(brief: Brief) -> Iterator[Block]:
     """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
     whole = View("whole", f"whole run, {brief.spent}", Roles(brief.roles))
     if brief.steady_roles:

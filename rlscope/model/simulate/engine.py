@@ -45,8 +45,6 @@ class EngineTerms:
     pause_s: float
     """Seconds of a weight update."""
     kv_kept: bool
-    drains: bool
-    """Finish everything that was dispatched before taking new weights."""
     away_kv_held: bool = False
     """Whether requests that wait for their environment keep their KV in the cache."""
     away_kv_voided: bool = False
@@ -215,17 +213,14 @@ class SimulatedEngine:
         self.next_s = now_s + scheduled * (pass_s + bend_s * (scheduled - 1))
         return finished
 
-    def take_weights(self) -> bool:
-        """Load the waiting version, at a boundary, unless requests must finish first; returns whether it was loaded."""
+    def take_weights(self) -> None:
+        """Load the waiting version, at a boundary."""
         terms = self._terms
-        if terms.drains and (self.running or self.waiting or self._away):
-            return False
         self.version, self.new_version = self.new_version, NEVER
         self.switches.append((self.passes, self.version))
         lost_tokens = 0.0 if terms.kv_kept else self._resident_tokens - self._away_tokens
         recompute_s = lost_tokens * terms.prefill_s_per_token
         self._spend(terms.pause_s, recompute_s, 0.0)
-        return True
 
     def resume(self, now_s: float) -> float:
         """Admit waiting requests at a boundary and continue; returns the time of the next one, infinity if idle."""

@@ -128,7 +128,6 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             prefill_pass_s=slowness * engine.prefill_pass_s,
             pause_s=update.engine_pause_s,
             kv_kept=update.kv_kept,
-            drains=False,
             away_kv_held=system.workload.environment_kv_held,
             away_kv_voided=system.workload.environment_kv_voided and not update.kv_kept,
         )

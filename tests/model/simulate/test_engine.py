@@ -20,7 +20,6 @@ TERMS = EngineTerms(
     prefill_pass_s=0.0,
     pause_s=7.0,
     kv_kept=True,
-    drains=False,
 )
 
 
@@ -149,22 +148,11 @@ def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
     engine.new_version = 3
     engine.cut_short(0.5)
     engine.settle(engine.boundary_s())
-    assert engine.take_weights()
+    engine.take_weights()
     # K is 3 by then: one pass of 3 + 1.5 seconds after the pause.
     assert engine.resume(4.0) == 4.0 + 7.0 + 4.5
     assert (engine.version, engine.switches) == (3, [(0, 0), (1, 3)])
     assert [engine.totals_at(now_s).pause_s for now_s in (5.0, 11.0, 12.0)] == [1.0, 7.0, 7.0]
-
-
-def test_an_engine_that_drains_takes_no_weights_before_it_is_empty() -> None:
-    engine = engine_with([2], replace(TERMS, drains=True))
-    engine.new_version = 1
-    assert not engine.take_weights(), "a request waits"
-    end_s = engine.resume(0.0)
-    assert not engine.take_weights(), "a request runs"
-    engine.settle(end_s)
-    assert engine.take_weights()
-    assert engine.resume(end_s) == end_s + 7.0
 
 
 def test_weights_that_void_the_cache_have_it_computed_again() -> None:
@@ -250,7 +238,7 @@ def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool
     engine.back.append(0)
     engine.cut_short(23.0)
     engine.settle(28.5)
-    assert engine.take_weights()
+    engine.take_weights()
     # The pause, the 6 tokens of the one that runs, and the 4 of the one that is back.
     assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 * voided + 9.0 + 10.0
 

@@ -245,7 +245,7 @@ def staleness_words(action: Action, current: Current) -> str:
     unit = _unit(after, in_steps=ages.in_steps)
     if after == before:
         versions = fmt.counted(current.cap or 0, "version", "versions")
-        allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])}" if caps else ""
+        allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])} optimizer steps" if caps else ""
         return f"Sample staleness (p95) stays at {after} {unit}{allowed}{_growth_words(action, current)}"
     verb = "falls" if ages.after < ages.before else "rises"
     change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
@@ -485,11 +485,11 @@ def below_table(ranked: Sequence[Action]) -> str:
     keeps = kinds != sorted(kinds)
     if gains == sorted(gains, reverse=True) and not keeps:
         return verify
-    lower = " What keeps the throughput and saves something else comes before work on code." if keeps else ""
+    lower = " Settings that only lower drops, staleness or GPUs come before engineering work." if keeps else ""
     return (
-        f"{verify} Changes at least 90% likely to gain 5% come first, then the rest, each by gain. Gains within 2% of "
-        f"each other are ordered by risk of a loss, drops and staleness.{lower} Changes that raise staleness by more "
-        "than half come last."
+        f"{verify} Settings at least 90% likely to gain 5% come first, then tests and engineering work, each group "
+        f"sorted by gain. Gains within 2% of each other are ordered by risk of a loss, drops and staleness.{lower} "
+        "Changes that raise staleness by more than half come last."
     )
 
 

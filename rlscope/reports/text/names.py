@@ -17,7 +17,7 @@ from rlscope.model.warnings import ModelWarning
 ONE_SPLIT: Final = "Changing the limit on running requests would probably gain less than 5%."
 """Reason for a small gain if the GPUs can be split in one way only."""
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "Worth the change.",
+    "worthwhile": "This change is worth making.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (

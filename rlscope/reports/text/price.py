@@ -34,9 +34,9 @@ def saved_words(price: Price, before: Price) -> str:
     if longest is None or trained is None or not price.changes_longest(before):
         return fall
     now_trained, then_trained = share(trained.value), share(longest.value)
-    way = "less" if longest.value > trained.value else "more"
-    change = f"{then_trained} are trained on instead of {now_trained}"
-    return f"{fall}. Long responses are dropped {way} often: of the longest tenth, {change}"
+    way, way_from = ("less", "up from") if longest.value > trained.value else ("more", "down from")
+    change = f"{then_trained} are trained on, {way_from} {now_trained}"
+    return f"{fall}. Long responses are dropped {way} often: of the longest 10%, {change}"
 
 
 def dropped_words(price: Price, before: Price) -> str:

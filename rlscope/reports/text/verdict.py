@@ -284,9 +284,9 @@ def _unchecked(analysis: AnalysisResult, first: Action) -> str:
     most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
     left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
     return (
-        "The steady state is too short to test a prediction on steps that the model was not fitted to. On other runs, "
-        f"predicted throughput was usually within {most} of the measured one. If it is {most} too high here, the gain "
-        f"is still {left.removeprefix('+')}."
+        "The steady state is too short to test the model on held-out steps. On other runs, predicted throughput was "
+        f"usually within {most} of the measured one. Even if the prediction is {most} too high here, the gain is still "
+        f"{left.removeprefix('+')}."
     )
 
 
@@ -329,7 +329,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
         return ""
     if verdict.cause == "samplers" and first.cause == "weight_updates" and _pauses_engines(analysis):
         how = "fewer" if first.what == "publish_every" else "faster"
-        return f"Engines pause during weight updates, so {how} updates also shorten the trainers' waits."
+        return f"Engines pause during weight updates, so {how} updates shorten the trainers' waits too."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
     listed = () if ranking is None else ranking.actions
     addressing = next(
@@ -338,7 +338,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if addressing is not None:
         return f"The best setting against {cause} {_behind(addressing, first)}."
     if first.kind in ("fresher", "cheaper"):
-        return "It comes first because it costs no throughput; it does not remove the bottleneck."
+        return "This action comes first because it costs no throughput; it does not remove the bottleneck."
     gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
     return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
 

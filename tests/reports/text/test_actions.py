@@ -211,7 +211,7 @@ def test_beneath_the_table_stands_what_orders_it_where_the_gains_do_not(gains, s
     ranked = [replace(action(), gain_ratio=Estimate(gain, gain, gain)) for gain in gains]
     below = actions.below_table(ranked)
     assert below.startswith("Each gain is for that change alone.")
-    assert ("90% likely to gain 5% come first, then the rest" in below) is says_why
+    assert ("90% likely to gain 5% come first, then tests" in below) is says_why
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_a_lower_limit_says_that_the_rate_stays_and_what_is_saved(what, before, 
     assert actions.what_to_do(lower) == words
     assert actions.effect(lower) == (
         "Predicted throughput: about the same, +0.6% (90% interval +0.2% to +1.0%). The dropped share "
-        "of generated tokens falls from 70% to 11%. Long responses are dropped less often: of the longest tenth, 75% "
-        "are trained on instead of 22%"
+        "of generated tokens falls from 70% to 11%. Long responses are dropped less often: of the longest 10%, 75% "
+        "are trained on, up from 22%"
     )
     faster = replace(lower, kind="change", gain_ratio=GAIN, price_before=after)
     assert actions.effect(faster) == "Predicted throughput: +20% (90% interval +10% to +30%)"
     assert (actions.cost_of(lower), actions.direction_of(lower)) == ("restart", "fresher")
     below = actions.below_table([lower, action("weight_updates", kind="fix")])
-    assert "What keeps the throughput and saves something else comes before work on code." in below
+    assert "Settings that only lower drops, staleness or GPUs come before engineering work." in below
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_smaller_layout_says_that_the_rate_stays_and_which_gpus_are_spared(aft
     fewer = "2 trainer GPUs" if after.trainer_gpus == 2 else "1 trainer GPU"
     assert told.endswith(f"if the training state fits on {fewer}") is (after.trainer_gpus < 6)
     assert (actions.cost_of(smaller), actions.direction_of(smaller)) == ("restart", None)
-    assert "What keeps the throughput" in actions.below_table([smaller, action("weight_updates", kind="fix")])
+    assert "Settings that only lower" in actions.below_table([smaller, action("weight_updates", kind="fix")])
     assert actions.below_table([action(), smaller]).endswith("`rlscope compare BEFORE AFTER`.")
 
 
@@ -323,7 +323,8 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
         (
             (3.0, 2.0),
             4,
-            "Sample staleness (p95) stays at 6 optimizer steps. The cap of 4 versions would then allow 8",
+            "Sample staleness (p95) stays at 6 optimizer steps. The cap of 4 versions would then allow 8 optimizer "
+            "steps",
             "stays at 6 steps (cap 12 → 8)",
         ),
     ],

@@ -70,5 +70,5 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
     assert brief_of(analysis).achieved.note.endswith("Too few steps to check a prediction")
-    assert "If it is 15% too high here, the gain is still 54%" in verdict.next_step(analysis)
+    assert "Even if the prediction is 15% too high here, the gain is still 54%" in verdict.next_step(analysis)
     assert "too high as well" not in verdict.next_step(analysed("fleet"))

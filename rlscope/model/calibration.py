@@ -141,7 +141,7 @@ def _decode_curves(
     """
     fit, slowness, evened = _decode_curve(observed, prior, rng, form, draw_count), None, observed
     for _ in range(_EVENED_ROUNDS):
-        slowness = unequal_engines(observed.passes, fit.curve, observed.engines) or slowness
+        slowness = unequal_engines(observed.passes, fit.curve) or slowness
         if slowness is None:
             break
         evened = replace(observed, passes=evened_passes(observed.passes, slowness))

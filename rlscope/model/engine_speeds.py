@@ -37,10 +37,10 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     return np.divide(spent_s, should_s, out=np.full(engines, np.nan), where=should_s > 0.0)
 
 
-def unequal_engines(passes: PassCosts, curve: DecodeCurve, engines: int) -> tuple[float, ...] | None:
+def unequal_engines(passes: PassCosts, curve: DecodeCurve) -> tuple[float, ...] | None:
     """Time factor of each engine, by engine number; None if the slowest is about as fast as the fastest.
 
-    Engines whose speed was not recorded have the usual one. Every engine is busy for about as long, so the mean of
+    Engines that only prefilled have the usual speed. Every engine is busy for about as long, so the mean of
     1 / factor is the speed of the curve: 1. Own derivation.
     """
     slowness = engine_slowness(passes, curve)
@@ -48,7 +48,7 @@ def unequal_engines(passes: PassCosts, curve: DecodeCurve, engines: int) -> tupl
     if known.size == 0 or known.max() < STRAGGLES_RATIO * known.min():
         return None
     factors = np.where(np.isfinite(slowness), slowness, _usual(known))
-    return slowness_at(tuple((factors * (1.0 / factors).mean()).tolist()), engines)
+    return tuple((factors * (1.0 / factors).mean()).tolist())
 
 
 def evened_passes(passes: PassCosts, slowness: Sequence[float]) -> PassCosts:

@@ -20,7 +20,7 @@ from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
-from tests.model.known_run import observed, pass_costs, slowed, steady
+from tests.model.known_run import calibration_of, observed, pass_costs, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
@@ -75,18 +75,18 @@ def test_the_engines_that_are_slow_have_names_where_the_run_has_them():
 
 def test_passes_that_prefill_tell_nothing():
     assert np.isnan(engine_slowness(passes(1.0, 2.0, 3.0, prefills=True), CURVE)).all()
-    assert unequal_engines(passes(1.0, 2.0, 3.0, prefills=True), CURVE, 3) is None
+    assert unequal_engines(passes(1.0, 2.0, 3.0, prefills=True), CURVE) is None
     assert speed_without_stragglers(passes(1.0, 2.0, 3.0, prefills=True), CURVE) == 1.0
 
 
 @pytest.mark.parametrize(("factor", "differ"), [(1.24, False), (1.26, True)])
 def test_engines_differ_if_the_slowest_takes_a_quarter_longer_than_the_fastest(factor: float, differ: bool) -> None:
-    assert (unequal_engines(passes(1.0, factor), CURVE, 2) is not None) == differ
+    assert (unequal_engines(passes(1.0, factor), CURVE) is not None) == differ
 
 
 def test_unequal_engines_have_the_speed_of_the_curve_together() -> None:
     # Speeds of 1/2, 2/3 and twice 1 have a mean of 19/24: that is the speed 1 of the curve.
-    found = unequal_engines(passes(2.0, 1.0, 1.5, 1.0), CURVE, 4)
+    found = unequal_engines(passes(2.0, 1.0, 1.5, 1.0), CURVE)
     assert found == pytest.approx([2.0 * 19 / 24, 19 / 24, 1.5 * 19 / 24, 19 / 24])
 
 
@@ -94,7 +94,7 @@ def test_an_engine_that_never_only_decoded_has_the_usual_speed() -> None:
     run = passes(2.0, 1.0, 1.0, 1.0, 1.0)
     run = replace(run, prefills=np.array([False, False, True, False, False]))
     # The usual of 2, 1, 1 and 1 is 1; the five have a mean speed of 4.5 / 5.
-    assert unequal_engines(run, CURVE, 5) == pytest.approx([1.8, 0.9, 0.9, 0.9, 0.9])
+    assert unequal_engines(run, CURVE) == pytest.approx([1.8, 0.9, 0.9, 0.9, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,16 @@ def test_the_curve_of_unequal_engines_is_that_of_equal_ones_at_their_mean_speed(
     # Half of them at half speed: three quarters of the speed.
     curves = [fit.system.engine.curve.pass_s(batch) for fit in fits]
     assert curves[1] == pytest.approx(curves[0] / 0.75, rel=0.01)
+
+
+def test_an_engine_that_was_replaced_by_a_faster_one_has_its_own_speed_beside_it() -> None:
+    """A worker that died and its successor are two engines of the recording, where never more than six ran at once."""
+    run = observed(noise=0.0, batches=tuple(batch for batch in (4, 8, 16, 32, 64) for _ in range(6)))
+    numbers = np.where(run.passes.running >= 32, run.passes.engine + 1, run.passes.engine)
+    replaced = slowed(replace(run, engines=7, passes=replace(run.passes, engine=numbers)), 2.0)
+    found = calibration_of(replace(replaced, engines=6))
+    assert found.engine_slowness is not None and len(found.engine_slowness) == 7
+    assert found.layout.sampler_gpus == 6
 
 
 def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():

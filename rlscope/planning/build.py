@@ -315,8 +315,8 @@ def plan_of(file: PlanFile) -> PlanInputs:
         settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
-        # If stale samples are dropped, no layout trains on them.
-        most_staleness=None if file.limits.staleness_policy == "drop" else file.limits.max_staleness,
+        # A cap that the run enforces costs throughput, and excludes no layout.
+        most_staleness=file.limits.max_staleness if file.limits.staleness_policy == "by_layout" else None,
         present=_present(file),
     )
 

@@ -47,13 +47,13 @@ TARGET_SYSTEM = "DGX-H100"
 NOTES = f"""\
 predicted: median and 90 % interval of the draws. Assumed beside the plan's defaults: prompts of {PROMPT_TOKENS} tokens,
            lengths with a coefficient of variation of {CV_RATIO}, or {NEAR_CAP_CV_RATIO} where the mean is above half
-           of the cap, {FORWARD_PASSES} forward passes for log-probabilities, free weight updates.
+           of the cap, {FORWARD_PASSES} forward passes for log-probabilities.
 runs:      benchmarks/data/published_steps.csv, with the recomputation that their recipes state. Nothing was fitted to
            them. Several are one run on two numbers of GPUs: what there is to learn from is three models with experts
            and three without. Only Qwen3-30B-A3B is trained as the dense ones are, with engines of one or two GPUs and
            50 thousand tokens a GPU and step or more. The other two have engines of 8 to 32 GPUs, most over several
-           nodes, and steps of 700 to 46 thousand tokens a GPU: latency between nodes, pipelines that fill and up to
-           1.3 TB of weights sent every step, none of which a plan counts.
+           nodes, and steps of 700 to 46 thousand tokens a GPU: latency between nodes and pipelines that fill, neither
+           of which a plan counts.
 routing:   seconds of a layer and token that published pre-training on nodes of eight H100 leaves after the arithmetic
            at the rate of dense models (half of it in bf16), fitted as a + 8 bytes * k * h / w.
 """

@@ -40,13 +40,13 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.training.step_time import (
-    LIKELY_MFU_RATIO,
-    LIKELY_MFU_SD,
+    LIKELY_MFU,
     LIKELY_ROUTING_LOG_SD,
     TrainedModel,
     expert_routing_s_per_token,
 )
-from rlscope.planning.schema import Guess, PlanFile, read_plan
+from rlscope.model.weight_transfer import usual_update_s
+from rlscope.planning.schema import Guess, PlanFile, Weights, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import OpenRun, open_run
 
@@ -207,13 +207,14 @@ def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
     return {float(name.removeprefix("p")): tokens for name, tokens in percentiles.items()}
 
 
-_MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
 _PREFILL: Final = LogNormal(PREFILL_EFFICIENCY, 0.25)
 """Efficiency of prefill: 0.33 to 0.75 with 90% probability."""
 _MEASURED_LOG_SD: Final = 0.1
 """Log deviation of a training rate that was measured elsewhere, on another batch with other lengths."""
 _UPDATE_LOG_SD: Final = 0.3
-"""Log deviation of the time of a weight update before any was measured."""
+"""Log deviation of a given time of a weight update."""
+_OVERHEAD_LOG_SD: Final = 0.3
+"""Log deviation of a given overhead of a pass."""
 
 
 _TIMES_GPUS: Final = (16, 8, 4, 2)
@@ -394,6 +395,7 @@ def _workload(file: PlanFile) -> Workload:
 def _decode(file: PlanFile) -> DecodeGuess:
     given = file.efficiency
     weights, compute, kv = given.weight_bandwidth_ratio, given.compute_ratio, given.kv_bandwidth_ratio
+    overhead = given.pass_overhead_s
     return DecodeGuess(
         weight_bandwidth_ratio=USUAL_SHARES.weight_bandwidth_ratio if weights is None else weights.median,
         weight_bandwidth_log_sd=None if weights is None else weights.log_sd,
@@ -401,7 +403,7 @@ def _decode(file: PlanFile) -> DecodeGuess:
         compute_log_sd=None if compute is None else compute.log_sd,
         kv_bandwidth_ratio=USUAL_SHARES.kv_bandwidth_ratio if kv is None else kv.median,
         kv_bandwidth_log_sd=None if kv is None else kv.log_sd,
-        overhead_scale_s=given.pass_overhead_s,
+        overhead_s=None if overhead is None else _given(overhead, _OVERHEAD_LOG_SD),
         sharpness=_log_normal(given.sharpness, SHARPNESS),
         prefill_ratio=_log_normal(given.prefill_ratio, _PREFILL),
     )
@@ -412,8 +414,8 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
     rate, exponent, sd = given.tokens_per_gpu_s, given.scaling_exponent, given.scaling_exponent_sd
     state_bytes = given.state_bytes_per_parameter
     return TrainingGuess(
-        mfu_ratio=_log_normal(given.mfu_ratio, _MFU),
-        tokens_per_gpu_s=None if rate is None else _log_normal(rate, LogNormal(rate.median, _MEASURED_LOG_SD)),
+        mfu_ratio=_log_normal(given.mfu_ratio, LIKELY_MFU),
+        tokens_per_gpu_s=None if rate is None else _given(rate, _MEASURED_LOG_SD),
         model=TrainedModel(
             active_parameters=float(shape.parameters_per_token or 0),
             layers=shape.layers or 0,
@@ -439,23 +441,35 @@ def _routing(decoder: Decoder) -> LogNormal | None:
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
-    """Return the plan's number with its own spread, or with the default one."""
-    if guess is None:
-        return usual
-    return LogNormal(guess.median, usual.log_sd if guess.log_sd is None else guess.log_sd)
+    """Return the plan's number, or the default one."""
+    return usual if guess is None else _given(guess, usual.log_sd)
+
+
+def _given(guess: Guess, log_sd: float) -> LogNormal:
+    """Return the plan's number with its own spread, or with the default spread."""
+    return LogNormal(guess.median, log_sd if guess.log_sd is None else guess.log_sd)
 
 
 def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
-    given, seconds = file.weights, file.weights.weight_update_s
-    if seconds is not None and given.bandwidth_gb_per_s is not None:
+    given = file.weights
+    stated = [each for each in (given.weight_update_s, given.bandwidth_gb_per_s) if each is not None]
+    if len(stated) > 1:
         raise file.error(
             "weights.bandwidth_gb_per_s", found="both bandwidth_gb_per_s and weight_update_s", expected="one of them"
         )
+    law = _update_time(given, shape.weight_bytes or 0.0)
+    seconds = law if law.median else None
+    return UpdateGuess(seconds, bool(stated), given.pauses_engines, given.blocks_trainer, given.kv_kept)
+
+
+def _update_time(given: Weights, size_bytes: float) -> LogNormal:
+    """Return the seconds of an update as the plan gives them, or those of published updates of this size."""
     if given.bandwidth_gb_per_s is not None:
-        moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
-        seconds = Guess(moved_s, given.bandwidth_gb_per_s.log_sd)
-    law = None if seconds is None or not seconds.median else _log_normal(seconds, LogNormal(1.0, _UPDATE_LOG_SD))
-    return UpdateGuess(law, given.pauses_engines, given.blocks_trainer, given.kv_kept)
+        moved_s = size_bytes / (given.bandwidth_gb_per_s.median * 1e9)
+        return _given(Guess(moved_s, given.bandwidth_gb_per_s.log_sd), _UPDATE_LOG_SD)
+    return (
+        usual_update_s(size_bytes) if given.weight_update_s is None else _given(given.weight_update_s, _UPDATE_LOG_SD)
+    )
 
 
 def _admission(file: PlanFile) -> Admission:

@@ -79,6 +79,7 @@ _Tokens = Annotated[_Float, Field(ge=0, le=1e8)]
 _NotNegative = Annotated[_Float, Field(ge=0, le=1e6)]
 _Share = Annotated[_Float, Field(ge=1e-3, le=1)]
 _PositiveGuess = Annotated[Guess, Median(least=1e-3, most=1e9)]
+_SecondsGuess = Annotated[Guess, Median(least=0, most=1e6)]
 _ShareGuess = Annotated[Guess, Median(least=1e-4, most=1)]
 
 
@@ -157,7 +158,7 @@ class Training:
 class Weights:
     """Transfer of new weights to the engines."""
 
-    weight_update_s: Annotated[Guess, Median(least=0, most=1e6)] | None = None
+    weight_update_s: _SecondsGuess | None = None
     bandwidth_gb_per_s: _PositiveGuess | None = None
     pauses_engines: _Flag = True
     blocks_trainer: _Flag = False
@@ -192,7 +193,7 @@ class Efficiency:
     kv_bandwidth_ratio: _ShareGuess | None = None
     prefill_ratio: _ShareGuess | None = None
     sharpness: Annotated[Guess, Median(least=1, most=100)] | None = None
-    pass_overhead_s: _Seconds | None = None
+    pass_overhead_s: _SecondsGuess | None = None
     memory_ratio: _Share = 0.9
 
 

@@ -15,6 +15,8 @@ prompt_tokens = 100
 mean_tokens = 400
 cv_ratio = 0.7
 max_output_tokens = 1024
+[weights]
+weight_update_s = 0
 [batch]
 samples_per_step = 64
 group_size = 8

@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscope.errors import RlscopeError
+from rlscope.model.decode.prior import LogNormal
 from rlscope.model.forecast.plan_prior import PlanInputs, planned_system
 from rlscope.model.hardware.devices import DEVICES
 from rlscope.model.system import Layout
@@ -74,11 +75,14 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) ->
         0.8,
         0.85,
     )
-    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.25, 0.4)
+    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.35, 0.3)
     assert (plan.training.scaling_exponent, plan.training.scaling_exponent_sd, plan.training.at_gpus) == (0.8, 0.2, 8)
     assert plan.training.state_bytes == 16 * 8_030_261_248
     assert plan.admission.queue_capacity_samples == 1024
-    assert plan.update.seconds is None
+    assert plan.decode.overhead_s is None
+    # 8.3 s (16 GB / 60 GB)^0.37.
+    assert plan.update.seconds is not None and not plan.update.is_stated
+    assert (plan.update.seconds.median, plan.update.seconds.log_sd) == (pytest.approx(5.09, abs=0.01), 1.2)
     assert plan.lengths_log_sd == 0.0
     # 0.9 of 80 GB, less 4 GB and the weights, in blocks of 16 tokens of 131,072 bytes.
     assert plan.kv_capacity_tokens == (0.9 * 80e9 - 4e9 - 2 * 8_030_261_248) // (16 * 131_072) * 16
@@ -95,25 +99,25 @@ def test_the_example_names_every_key_there_is() -> None:
 
 def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path: Path) -> None:
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
-    shown = ("# count_prompts", "# sharpness", "# pass_overhead_s", "# queue_capacity_samples", "# rate_at_gpus")
+    shown = ("# count_prompts", "# sharpness", "# queue_capacity_samples", "# rate_at_gpus")
     written = [line.removeprefix("# ") if line.startswith(shown) else line for line in lines]
     assert written != lines
     as_it_is, spelt_out = planned(tmp_path, "\n".join(lines)), planned(tmp_path, "\n".join(written))
     assert spelt_out.admission == as_it_is.admission
     assert spelt_out.training == as_it_is.training
     assert spelt_out.decode.sharpness == as_it_is.decode.sharpness
-    # None: the same scale, as the hardware's prior has it.
-    assert (spelt_out.decode.overhead_scale_s, as_it_is.decode.overhead_scale_s) == (0.003, None)
 
 
 def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
     text = MINIMAL.replace("mean_tokens = 1800", "mean_tokens = { median = 1800, log_sd = 0.2 }")
     text += "[training]\nmfu_ratio = { median = 0.3 }\n[efficiency]\ncompute_ratio = { median = 0.6, log_sd = 0 }\n"
+    text += "pass_overhead_s = 0.004\n"
     file = read_plan(write(tmp_path, text))
     plan = plan_of(file)
     assert (file.lengths.mean_tokens, plan.lengths_log_sd) == (Guess(1800.0, 0.2), 0.2)
-    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.3, 0.4)
+    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.3, 0.3)
     assert (plan.decode.compute_ratio, plan.decode.compute_log_sd) == (0.6, 0.0)
+    assert plan.decode.overhead_s == LogNormal(0.004, 0.3)
     assert plan.decode.weight_bandwidth_log_sd is None
 
 

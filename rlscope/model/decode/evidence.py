@@ -32,9 +32,8 @@ ROW_LOG_SD: Final = 0.1
 """Log deviation of one measurement of a pass: a few percent on a dedicated GPU, several times that on a shared host."""
 RESIDUAL_LOG_SD: Final = 0.02
 """Log deviation of the mean of a cell from those of its batch size beyond that."""
-_OVERHEAD_RATIO: Final = 0.5
-"""Median overhead of a pass over the scale of its prior."""
 _OVERHEAD_LOG_SD: Final = 1.2
+"""Log deviation of the overhead of a pass over engines of any software."""
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
 """Exponent p over GPUs and CPUs: CPUs and small models mostly add up the costs of a pass (p = 1)."""
 _SHARPNESS_OF_EXPERTS: Final = LogNormal(1.0, 0.2)
@@ -357,8 +356,7 @@ class CurveEvidence:
         if self.form == "expert_hit":
             yield from self._of_experts(hardware)
         if prior is not None:
-            overhead = LogNormal(_OVERHEAD_RATIO * prior.overhead_scale_s, _OVERHEAD_LOG_SD)
-            yield _expect(overhead, overhead_s=1.0)
+            yield _expect(LogNormal(prior.overhead_s.median, _OVERHEAD_LOG_SD), overhead_s=1.0)
         kv = self._kv(typical)
         if kv is not None:
             yield _expect(kv, kv_s_per_token=1.0)

@@ -1,10 +1,11 @@
 """Prior for decode passes and prefill from device and model, before anything is measured.
 
 A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache at
-a share of the bandwidth, and waits for its host. The shares and their spread are those of dense bf16 models of 7 to 32
-billion parameters on one Hopper GPU (`benchmarks/data/decode_latency.csv`); smaller models and older devices reach
-less, which is why a run's own passes soon outweigh them. Not covered: links between GPUs, which widen the prior
-instead; prompts in the prefix cache, which cost nothing; and attention within very long prompts.
+a share of the bandwidth, launches its layers, and adds up the parts of the GPUs that share it. The shares and their
+spread are those of dense bf16 models of 7 to 32 billion parameters on one Hopper GPU
+(`benchmarks/data/decode_latency.csv`); smaller models and older devices reach less, which is why a run's own passes
+soon outweigh them. Launches and links are fitted to published engines (`benchmarks/plan_priors.py`). Not covered:
+engines that span nodes; prompts in the prefix cache, which cost nothing; and attention within very long prompts.
 """
 
 import math
@@ -20,11 +21,25 @@ _FLOP_PER_PARAMETER: Final = 2.0
 _LOG_SD: Final = 0.15
 """Log deviation of each of the three shares, on one GPU."""
 _LOG_SD_MANY_GPUS: Final = 0.25
-"""Log deviation if GPUs share a pass: the time of their links is not modeled."""
+"""Log deviation if GPUs share a pass."""
 _LOG_SD_EXPERTS: Final = 0.35
 """Log deviation for mixtures of experts, whose kernels reach very different shares."""
-_OVERHEAD_SCALE_S: Final = 3e-3
-"""Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
+_LAYER_S: Final = 3.3e-5
+"""Seconds that a layer takes besides reading, computing and attention, on one GPU. This figure and the next three are
+fitted to 245 published latencies of vLLM and SGLang with 1 to 8 GPUs, with the shares above
+(`benchmarks/plan_priors.py`, which also leaves out each model and each device)."""
+_LAYER_S_PER_DOUBLING: Final = 1.4e-5
+"""Increase of the above with each doubling of the GPUs that share the layer."""
+_EXPERT_LAYER_S: Final = 4.4e-5
+"""Additional seconds of a layer with experts: routing, and one small multiplication for each expert."""
+_LINK_BYTES_PER_S: Final = 6.0e10
+"""Rate at which GPUs add up their parts of a layer. It is far below that of the links, as it also holds for everything
+else that grows with requests and is not divided among GPUs."""
+_SUMS_PER_LAYER: Final = 2.0
+"""Sums over all GPUs in a layer: after attention and after the feed-forward part (Shoeybi et al. 2019, section 3)."""
+_ACTIVATION_BYTES: Final = 2.0
+"""Bytes of a value between layers: bf16, also where the weights are smaller."""
+_OVERHEAD_LOG_SD: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,8 @@ SHARPNESS: Final = LogNormal(2.4, 0.5)
 """Exponent p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
 HIT_RATE: Final = LogNormal(0.06, 1.0)
 """Hit rate: one expert of sixteen per token."""
+_USUAL_OVERHEAD: Final = LogNormal(1.5e-3, 1.2)
+"""Overhead of a pass if the number of layers is unknown; measured engines have 0.1 to 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +105,8 @@ class HardwarePrior:
     per_request_s: LogNormal
     kv_s_per_token: LogNormal | None
     """None if the shape of the KV cache is unknown."""
-    overhead_scale_s: float
+    overhead_s: LogNormal
+    """Seconds of launching the layers of a pass."""
     least_pass_s: float | None
     """Minimum seconds of any pass."""
     experts: ExpertPrior | None
@@ -102,10 +120,10 @@ def hardware_prior(
 ) -> HardwarePrior | None:
     """Expectations for an engine of `gpus` GPUs; None if device, parameters, their bytes or experts are unknown.
 
-    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8); KV: bytes per
-    token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual shares; weights
-    of one byte are assumed to be multiplied at twice the rate. For a mixture of experts, the parts that every pass
-    reads and the experts follow from total and active parameters and the share k/E of experts per token.
+    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8), and the links;
+    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual
+    shares; weights of one byte are assumed to be multiplied at twice the rate. For a mixture of experts, the parts that
+    every pass reads and the experts follow from total and active parameters and the share k/E of experts per token.
     """
     per_token = shape.parameters_per_token
     if device is None or per_token is None or shape.parameters is None or shape.bytes_per_weight is None or gpus < 1:
@@ -120,12 +138,34 @@ def hardware_prior(
     spread = spread if experts is None else _LOG_SD_EXPERTS
     return HardwarePrior(
         flat_s=LogNormal((shape.parameters - (routed or 0)) / streams_per_s, spread),
-        per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s, spread),
+        per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s + _links_s(shape, gpus), spread),
         kv_s_per_token=_kv_prior(shape, device, gpus, shares),
-        overhead_scale_s=_OVERHEAD_SCALE_S,
+        overhead_s=_overhead(shape, gpus),
         least_pass_s=least_pass_s(shape, device, gpus),
         experts=experts,
     )
+
+
+def _overhead(shape: ModelShape, gpus: int) -> LogNormal:
+    """Seconds of the layers of a pass: l (a + d log2 g), and l e more with experts. Own form, see `_LAYER_S`."""
+    if shape.layers is None:
+        return _USUAL_OVERHEAD
+    layer_s = _LAYER_S + _LAYER_S_PER_DOUBLING * math.log2(gpus) + _EXPERT_LAYER_S * shape.has_experts
+    return LogNormal(shape.layers * layer_s, _OVERHEAD_LOG_SD)
+
+
+def _links_s(shape: ModelShape, gpus: int) -> float:
+    """Seconds that one more request keeps the links busy in a pass: 2 sums of h values a layer; 0 if unknown.
+
+    A ring moves 2 (g - 1) / g of what it sums (Patarasuk and Yuan 2009). The width h follows from N = 12 l h^2
+    parameters per token (Kaplan et al. 2020), within 10% of the decoders in `benchmarks/plan_priors.py`.
+    """
+    layers, parameters = shape.layers, shape.parameters_per_token
+    if layers is None or parameters is None:
+        return 0.0
+    width = math.sqrt(parameters / (12 * layers))
+    ring_bytes = 2 * (gpus - 1) / gpus * width * _ACTIVATION_BYTES
+    return layers * _SUMS_PER_LAYER * ring_bytes / _LINK_BYTES_PER_S
 
 
 def _kv_prior(shape: ModelShape, device: Device, gpus: int, shares: Shares) -> LogNormal | None:

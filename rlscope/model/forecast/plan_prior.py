@@ -74,8 +74,8 @@ class DecodeGuess:
     compute_log_sd: float | None
     kv_bandwidth_ratio: float
     kv_bandwidth_log_sd: float | None
-    overhead_scale_s: float | None
-    """Scale of the half-normal prior for the time between passes; None: the usual scale."""
+    overhead_s: LogNormal | None
+    """Seconds of launching the layers of a pass; None: the usual time for the model and the size of the engine."""
     sharpness: LogNormal
     """Exponent p of the p-norm; not used for mixtures of experts."""
     prefill_ratio: LogNormal
@@ -109,6 +109,8 @@ class UpdateGuess:
 
     seconds: LogNormal | None
     """None: no time."""
+    is_stated: bool
+    """Whether the plan states the time, or a bandwidth."""
     pauses_engines: bool
     blocks_trainer: bool
     kv_kept: bool
@@ -197,7 +199,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
         "weight_bandwidth": prior.flat_s.log_sd,
         "compute": prior.per_request_s.log_sd,
         "kv_bandwidth": 0.0 if kv is None else kv.log_sd,
-        "pass_overhead": prior.overhead_scale_s,
+        "pass_overhead": prior.overhead_s.log_sd if prior.overhead_s.median else 0.0,
         "curve_shape": plan.decode.sharpness.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
         "prefill": plan.decode.prefill_ratio.log_sd,
         "training_rate": rate.log_sd,
@@ -238,7 +240,7 @@ def engine_prior(plan: PlanInputs) -> HardwarePrior:
         flat_s=_respread(prior.flat_s, decode.weight_bandwidth_log_sd),
         per_request_s=_respread(prior.per_request_s, decode.compute_log_sd),
         kv_s_per_token=prior.kv_s_per_token and _respread(prior.kv_s_per_token, decode.kv_bandwidth_log_sd),
-        overhead_scale_s=prior.overhead_scale_s if decode.overhead_scale_s is None else decode.overhead_scale_s,
+        overhead_s=prior.overhead_s if decode.overhead_s is None else decode.overhead_s,
         experts=experts and replace(experts, experts_s=_respread(experts.experts_s, decode.weight_bandwidth_log_sd)),
     )
 
@@ -260,7 +262,7 @@ def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> De
     kv = prior.kv_s_per_token
     decode = plan.decode
     kv_s = 0.0 if kv is None else _reached(kv, deviations.get("kv_bandwidth", 0.0), decode.kv_bandwidth_ratio)
-    overhead_s = _half_normal(prior.overhead_scale_s, deviations.get("pass_overhead", 0.0))
+    overhead_s = _at(prior.overhead_s, deviations.get("pass_overhead", 0.0))
     flat_s = _reached(prior.flat_s, bandwidth, decode.weight_bandwidth_ratio)
     per_request_s = _reached(prior.per_request_s, compute, decode.compute_ratio)
     if (experts := prior.experts) is None:
@@ -328,10 +330,6 @@ def _at(guess: LogNormal, deviation: float) -> float:
 def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float:
     """Seconds at a share of a peak, given the median share: no draw is faster than the peak itself."""
     return max(_at(seconds, deviation), seconds.median * median_ratio)
-
-
-def _half_normal(scale: float, deviation: float) -> float:
-    return float(scale * ndtri((1.0 + ndtr(deviation)) / 2.0))
 
 
 def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) -> CurveFit:

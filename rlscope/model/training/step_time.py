@@ -10,12 +10,14 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.arrays import Reals
+from rlscope.model.decode.prior import LogNormal
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Trainer, WeightUpdateCost, Workload
 
-LIKELY_MFU_RATIO: Final = 0.25
-LIKELY_MFU_SD: Final = 0.1
-"""Trainers of RL runs use 10 to 35% of the peak: prime-rl reports 14% at 16k tokens and 35% at 65k, 4B on H100."""
+LIKELY_MFU: Final = LogNormal(0.35, 0.3)
+"""Share of the peak that trainers reach. Published pre-training of dense models in bf16 reaches 0.25 to 0.41
+(`benchmarks/plan_priors.py`). Trainers of RL reach about as much where sequences are packed (at least 0.27 to 0.44 in
+asynchronous runs of NeMo RL), and less where they are not (0.14 at 16k tokens, prime-rl, 4B on H100)."""
 _ROUTING_S: Final = 1.8e-6
 _ROUTING_BYTES_PER_S: Final = 92e9
 """Bandwidth w in `expert_routing_s_per_token`, fitted to four models of 30 to 671 billion parameters on nodes of eight
@@ -128,7 +130,7 @@ def expert_routing_s_per_token(layers: int, experts_per_token: int, hidden_size:
 
 
 def prior_tokens_per_gpu_s(
-    model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float, mfu_ratio: float = LIKELY_MFU_RATIO
+    model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float, mfu_ratio: float = LIKELY_MFU.median
 ) -> float:
     """Tokens per second and GPU at a share of the peak of one GPU: assumed, not measured."""
     return mfu_ratio * peak_flops_per_s / training_flops_per_token(model, sequence_tokens)

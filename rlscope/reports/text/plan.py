@@ -8,7 +8,7 @@ from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast
 from rlscope.model.forecast.plan import PlanResult, UnknownCost, coarse_granularity, hours_of
-from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
+from rlscope.model.forecast.plan_prior import PlanInputs, Unknown, engine_prior
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
@@ -30,12 +30,12 @@ _NODE_GPUS: Final = 8
 def assumption_lines(planned: PlanResult) -> list[str]:
     """Device, model, lengths, decoding, training and weight updates, as the plan gives them."""
     plan = planned.plan
-    lines = [_device(plan), _model(planned), _lengths(plan), _decoding(plan), _training(planned), _updates(planned)]
-    lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
+    lines = [_device(plan), _model(planned), _lengths(plan), _decoding(planned), _training(planned), _updates(planned)]
+    lines.append("Engines are equally fast, and response lengths do not change.")
     if plan.granularity.gpus_per_engine > _NODE_GPUS:
         lines.append(
             f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, and latency between nodes is not counted: "
-            "steps of published runs with such engines took 2 to 9 times as long as planned."
+            "steps of published runs with such engines took 1.2 to 2.2 times as long as planned."
         )
     return lines
 
@@ -86,12 +86,12 @@ def _lengths(plan: PlanInputs) -> str:
     return f"Responses: mean {fmt.tokens(law.mean_tokens)}{capped}; lengths {law_from}. Prompts: {prompts}."
 
 
-def _decoding(plan: PlanInputs) -> str:
-    decode = plan.decode
+def _decoding(planned: PlanResult) -> str:
+    decode, launches = planned.plan.decode, engine_prior(planned.plan).overhead_s
     return (
         f"Decode passes reach {fmt.percent(decode.weight_bandwidth_ratio)} of memory bandwidth on weights, "
         f"{fmt.percent(decode.kv_bandwidth_ratio)} on the KV cache, and {fmt.percent(decode.compute_ratio)} of peak "
-        "compute."
+        f"compute. Launching the layers of a pass takes {fmt.duration(launches.median)}."
     )
 
 
@@ -120,7 +120,10 @@ def _updates(planned: PlanResult) -> str:
         if held_s > 0.0
     ]
     paused = f"pauses {' and '.join(stopped)}" if stopped else "pauses nothing"
-    return f"A weight update takes {fmt.duration(seconds)} and {paused}."
+    assumed = (
+        "" if planned.plan.update.is_stated else ", as is usual for weights of this size (a seventh to 7 times that)"
+    )
+    return f"A weight update takes {fmt.duration(seconds)}{assumed}, and {paused}."
 
 
 _NEGLIGIBLE_RATIO: Final = 0.005

@@ -1,5 +1,7 @@
 """Residuals of a decode curve, and the passes over prompts that it is compared with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,11 +47,15 @@ def test_the_ratio_to_decoding_drifts_from_the_median_batch_to_either_side() -> 
     assert found.log_sd**2 == pytest.approx(2 * np.array([2 * drift + own, drift + own, drift + own]))
 
 
-DENSE = HardwarePrior(LogNormal(5e-3, 0.3), LogNormal(1e-5, 0.2), LogNormal(1e-8, 0.1), 2e-3, None, None)
-EXPERTS = HardwarePrior(
-    *(LogNormal(5e-3, 0.3), LogNormal(1e-5, 0.2), LogNormal(1e-8, 0.1), 2e-3, None),
-    ExpertPrior(LogNormal(1e-2, 0.4), LogNormal(0.06, 0.5)),
+DENSE = HardwarePrior(
+    flat_s=LogNormal(5e-3, 0.3),
+    per_request_s=LogNormal(1e-5, 0.2),
+    kv_s_per_token=LogNormal(1e-8, 0.1),
+    overhead_s=LogNormal(1e-3, 0.3),
+    least_pass_s=None,
+    experts=None,
 )
+EXPERTS = replace(DENSE, experts=ExpertPrior(LogNormal(1e-2, 0.4), LogNormal(0.06, 0.5)))
 PASSES = DecodePoints.of([4.0, 16.0, 17.0, 64.0], [1e-2, 1.1e-2, 1.2e-2, 2e-2], rows=50, kv_tokens=[1e3, 4e3, 4e3, 1e4])
 PROMPTS = PromptPasses(*(np.array(each) for each in ([64.0, 512.0], [2e-2, 8e-2], [0.0, 1e4], [0.1, 0.2])))
 

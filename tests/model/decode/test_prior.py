@@ -1,8 +1,9 @@
 import math
+from dataclasses import replace
 
 import pytest
 
-from rlscope.model.decode.prior import hardware_prior
+from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape, find_device
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
@@ -19,6 +20,37 @@ def test_a_dense_model_streams_computes_and_reads_its_cache_at_shares_of_the_pea
     assert prior.per_request_s.median == pytest.approx(2 * 8_030_261_248 / (989e12 * 0.8))
     assert prior.kv_s_per_token.median == pytest.approx(131_072 / (3.35e12 * 0.85))
     assert prior.experts is None
+
+
+def known_prior(shape: ModelShape, gpus: int) -> HardwarePrior:
+    prior = hardware_prior(shape, H100, gpus)
+    assert prior is not None
+    return prior
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpus", "expected"),
+    [
+        (LLAMA_8B, 1, (32 * 33e-6, 0.3)),
+        (LLAMA_8B, 2, (32 * 47e-6, 0.3)),
+        (LLAMA_8B, 8, (32 * 75e-6, 0.3)),
+        (replace(EXPERTS, layers=48), 1, (48 * 77e-6, 0.3)),
+        # The number of layers is unknown.
+        (EXPERTS, 1, (1.5e-3, 1.2)),
+    ],
+)
+def test_a_layer_takes_its_launch_and_more_on_more_gpus_and_with_experts(
+    shape: ModelShape, gpus: int, expected: tuple[float, float]
+) -> None:
+    overhead_s = known_prior(shape, gpus).overhead_s
+    assert (overhead_s.median, overhead_s.log_sd) == pytest.approx(expected)
+
+
+def test_a_request_keeps_the_links_of_a_shared_engine_busy() -> None:
+    alone_s, shared_s = (known_prior(LLAMA_8B, gpus).per_request_s.median for gpus in (1, 4))
+    # Two sums a layer; a ring of four GPUs moves 2 * 3/4 of each; the width is the root of N / 12 l; two bytes.
+    width = math.sqrt(8_030_261_248 / (12 * 32))
+    assert shared_s - alone_s / 4 == pytest.approx(32 * 2 * 1.5 * width * 2 / 60e9)
 
 
 def test_gpus_that_share_a_pass_divide_it_and_are_known_less_well() -> None:

@@ -69,6 +69,8 @@ kv_bandwidth_ratio = {{ median = 0.9, log_sd = 0 }}
 prefill_ratio = {{ median = 1, log_sd = 0 }}
 sharpness = {{ median = 2, log_sd = 0 }}
 pass_overhead_s = 0
+[weights]
+weight_update_s = 0
 """
 
 
@@ -156,11 +158,11 @@ def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: 
     # Choosing is free of regret where the unknown moves no layout past another.
     assert regrets[-1] == 0.0 < regrets[0] < 0.5
     assert regrets == sorted(regrets, reverse=True)
-    named = [each.unknown for each in small.unknown_costs]
-    assert named[0] == "training_rate"
-    assert {"weight_update", "lengths"} & set(named) == set()
-    trained = small.unknown_costs[0].rate_ratio
-    assert trained.low < -0.2 and trained.high >= 0.0
+    effects = {each.unknown: each.rate_ratio for each in small.unknown_costs}
+    # The plan is sure of its weight updates and lengths.
+    assert {"weight_update", "lengths"} & set(effects) == set()
+    assert next(iter(effects)) == "training_rate"
+    assert effects["training_rate"].low < -0.2 and effects["training_rate"].high >= 0.0
 
 
 def test_the_same_plan_draws_the_same_systems(small: PlanResult) -> None:
@@ -307,11 +309,11 @@ def test_the_exponent_of_training_stays_inside_what_can_be(small: PlanResult) ->
 def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> None:
     stated = replace(small.plan, training=replace(small.plan.training, tokens_per_gpu_s=LogNormal(1234.0, 0.1)))
     assert planned_system(stated, {}).trainer.tokens_per_gpu_s == 1234.0
-    # 0.25 of 989 TFLOP/s over 3 (2 N + 2 l d s) operations, s = prompt + E[L^2] / E[L].
+    # 0.35 of 989 TFLOP/s over 3 (2 N + 2 l d s) operations, s = prompt + E[L^2] / E[L].
     lengths = small.plan.workload.lengths
     tokens = 100 + lengths.second_moment / lengths.mean_tokens
     flop = 3 * (2 * 8_190_735_360 + 2 * 36 * 4096 * tokens)
-    assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.25 * 989e12 / flop)
+    assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.35 * 989e12 / flop)
 
 
 def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: PlanResult) -> None:

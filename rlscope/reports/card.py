@@ -133,9 +133,9 @@ def _figures(analysis: AnalysisResult, brief: Brief) -> list[Fact]:
     # A log with the token count of a step does not tell how many of them were trained on.
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
-    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
-    sides.append((run.auxiliary_gpus, "auxiliary"))
-    layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
+    uses = [(run.trainer_gpus, "training"), (run.sampler_gpus, "sampling"), (run.colocated_gpus, "both")]
+    uses.append((run.auxiliary_gpus, "auxiliary models"))
+    layout = ", ".join(f"{fmt.count(gpus)} for {use}" for gpus, use in uses if gpus)
     return [
         brief.achieved,
         _staleness_fact(analysis),
@@ -149,6 +149,8 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     """Return the measured staleness, else the one that the framework of an imported run reports."""
     tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
     cap_words = "no cap" if cap is None else f"cap {cap}"
+    if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
+        cap_words += " when a batch is fetched, ahead of its step"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}"
         return Fact("Token staleness, whole run", f"{fmt.significant(tokens.mean)} mean", spread)
@@ -168,7 +170,7 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
     cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
     if price:
         cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
-    return [Fact("Trained per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
+    return [Fact("Throughput per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
 
 
 def ledger_blocks(analysis: AnalysisResult) -> list[Block]:

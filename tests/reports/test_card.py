@@ -52,8 +52,8 @@ def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts()
     known = empty_analysis()
     unstated = replace(known, data_quality=replace(known.data_quality, completeness=NOT_KNOWN))
     complete, unknown = words(card(known)), words(card(unstated))
-    assert "No recorded data is missing" in complete and "The data has gaps" not in complete
-    assert "No recorded data is missing" not in unknown and "Files may still be missing" in unknown
+    assert "The recording is complete" in complete and "The data has gaps" not in complete
+    assert "The recording is complete" not in unknown and "Files may still be missing" in unknown
 
 
 def test_control_characters_of_a_run_do_not_reach_the_terminal():

@@ -435,7 +435,8 @@ class ActionRow(NamedTuple):
     """An action as a row of a table."""
 
     what: str
-    """With the name of its setting if it is known."""
+    setting: str
+    """Name of the setting in the run's framework; empty if unknown."""
     gain: str
     """With its 90% interval, and the grade of the forecast of a layout."""
     staleness: str
@@ -451,10 +452,11 @@ class ActionRow(NamedTuple):
 
 COLUMNS: Final = ActionRow(
     "what",
+    "setting",
     "predicted gain",
     "staleness p95",
     "tokens dropped",
-    "longest tenth trained",
+    "longest 10% trained",
     "cost",
     "predicted tokens/s",
 )
@@ -496,7 +498,8 @@ def below_table(ranked: Sequence[Action]) -> str:
 def action_row(action: Action, analysis: AnalysisResult, current: Current) -> ActionRow:
     """Return the row of an action."""
     return ActionRow(
-        what=_what_cell(action, setting_of(action, analysis.run)),
+        what=_what_cell(action),
+        setting=setting_of(action, analysis.run) or "",
         gain="; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         staleness=_staleness_cell(action, current),
         dropped=dropped_words(action.price, action.price_before),
@@ -512,11 +515,11 @@ def _evidence(action: Action) -> str:
     return EVIDENCE[action.grade] if action.grade is not None and changes_batch else ""
 
 
-def _what_cell(action: Action, setting: str | None) -> str:
-    """Return the action; its price has columns of its own."""
+def _what_cell(action: Action) -> str:
+    """Return the action; its setting and its price have columns of their own."""
     tried = f" (try it for {fmt.count(STEPS_TO_PREDICT)} steps first)" if action.kind == "probe" else ""
     spared = _spared_words(action) if action.kind == "cheaper" else ""
-    return f"{imperative(action)}{spared}{tried}{f' ({setting})' if setting else ''}"
+    return f"{imperative(action)}{spared}{tried}"
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:

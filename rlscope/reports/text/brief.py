@@ -25,9 +25,7 @@ from rlscope.reports.text.states import order_of, role_order, state_label, state
 from rlscope.trace.imported import Imported
 
 CAUSES_SHOWN: Final = 3
-NO_GAPS: Final = (
-    "No recorded data is missing: every row that the workers counted was read, and every worker recorded its end."
-)
+NO_GAPS: Final = "The recording is complete: every row was read, and every worker recorded its end."
 NOT_KNOWN: Final = (
     "Every file was read and every worker recorded its end. Files may still be missing: the run does not state how "
     "many rows its workers wrote."

@@ -152,7 +152,7 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     if not parts:
         # Idle time that the sides share as waits for each other is no part of this loss.
         if beside == "lockstep":
-            return f"samplers waited for {gpu_time} longer than trainers ({share})"
+            return f"samplers waited another {gpu_time} while trainers worked ({share})"
         return f"samplers were idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"

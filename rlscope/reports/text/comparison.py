@@ -163,11 +163,11 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
 
 def _about(run: ComparedRun) -> str:
     facts = run.facts
-    sides = ((facts.trainer_gpus, "train"), (facts.sampler_gpus, "sample"), (facts.colocated_gpus, "colocated"))
+    uses = ((facts.trainer_gpus, "training"), (facts.sampler_gpus, "sampling"), (facts.colocated_gpus, "both"))
     gpus = fmt.counted(facts.policy_gpus, "GPU", "GPUs")
     parts = [
         start_words(facts.started_ns, run.imported),
-        f"{gpus}: {', '.join(f'{count} {does}' for count, does in sides if count)}",
+        f"{gpus}: {', '.join(f'{count} for {use}' for count, use in uses if count)}",
     ]
     if run.max_running is not None:
         parts.append(f"up to {fmt.count(run.max_running)} requests per engine")

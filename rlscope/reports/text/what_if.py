@@ -153,7 +153,7 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
         "mean staleness": fmt.versions(ages.token_mean if ages else None),
         "max sample staleness": fmt.versions(ages.sample_max if ages else None),
         "dropped tokens": share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
-        "longest tenth, trained": (
+        "longest 10%, trained": (
             share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA
         ),
         "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
@@ -191,7 +191,7 @@ def _points(now: float | None, asked: float | None) -> str:
     return "" if now is None or asked is None or now == asked else fmt.signed_points(asked - now)
 
 
-_DROPS: Final = frozenset({"dropped tokens", "longest tenth, trained"})
+_DROPS: Final = frozenset({"dropped tokens", "longest 10%, trained"})
 """Rows left out if neither run drops anything."""
 
 

@@ -387,9 +387,9 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, Current(aged(2)))
     gain = "+20% (+10% to +30%); decoding speed measured at this batch size"
-    assert row[1:6] == (gain, "2 → 3 versions", "", "", "a restart")
+    assert row[2:7] == (gain, "2 → 3 versions", "", "", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, Current(aged(2)))
-    assert fixed[1:6] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "engineering work")
+    assert fixed[2:7] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, Current(aged(2)))
     assert removed.gain == "best case +20% (+10% to +30%), if weight updates took no time"
     assert actions.action_row(action(), analysis, Current(aged(3))).staleness == "stays at 3 versions"

@@ -98,6 +98,13 @@ def recognise(path: Path, framework: str | None = None, own: Framework | None = 
     source = _open(run_folder(path), own)
     if source.path.is_dir() and framework is None:
         _refuse_runs(source.path)
+    if _is_summary(source):
+        raise ImportFileError.of(
+            source.path,
+            found="the summary of a W&B run, which holds the last value of each metric",
+            expected="the history of the run",
+            next_step="Pass the run's .wandb file, or write `run.scan_history()` to a file of JSON lines.",
+        )
     found = _candidates(source, framework)
     if not found and source.path.is_dir():
         return _in_folder(path, framework, own)
@@ -131,6 +138,13 @@ def _refuse_runs(folder: Path) -> None:
     if runs:
         found = f"{counted(len(runs), 'recorded run', 'recorded runs')} below it"
         raise _several(folder, found, runs, "Pass one of them, or a log; `rlscope list` shows all runs.")
+
+
+def _is_summary(source: ImportSource) -> bool:
+    """Whether a file is one JSON object with the keys that W&B adds to a run's last values."""
+    head = source.head.strip()
+    is_one = source.path.suffix == ".json" and head.startswith(b"{") and b"\n{" not in head
+    return is_one and any(key in head for key in (b'"_wandb"', b'"_runtime"')) and b'"log_history"' not in head
 
 
 def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:

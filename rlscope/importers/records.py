@@ -8,14 +8,13 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import tallied_lines
 from rlscope.importers.quantities import epoch_ns, number, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
@@ -172,18 +171,7 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
         if row is None:
             tally.bad_lines += 1
             continue
-        yield MetricRow(_instant(timestamp), step if isinstance(step, int) else row.step, row.values)
-
-
-def _instant(stamp: object) -> int | None:
-    """Parse a time of a database: seconds since the epoch, or ISO 8601 text, which is UTC if it names no zone."""
-    if isinstance(stamp, int | float):
-        return epoch_ns(stamp)
-    try:
-        moment = datetime.fromisoformat(str(stamp))
-    except ValueError:
-        return None
-    return epoch_ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+        yield MetricRow(instant_ns(timestamp), step if isinstance(step, int) else row.step, row.values)
 
 
 def _is_sqlite(source: ImportSource) -> bool:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -18,6 +19,8 @@ from rlscope.trace.imported import SourceFile
 _DEEPEST: Final = 4
 _STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step")
 _TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time")
+_INSTANT: Final = "recorded_at"
+"""The time of a row as an ISO 8601 text, which is UTC if it names no zone."""
 _NESTED: Final = ("data", "metrics")
 """Keys under which some writers put the metrics, beside the step."""
 
@@ -87,7 +90,18 @@ def row_of(document: Mapping[str, Any]) -> MetricRow | None:
     stamp = next((flat[name] for name in _TIME_NAMES if name in flat), None)
     if flat.keys() <= {*_STEP_NAMES, *_TIME_NAMES}:
         return None
-    return MetricRow(epoch_ns(stamp), step, flat)
+    return MetricRow(epoch_ns(stamp) if stamp is not None else instant_ns(document.get(_INSTANT)), step, flat)
+
+
+def instant_ns(stamp: object) -> int | None:
+    """Parse a time: seconds since the epoch, or ISO 8601 text, which is UTC if it names no zone; None if it is none."""
+    if isinstance(stamp, int | float):
+        return epoch_ns(stamp)
+    try:
+        moment = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return epoch_ns((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
 def _flatten(value: Mapping[str, Any], prefix: str, into: dict[str, float], depth: int) -> None:

@@ -237,7 +237,8 @@ def _collect(
             for steps in by_worker.values():
                 if number in steps:
                     steps[number].values.update(kept)
-            ahead = number, {**(ahead[1] if ahead[0] == number else {}), **kept}
+            if kept:
+                ahead = number, {**(ahead[1] if ahead[0] == number else {}), **kept}
         else:
             # Some frameworks write other metrics of a step before its times.
             kept = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
@@ -348,15 +349,16 @@ def read_steps(source: ImportSource, framework: Framework, target: ImportTarget,
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
     config = {**tally.overrides, **tally.config}
-    unsettled = release.placement.unsettled_metrics
-    is_separate = runs_separately(release.placement, met, config)
-    is_known = bool(tally.config) or any(name in config for name in release.placement.stated_by)
+    placement, unsettled = release.placement, release.placement.unsettled_metrics
+    is_separate = runs_separately(placement, met, config)
+    is_colocated = _is_shown(placement.colocated_metrics, {}, met, config)
+    is_known = is_colocated or bool(tally.config) or any(name in config for name in placement.stated_by)
     is_stated = is_separate or is_known or not unsettled
     is_doubtful = not is_stated and _is_shown(unsettled, {}, met, config)
     return StepLog(
         release,
         era_of(release.eras, met),
-        is_separate or (is_doubtful and _trains_behind(release.placement, processes)),
+        is_separate or (is_doubtful and _trains_behind(placement, processes)),
         is_stated,
         is_doubtful,
         processes,

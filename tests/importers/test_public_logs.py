@@ -560,29 +560,16 @@ def test_torchforge_s_metrics_are_read_behind_a_collector_s_time(tmp_path: Path,
 @pytest.mark.parametrize(
     ("name", "line", "seen"),
     [
-        # UniRL since its pull requests 37 and 201 (2026-06, 2026-07).
+        # oat's learner, as sail-sg/oat names its times (2026).
         (
             "a.jsonl",
-            '{"_step": 1, "reward/mean": 0.5, "perf/step_time_s": 90.0, "perf/generate_time_s": 40.0}',
-            "3 metrics of no framework that rlscope knows: perf/generate_time_s, perf/step_time_s, reward/mean",
+            '{"_step": 1, "misc/elapse": 900.0, "train/learn_batch_time": 30.0, "actor/generate_time": 40.0}',
+            "3 metrics of no framework that rlscope knows: actor/generate_time, train/learn_batch_time, misc/elapse",
         ),
-        # The pipeline of OpenPipe/ART (2026-07).
-        (
-            "history.jsonl",
-            '{"step": 1, "data/cum": 4, "throughput/step_trainer_idle_s": 60.0, "time/step_trainer_s": 30.0}',
-            "3 metrics of no framework that rlscope knows: throughput/step_trainer_idle_s, time/step_trainer_s, data",
-        ),
-        # Trinity-RFT's trainer, as readers of its log quote it (2026).
         (
             "a.log",
-            "(Trainer pid=8) monitor.py:177] Step 1: {'time/read_experience': 20.0, 'time/train_step': 30.0}",
-            "a log of no framework that rlscope knows, with the durations time/read_experience, time/train_step;",
-        ),
-        # InternLM/xtuner's trainer prints such a list after each step (2026-06).
-        (
-            "a.log",
-            " - produce_batch            : 80.00s\n - training                 : 30.00s",
-            "a log of no framework that rlscope knows, with the durations produce_batch, training;",
+            "(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0",
+            "a log of no framework that rlscope knows, with the durations generate_time, learn_batch_time;",
         ),
     ],
 )
@@ -671,3 +658,195 @@ def test_a_history_saved_as_a_json_list_is_read_up_to_where_it_is_cut(
     text = json.dumps([{"_step": step, "_timestamp": 1.76e9 + 20 * step, **times} for step in (1, 2, 3)], indent=indent)
     imported(tmp_path, text[: len(text) - cut], "history.json")
     assert spent_s(tmp_path / "run") == {"trainer generate": 12.0 * steps, "trainer train": 8.0 * steps}
+
+
+XTUNER_SHARED = """{lead}Train step {step}/20
+Train step {step} finished and timing listed:
+ - produce_batch            : 80.00s
+ - onload                   : 3.00s
+ - prepare_data             : 1.00s
+ - training                 : 30.00s
+ - save_ckpt                : 2.00s
+ - suspend_train_nccl       : 0.50s
+ - sync_weight              : 6.00s
+{evaluation} - step                     : {total:.2f}s
+Train step {step} data statistics:
+- rewards/mean             : 0.2500
+- response_len/mean        : 512.0000
+
+Train step {step} throughput statistics:
+- effective_tgs            : 1024.0000
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "(RLColocateTrainer pid=7) ", "2026-08-21T10:11:12.123456789Z stdout F "])
+def test_xtuner_s_list_of_a_step_s_times_is_read(tmp_path: Path, prefix: str) -> None:
+    """`rl_trainer.py` of InternLM/xtuner at 52996934 (2026-08-21). 80 + 3 + 1 + 30 + 2 + 6 = 122, and 1 s is not timed.
+
+    What suspends NCCL lies inside the weight update.
+    """
+    lead, evaluation = "[XTuner][2026-08-21 10:11:12][INFO] ", " - evaluation               : 40.00s\n"
+    text = XTUNER_SHARED.format(lead=lead, step=1, evaluation="", total=123)
+    text += XTUNER_SHARED.format(lead=lead, step=2, evaluation=evaluation, total=163)
+    read = imported(tmp_path, "".join(f"{prefix}{line}\n" for line in text.splitlines()))
+    assert (read.framework, read.refusal) == ("xtuner", None)
+    assert asked(tmp_path / "run", "SELECT role FROM workers") == [("colocated",)]
+    assert spent_s(tmp_path / "run") == {
+        "trainer generate": 160.0,
+        "trainer weight_update": 6.0,
+        "trainer other": 2.0,
+        "trainer train": 60.0,
+        "trainer checkpoint": 4.0,
+        "trainer apply": 12.0,
+        "trainer eval": 40.0,
+    }
+    assert length_s(tmp_path / "run") == 123.0 + 163.0
+    assert asked(tmp_path / "run", "SELECT step, reward_mean FROM train_steps ORDER BY 1") == [(1, 0.25), (2, 0.25)]
+
+
+XTUNER_SEPARATE = {"get_batch": 50.0, "prepare_data": 1.0, "training": 30.0, "pause_produce": 4.0, "sync_weight": 6.0}
+
+
+def test_xtuner_s_trainer_with_gpus_of_its_own_waits_for_its_batch(tmp_path: Path) -> None:
+    """Its list on the console, and the same numbers in `tracker.jsonl`: 50 + 1 + 30 + 4 + 6 = 91 s."""
+    listed, rows = "", ""
+    for step in (1, 2):
+        times = {**XTUNER_SEPARATE, "step": 91.0}
+        listed += f"Train step {step} finished and timing listed:\n"
+        listed += "".join(f" - {name:<25}: {each:.2f}s\n" for name, each in times.items())
+        rows += json.dumps({"step": step, **{f"time/{name}": each for name, each in times.items()}}) + "\n"
+    for folder, text, name in (("listed", listed, "a.log"), ("rows", rows, "tracker.jsonl")):
+        (tmp_path / folder).mkdir()
+        assert imported(tmp_path / folder, text, name).framework == "xtuner"
+        assert spent_s(tmp_path / folder / "run") == {
+            "trainer samples": 100.0,
+            "sampler generate": 100.0,
+            "trainer other": 2.0,
+            "trainer train": 60.0,
+            "trainer barrier": 8.0,
+            "trainer publish": 12.0,
+            "sampler apply": 12.0,
+        }
+        assert length_s(tmp_path / folder / "run") == 182.0
+
+
+@pytest.mark.parametrize(
+    ("wait", "train", "rest", "left_s"),
+    [
+        # The distributed queue of August 2026: 20 + 70 + 4 of 95 s.
+        ("time/step_collect_batch_s", "time/step_backend_train_s", {"time/step_post_train_backpressure_s": 4.0}, 1.0),
+        ("time/step_trainer_idle_s", "time/step_backend_train_s", {}, 5.0),
+        # Releases before June 2026.
+        ("throughput/step_trainer_idle_s", "time/step_trainer_s", {}, 5.0),
+    ],
+)
+def test_art_s_pipeline_waits_for_a_batch_and_trains_on_it(
+    tmp_path: Path, wait: str, train: str, rest: dict[str, float], left_s: float
+) -> None:
+    """`history.jsonl` of OpenPipe/ART's `PipelineTrainer` (2026): times of three steps, written every 95 s."""
+    text = ""
+    for step, at in enumerate(("10:11:35", "10:13:10", "10:14:45"), 1):
+        times = {"time/step_wall_s": 95.0, "time/cum/wall_s": 95.0 * step, wait: 20.0, train: 70.0, **rest}
+        recorded = {"recorded_at": f"2026-08-21T{at}.000000", "training_step": step}
+        text += json.dumps({"step": step, "train/reward": 0.25, "loss/train": -0.5, **times, **recorded}) + "\n"
+        text += json.dumps({"step": step, "val/reward": 0.5, "time/step_eval_s": 30.0, "training_step": step}) + "\n"
+    read = imported(tmp_path, text, "history.jsonl")
+    assert (read.framework, read.refusal) == ("art", None)
+    other = {"trainer other": 12.0} if rest else {}
+    assert spent_s(tmp_path / "run") == other | {
+        "trainer samples": 60.0,
+        "sampler generate": 60.0,
+        "trainer train": 210.0,
+    }
+    assert length_s(tmp_path / "run") == pytest.approx(3 * (20.0 + 70.0 + sum(rest.values()) + left_s))
+    assert asked(tmp_path / "run", "SELECT DISTINCT reward_mean, loss FROM train_steps") == [(0.25, -0.5)]
+    (started,) = asked(tmp_path / "run", "SELECT started_ns / 1e9 FROM workers WHERE worker_id = 'trainer'")[0]
+    assert started == 1_787_307_095.0 - 95.0, "2026-08-21T10:11:35 in UTC, less the step"
+
+
+def test_trinity_rft_s_trainer_is_read_apart_from_its_explorer(tmp_path: Path) -> None:
+    """Trinity-RFT's `monitor.py` (2026): both print the steps that they count. verl's times lie inside `train_step`.
+
+    The second step also updates the explorer and saves: 20 + 30, and 20 + 30 + 5 + 8.
+    """
+    inner = "'timing_s/ref': 6.0, 'timing_s/adv': 0.5, 'timing_s/update_actor': 23.0, 'timing_s/step': 29.75"
+    shared = "'time/read_experience': 20.0, 'sample/model_version/mean': np.float64(1.0), 'actor/final_loss': 0.125, "
+    after = "'time/sync_weight': 5.0, 'time/save_checkpoint': 8.0"
+    steps = (f"Step 1: {{{shared}{inner}, 'time/train_step': 30.0}}",
+             f"Step 2: {{{shared}{inner}, 'time/train_step': 30.0, {after}}}",
+             "Step 2: {'rollout/model_version': 1, 'time/wait_explore_step': 44.0, 'time/eval': 99.0}")  # fmt: skip
+    text = "".join(f"(Trainer pid=8) INFO 08-21 10:11:12 [monitor.py:177] {each}\n" for each in steps)
+    read = imported(tmp_path, text)
+    assert (read.framework, read.refusal) == ("trinity-rft", None)
+    assert spent_s(tmp_path / "run") == {
+        "trainer samples": 40.0,
+        "sampler generate": 40.0,
+        "trainer logprobs": 12.0,
+        "trainer train": 48.0,
+        "trainer publish": 5.0,
+        "sampler apply": 5.0,
+        "trainer checkpoint": 8.0,
+    }
+    assert length_s(tmp_path / "run") == 50.0 + 63.0
+    assert asked(tmp_path / "run", "SELECT step, loss FROM train_steps ORDER BY 1") == [(1, 0.125), (2, 0.125)]
+
+
+def test_trinity_rft_s_critic_is_no_sign_of_verl_s_trainer(tmp_path: Path) -> None:
+    times = "'timing_s/values': 4.0, 'timing_s/update_critic': 10.0, 'timing_s/update_actor': 15.0"
+    line = f"Step {{}}: {{{{'time/read_experience': 20.0, {times}, 'timing_s/step': 29.5, 'time/train_step': 30.0}}}}\n"
+    assert imported(tmp_path, line.format(1) + line.format(2)).framework == "trinity-rft"
+    spent = spent_s(tmp_path / "run")
+    assert (spent["trainer logprobs"], spent["trainer train"]) == (8.0, 20.0 + 32.0)
+
+
+@pytest.mark.parametrize("step_s", ["perf/step_time_s", "perf/rollout_time_s"])
+@pytest.mark.parametrize(("length", "is_refused"), [({"rollout/response_len_mean": 700.0}, False), ({}, True)])
+def test_unirl_s_phases_are_of_its_rollout_and_its_losses_of_another_step(
+    tmp_path: Path, step_s: str, length: dict[str, float], is_refused: bool
+) -> None:
+    """Tencent-Hunyuan/UniRL's `wandb_logger.py` at 1a7b501e and 0bd34ab4 (2026): a row for rewards, one for each update
+    of the optimizer, and one for times. 3 + 5 + 60 + 2 + 4 + 40 = 114 of 115 s. Only rows of language models have
+    lengths; those of diffusion models may be of separate GPUs.
+    """
+    times = {"wake_up": 3.0, "weight_sync": 5.0, "generate": 60.0, "sleep": 2.0, "reward": 4.0, "train": 40.0}
+    rows, at = list[dict[str, float]](), 0
+    for step in (1, 2):
+        perf = {f"perf/{name}_time_s": each for name, each in times.items()}
+        group = [{"rollout/step": step, "rollout/reward_mean": 0.25 * step, **length}]
+        group += [{"train/step": 2 * step - 1, "train/loss": 9.0}, {"train/step": 2 * step, "train/loss": 9.0}]
+        group += [{"rollout/step": step, step_s: 115.0, **perf}]
+        for each in group:
+            rows.append({"_step": at, "_timestamp": 1.78e9 + 115.0 * step, **each})
+            at += 1
+    read = imported(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.jsonl")
+    assert read.framework == "unirl"
+    assert (
+        any("pass --gpus colocated=N or --gpus trainer=N,sampler=N" in each for each in read.no_verdict) is is_refused
+    )
+    assert spent_s(tmp_path / "run") == {
+        "trainer weight_update": 10.0,
+        "trainer publish": 10.0,
+        "trainer generate": 120.0,
+        "trainer reward": 8.0,
+        "trainer train": 80.0,
+    }
+    assert length_s(tmp_path / "run") == 230.0
+    assert asked(tmp_path / "run", "SELECT step, reward_mean, loss FROM train_steps ORDER BY 1") == [
+        (1, 0.25, None),
+        (2, 0.5, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("indent", "kept"),
+    [(None, {"_wandb": {"runtime": 900}}), (2, {"_wandb": {"runtime": 900}}), (None, {"_runtime": 9.5})],
+)
+def test_the_last_values_of_a_run_of_w_and_b_are_no_step(
+    tmp_path: Path, indent: int | None, kept: dict[str, object]
+) -> None:
+    """`wandb-summary.json`, or `run.summary` saved by a script."""
+    summary = {"timing_s/gen": 12.0, "timing_s/update_actor": 8.0, "timing_s/step": 20.0, "_step": 900, **kept}
+    with pytest.raises(
+        ImportFileError, match=r"summary of a W&B run, which holds the last value.*the run's \.wandb file"
+    ):
+        imported(tmp_path, json.dumps(summary, indent=indent), "wandb-summary.json")

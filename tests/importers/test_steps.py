@@ -304,7 +304,7 @@ def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> N
         import_run(tmp_path / "a.log", tmp_path / "run")
     with pytest.raises(ImportFileError, match=r"found no metric that verl writes; expected .*`timing_s/step`"):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("verl"))
-    with pytest.raises(ArgumentError, match=r"--as: found 'torch'; expected one of .*trl, verl"):
+    with pytest.raises(ArgumentError, match=r"--as: found 'torch'; expected one of .*trl, unirl, verl"):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("torch"))
 
 

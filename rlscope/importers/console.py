@@ -43,7 +43,8 @@ _COMMAND: Final = re.compile(r"\bpython\S{0,200} |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _PRINTED_VALUE: Final = re.compile(r"""(?!\[\d+[-:])\s*(?:['"\d{}\[\](),-]|True\b|False\b|None\b|$)""")
 """Start of a line inside a dictionary that is printed over several lines. A logger's timestamp in brackets is none."""
 _STRAY: Final = re.compile(r"(?!.*(?:\[\]|\{\}|\(\)))[\s\[\](){},-]+")
-"""A line that no printed dictionary has: brackets come with the first item behind them, or the last before them."""
+"""A line that a dictionary has only where another writer split one of its lines: brackets come with the first item
+behind them, or the last before them."""
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _ABRIDGED: Final = re.compile(r",\s*(?:\.\.\.|…)\s*\}$")
 """The end of a dictionary that somebody cut short for a page or an issue."""
@@ -241,7 +242,7 @@ class PrintedConfig:
             if text.startswith(("{'", '{"')) and not text.endswith("}") and self._starts < _MOST_STARTS:
                 self._printer, self._lines, self._size = line.printer, [text], len(text)
                 self._starts += 1
-        elif line.printer == self._printer and _PRINTED_VALUE.match(line.text) and not _STRAY.fullmatch(line.text):
+        elif line.printer == self._printer and _PRINTED_VALUE.match(line.text):
             self._add(line.text)
 
     def _add(self, text: str) -> None:
@@ -253,8 +254,14 @@ class PrintedConfig:
             self._lines = []
 
     def _without_strays(self) -> dict[str, Any] | None:
-        """Return the dictionary on the lines, ignoring a few stray lines from other writers; None if they hold none."""
-        kept = [*self._lines]
+        """Return the dictionary on the lines, ignoring stray lines from other writers; None if they hold none."""
+        plain = [line for line in self._lines if not _STRAY.fullmatch(line)]
+        found = self._parse(self._lines)
+        return found if found is not None or len(plain) == len(self._lines) else self._parse(plain)
+
+    def _parse(self, lines: list[str]) -> dict[str, Any] | None:
+        """Return the dictionary on these lines, without a few that do not fit; None if they hold none."""
+        kept = [*lines]
         for _ in range(_MOST_STRAYS + 1):
             self._parsed += self._size
             try:

@@ -396,6 +396,17 @@ def test_a_stray_line_inside_a_printed_config_does_not_lose_it(tmp_path: Path, s
         assert ("the config that it prints cannot be parsed" in (imported.refusal or "")) is not is_read
 
 
+@pytest.mark.parametrize("stray", ["", ",\n", "[\n"])
+def test_a_line_of_a_printed_config_that_was_split_before_its_comma_is_read(tmp_path: Path, stray: str) -> None:
+    """The public log of an asynchronous verl run has such a line; the comma is the config's own."""
+    head = CONFIG.replace(",\n", f"\n{PREFIX},\n")
+    first, rest = head.split("\n", 1)
+    log = console(tmp_path / "a.log", range(1, 3), ASYNC, f"{first}\n{PREFIX if stray else ''}{stray}{rest}")
+    imported = imported_to(tmp_path / "run", log)
+    config = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["config"]
+    assert (config["samples_per_step"], config["group_size"], imported.refusal) == (64, 4, None)
+
+
 def test_a_config_that_is_cut_off_is_said_to_be_unread(tmp_path: Path) -> None:
     imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, CONFIG[:-3]))
     assert any("config printed over several lines" in note for note in imported.notes)

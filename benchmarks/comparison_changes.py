@@ -46,7 +46,7 @@ CHANGES: Final = (
         ("--samplers", "2", "--slow-sampler", "3"), ("--slots", "8"), ("--slots", "32"),
     ),
     Change(
-        "training twice as fast", frozenset({"training_speed"}),
+        "training twice as fast", frozenset({"trainer_speed"}),
         (), ("--slow-trainer", "6"), ("--slow-trainer", "3"),
     ),
     Change(

@@ -13,8 +13,8 @@ import typer.main
 from typer.testing import CliRunner
 
 import rlscope
-from rlscope.analysis.result import Bottleneck
 from rlscope.cli import app
+from rlscope.model.causes import Bottleneck
 from rlscope.pipeline import analyze
 
 ROOT = Path(__file__).parent.parent

@@ -15,6 +15,7 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH, ASKED_OF_THE_WHOLE, UnobservableError, observe
 from rlscope.analysis.result import Constraints, RunFacts
 from rlscope.model.calibration import UncalibratableError
+from rlscope.model.causes import LossCause
 from rlscope.model.decode.prior import hardware_prior
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
@@ -73,7 +74,7 @@ def advise(
     answers: Mapping[str, pl.DataFrame],
     constraints: Constraints,
     others: tuple[OtherRun, ...] = (),
-    lost_gpu_s: Mapping[str, float] = MappingProxyType({}),
+    lost_gpu_s: Mapping[LossCause, float] = MappingProxyType({}),
 ) -> ModelResult | NoModelResult:
     """Fit the model to a run and return its result, or the reason that there is none.
 

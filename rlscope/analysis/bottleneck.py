@@ -3,14 +3,8 @@
 If the model reproduces the run, the bottleneck is the cause that would raise throughput the most if it were fixed,
 according to the model's ranking of causes and actions. Otherwise it is the cause with the most lost GPU-seconds in the
 steady state, or between the end of the first step and the end of the last.
-- samplers: trainers wait for samples.
-- trainers: samplers are blocked (full queue, nothing to generate), or generate samples that are dropped as stale.
-- lockstep: each side waits while the other works.
-- staleness_cap, weight_updates, environment: one of the sides waits for it.
-- checkpoints: trainers save or evaluate and do not train.
-- balanced: no fix gains 5%, by the ranking. Without a ranking, neither side loses more than BALANCED_SHARE_RATIO of its
-  GPU-seconds, nor has that much in no recorded state.
-- unknown: too little data.
+The run is balanced if no fix gains 5%, by the ranking. Without a ranking, neither side may lose more than
+BALANCED_SHARE_RATIO of its GPU-seconds, nor have that much in no recorded state.
 """
 
 from collections.abc import Mapping
@@ -21,11 +15,11 @@ import polars as pl
 
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import AUXILIARY_ROLE, GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
-from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
+from rlscope.analysis.result import Loss, SteadyWindow, Verdict
 from rlscope.format import counted
+from rlscope.model.causes import Bottleneck, Cause, LossCause
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.actions import Cause
     from rlscope.model.forecast.ranking import Ranking
 
 # Two intervals of the same run can differ by more than this.
@@ -76,20 +70,20 @@ def judge(
     unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
     if unrecorded is not None:
         unknown_reason = _unrecorded_reason(inside, unrecorded)
-    bottleneck: Bottleneck = "balanced"
-    tied: tuple[Bottleneck, ...] = ()
+    bottleneck: Bottleneck = Cause.BALANCED
+    tied: tuple[LossCause, ...] = ()
     if ranking is not None and ranking.losses:
         losses = _priced(losses, ranking)
-        bottleneck, tied = ranking.cause or "balanced", _seen(ranking.tied_with, losses, ranking)
+        bottleneck, tied = ranking.cause or Cause.BALANCED, _seen(ranking.tied_with, losses, ranking)
     elif not _is_balanced(inside, losses):
         unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
         bottleneck, tied = losses[0].cause, _tied(losses)
-    if bottleneck == "balanced" and not (ranking and ranking.losses) and unknown_reason is None:
+    if bottleneck == Cause.BALANCED and not (ranking and ranking.losses) and unknown_reason is None:
         # What is in no state may be a loss: neither side can be said to lose less.
         unrecorded = _unrecorded_side(inside, BALANCED_SHARE_RATIO)
         unknown_reason = None if unrecorded is None else _unrecorded_reason(inside, unrecorded)
     if unknown_reason is not None:
-        bottleneck, tied = "unknown", ()
+        bottleneck, tied = Cause.UNKNOWN, ()
     return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, unrecorded)
 
 
@@ -104,14 +98,14 @@ def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
     return (*ranked, *(loss for loss in losses if loss.cause not in named))
 
 
-def _seen(causes: tuple["Cause", ...], losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Bottleneck, ...]:
+def _seen(causes: tuple[LossCause, ...], losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[LossCause, ...]:
     """Return the causes among these ties of the model that cost GPU time or that the first action removes."""
     cost = {loss.cause for loss in losses if loss.gpu_s > 0.0}
     first = ranking.first.cause if ranking.first is not None else None
     return tuple(cause for cause in causes if cause in cost or cause == first)
 
 
-def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:
+def _tied(losses: tuple[Loss, ...]) -> tuple[LossCause, ...]:
     """Return the causes that lost nearly as much GPU time as the largest."""
     return tuple(loss.cause for loss in losses[1:] if loss.gpu_s >= _TIE_RATIO * losses[0].gpu_s > 0.0)
 
@@ -160,19 +154,19 @@ def measure_losses(
     dropped_gpu_s = dropped_tokens_ratio * _gpu_s(inside, state.is_in(GENERATING) & (pl.col("role") != "trainer"))
     capped = (state == "waiting_for_staleness_cap") | (reason == "staleness_cap")
     updating = state.is_in(UPDATING) | ((state == "waiting") & (reason == "weights"))
-    found: tuple[tuple[Bottleneck, float, float], ...] = (
-        ("lockstep", turns_ratio * (trainer_gpu_s + sampler_gpu_s), both_gpu_s),
-        ("samplers", waiting_gpu_s - turns_ratio * trainer_gpu_s, trainer_gpu_s),
-        ("trainers", held_back_gpu_s + dropped_gpu_s - turns_ratio * sampler_gpu_s, sampler_gpu_s),
-        ("staleness_cap", _gpu_s(inside, capped), both_gpu_s),
-        ("weight_updates", _gpu_s(inside, updating), both_gpu_s),
-        ("environment", _gpu_s(inside, reason == "environment"), both_gpu_s),
-        ("checkpoints", _gpu_s(inside, _saving()), trainer_gpu_s),
+    found: tuple[tuple[LossCause, float, float], ...] = (
+        (Cause.LOCKSTEP, turns_ratio * (trainer_gpu_s + sampler_gpu_s), both_gpu_s),
+        (Cause.SAMPLERS, waiting_gpu_s - turns_ratio * trainer_gpu_s, trainer_gpu_s),
+        (Cause.TRAINERS, held_back_gpu_s + dropped_gpu_s - turns_ratio * sampler_gpu_s, sampler_gpu_s),
+        (Cause.STALENESS_CAP, _gpu_s(inside, capped), both_gpu_s),
+        (Cause.WEIGHT_UPDATES, _gpu_s(inside, updating), both_gpu_s),
+        (Cause.ENVIRONMENT, _gpu_s(inside, reason == "environment"), both_gpu_s),
+        (Cause.CHECKPOINTS, _gpu_s(inside, _saving()), trainer_gpu_s),
     )
     losses = [
         Loss(
             *(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0),
-            dropped_gpu_s=min(dropped_gpu_s, gpu_s) if cause == "trainers" else None,
+            dropped_gpu_s=min(dropped_gpu_s, gpu_s) if cause == Cause.TRAINERS else None,
         )
         for cause, gpu_s, side_gpu_s in found
     ]
@@ -204,7 +198,7 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     Counts idle and updating states, trainers that save or evaluate, and generation of dropped samples.
     """
     idle = pl.col("state").is_in((*IDLE_STATES, *UPDATING)) | _saving()
-    trainers = {loss.cause: loss for loss in losses}["trainers"]
+    trainers = {loss.cause: loss for loss in losses}[Cause.TRAINERS]
     for side, roles in _SIDES.items():
         lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))
         if lost_gpu_s > BALANCED_SHARE_RATIO * _side_gpu_s(inside, side):

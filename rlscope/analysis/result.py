@@ -17,6 +17,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.learning import Learning
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import computed_field
+from rlscope.model.causes import Bottleneck, Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.step_bounds import StepBounds
 
@@ -107,19 +108,6 @@ class Finding:
     """End of the interval of the evidence, in UTC epoch nanoseconds; None if it has none."""
 
 
-Bottleneck = Literal[
-    "samplers",
-    "trainers",
-    "lockstep",
-    "staleness_cap",
-    "weight_updates",
-    "environment",
-    "checkpoints",
-    "balanced",
-    "unknown",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class SteadyWindow:
     """The last stable interval of the run, the basis of steady rates and the verdict."""
@@ -199,7 +187,7 @@ class RunFacts:
 class Loss:
     """GPU-seconds lost to one cause, in the window of the verdict."""
 
-    cause: Bottleneck
+    cause: LossCause
     """The cause that the GPUs waited for."""
     gpu_s: float
     """Measured GPU-seconds lost."""
@@ -225,16 +213,16 @@ class Verdict:
     """Start of the verdict's time range, in UTC epoch nanoseconds."""
     end_ns: int
     """End of the verdict's time range, in UTC epoch nanoseconds."""
-    tied_with: tuple[Bottleneck, ...] = ()
+    tied_with: tuple[LossCause, ...] = ()
     """Other causes whose cost cannot be told from the bottleneck's."""
     unrecorded_side: Literal["trainers", "samplers"] | None = None
     """Side whose GPU time is mostly in no recorded state, if the bottleneck is unknown for this reason."""
 
     @computed_field
     @property
-    def cause(self) -> Bottleneck | None:
+    def cause(self) -> LossCause | None:
         """The bottleneck. None if the run is balanced or the bottleneck is unknown."""
-        return None if self.bottleneck in ("balanced", "unknown") else self.bottleneck
+        return None if self.bottleneck in (Cause.BALANCED, Cause.UNKNOWN) else self.bottleneck
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,11 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
 }
 """The config entry that each action changes."""
 _COST_OF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "update_time",
-    "checkpoints": "checkpoint_time",
+    "weight_updates": "weight_updates",
+    "checkpoints": "checkpoints",
     "slow_engines": "engine_speed",
     "engine_speed": "engine_speed",
-    "trainer_speed": "training_speed",
+    "trainer_speed": "trainer_speed",
 }
 """The measurement that shows whether each fix was made, by action."""
 _GPUS: Final = ("trainer_gpus", "sampler_gpus", "colocated_gpus")
@@ -102,8 +102,8 @@ class ChangeCause:
     kind: CauseKind
     """setting: the config or the layout changed. measured: a measured quantity changed."""
     name: str
-    """The config entry, "layout", or the measurement: response_lengths, engine_speed, training_speed, update_time,
-    checkpoint_time."""
+    """The config entry, "layout", or the measurement: response_lengths, engine_speed, trainer_speed, weight_updates,
+    checkpoints."""
     before: str
     """Value in A."""
     after: str
@@ -368,13 +368,13 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
             ChangeCause("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap())
         )
     if (training := _training_speed(before, after)) is not None:
-        causes.append(ChangeCause.measured("training_speed", 1, training, Change(trainer_speed=training)))
+        causes.append(ChangeCause.measured("trainer_speed", 1, training, Change(trainer_speed=training)))
     if (engines := lengths.engines_beyond_cap()) is not None:
         causes.append(ChangeCause.measured("engine_speed", 1, engines, Change(engine_speed=engines)))
     if (saved := _checkpoint_time(before, after)) is not None:
-        causes.append(ChangeCause.measured("checkpoint_time", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
+        causes.append(ChangeCause.measured("checkpoints", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
     if (update := _update_time(before, after)) is not None:
-        causes.append(ChangeCause.measured("update_time", *update, Change(weight_update_s=update[1])))
+        causes.append(ChangeCause.measured("weight_updates", *update, Change(weight_update_s=update[1])))
     return causes
 
 
@@ -631,5 +631,5 @@ def _fixed(promised: Sequence[Action], candidates: Sequence[ChangeCause]) -> tup
 
 
 def _is_better(measured: ChangeCause) -> bool:
-    is_speed = measured.name in ("training_speed", "engine_speed")
+    is_speed = measured.name in ("trainer_speed", "engine_speed")
     return (float(measured.after) > float(measured.before)) == is_speed

@@ -13,9 +13,10 @@ import polars as pl
 
 from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
 from rlscope.analysis.ledger import StateKey
-from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts, Staleness, SteadyWindow
+from rlscope.analysis.result import AnalysisResult, RunFacts, Staleness, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
 from rlscope.model.arrays import Counts, Reals
+from rlscope.model.causes import Bottleneck
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import steps_per_version

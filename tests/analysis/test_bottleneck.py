@@ -9,8 +9,8 @@ import pytest
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, SteadyWindow, Verdict
+from rlscope.model.causes import LossCause
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Cause
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 
 SECOND = 10**9
@@ -55,7 +55,7 @@ def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str,
     return {loss.cause: pytest.approx(loss.gpu_s) for loss in losses if loss.gpu_s}
 
 
-def ranking_of(gains: dict[Cause, float]) -> Ranking:
+def ranking_of(gains: dict[LossCause, float]) -> Ranking:
     """A ranking in which each cause costs as much in every draw."""
     losses = [CauseLoss(cause, Estimate(gain, gain, gain), np.full(20, gain)) for cause, gain in gains.items()]
     return Ranking((), tuple(losses))
@@ -319,7 +319,7 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() ->
     ids=["worth 5%", "a little less", "a tie", "a tie that cost nothing"],
 )
 def test_the_ranking_says_balanced_below_5_percent_and_names_ties(
-    gains: dict[Cause, float], bottleneck: str, tied: tuple[str, ...]
+    gains: dict[LossCause, float], bottleneck: str, tied: tuple[str, ...]
 ) -> None:
     waits = filled(("trainer", "waiting_for_samples", "samples", 40.0), ("sampler", "no_requests", "backpressure", 1.0))
     verdict = judged(timeline(waits), ranking=ranking_of(gains))

@@ -379,7 +379,7 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
     step_s = float(first.table.period_s.mean())
     second = with_checkpoints(first, 4.0 * step_s)
     (cause,) = compare_runs(first, [second]).pairs[0].attribution.causes
-    assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoint_time", "0")
+    assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoints", "0")
     assert float(cause.after) == pytest.approx(4.0 * step_s, rel=0.01)
     # The trainer has little else to do while it waits for samples, and then writes for four times as long.
     assert cause.alone_ratio is not None and -0.8 < cause.alone_ratio < -0.6
@@ -394,7 +394,7 @@ def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.An
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
 
 
-@pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoint_time"]), (0.019, [])])
+@pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoints"]), (0.019, [])])
 def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds: float, named: list[str]) -> None:
     plain = made_run(periods_s=EVEN)
     causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes

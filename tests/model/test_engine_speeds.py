@@ -147,6 +147,6 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
         forecasts = forecast_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
         gap = explain_gap(calibration, each, forecasts, steady().trained_tokens_per_s)
-        lost[each is straggling] = {step.cause: step.lost_tokens_per_s for step in gap.steps}["stragglers"]
+        lost[each is straggling] = {step.cause: step.lost_tokens_per_s for step in gap.steps}["slow_engines"]
     assert lost[False] == 0.0
     assert lost[True] > 0.0

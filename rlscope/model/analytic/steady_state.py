@@ -14,7 +14,7 @@ that hand out the newest samples first, and trainers that prefetch only what is 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -22,14 +22,23 @@ from rlscope.model.analytic.engine_time import alike, first_running, sampling_of
 from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
+from rlscope.model.causes import Cause
 from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import TrainerStep, trainer_step
 from rlscope.model.warnings import ModelWarning
 
-Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
-"""Reasons why a layout is no faster. trainers: surplus generation is held back or dropped. admission: the cap on
-samples in flight."""
+LimitCause: TypeAlias = Literal[
+    Cause.SAMPLERS,
+    Cause.TRAINERS,
+    Cause.WEIGHT_UPDATES,
+    Cause.ENVIRONMENT,
+    Cause.IN_FLIGHT_LIMIT,
+    Cause.STALENESS_CAP,
+]
+"""Causes that the closed forms tell apart."""
+Regime: TypeAlias = Literal[LimitCause, Cause.BALANCED]
+"""Reasons why a layout is no faster."""
 Surplus = Literal["held", "dropped", "aged", "grows"]
 """Fate of the surplus of samplers that are faster than the trainers: held back, its oldest samples dropped by a full
 queue or as stale, or piled up in a growing queue."""
@@ -51,11 +60,11 @@ _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
 
-Losses = Mapping[Regime, Reals]
+Losses = Mapping[LimitCause, Reals]
 """Shares of one side's GPU time, 0..1, by the cause of waiting; one entry per layout.
 
-samplers: loss of the trainers, which would wait even if only the engines' speed limited the samplers. trainers: loss of
-the samplers, which could make more than is trained on.
+`SAMPLERS`: loss of the trainers, which would wait even if only the engines' speed limited the samplers. `TRAINERS`:
+loss of the samplers, which could make more than is trained on.
 """
 
 
@@ -65,13 +74,13 @@ def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Rea
     In seconds of one step; train_s includes blocked_s.
     """
     reached = [np.maximum(level, train_s) for level in _limits(levels)]
-    samplers, updates, admission, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
+    samplers, updates, in_flight, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
     return {
-        "samplers": samplers,
-        "weight_updates": updates + blocked_s / step_s,
-        "environment": environment,
-        "admission": admission,
-        "staleness_cap": staleness,
+        Cause.SAMPLERS: samplers,
+        Cause.WEIGHT_UPDATES: updates + blocked_s / step_s,
+        Cause.ENVIRONMENT: environment,
+        Cause.IN_FLIGHT_LIMIT: in_flight,
+        Cause.STALENESS_CAP: staleness,
     }
 
 
@@ -83,13 +92,13 @@ def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> Losses:
     """
     hardware, updates, *limits = _limits(levels)
     stages = np.stack([hardware, updates, *(np.maximum(level, train_s) for level in (updates, *limits))])
-    weight_updates, trainers, admission, environment, staleness = np.diff(stages, axis=0) / step_s
+    weight_updates, trainers, in_flight, environment, staleness = np.diff(stages, axis=0) / step_s
     return {
-        "trainers": trainers,
-        "weight_updates": weight_updates,
-        "environment": environment,
-        "admission": admission,
-        "staleness_cap": staleness,
+        Cause.TRAINERS: trainers,
+        Cause.WEIGHT_UPDATES: weight_updates,
+        Cause.ENVIRONMENT: environment,
+        Cause.IN_FLIGHT_LIMIT: in_flight,
+        Cause.STALENESS_CAP: staleness,
     }
 
 
@@ -281,12 +290,12 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
 
 def regimes_of(layouts: Sequence[Layout], trainers: Losses, samplers: Losses) -> list[Regime]:
     """Return balanced if neither side loses more than BALANCED_LOSS_RATIO, else the most expensive cause."""
-    causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
+    causes: tuple[LimitCause, ...] = get_args(LimitCause)
     gpus = np.array([(layout.trainer_gpus, layout.sampler_gpus) for layout in layouts]).T
     lost = [gpus[0] * trainers.get(cause, 0.0) + gpus[1] * samplers.get(cause, 0.0) for cause in causes]
     most, lost_ratio = np.argmax(lost, axis=0), np.maximum(sum(trainers.values()), sum(samplers.values()))
     balanced = (lost_ratio <= BALANCED_LOSS_RATIO).tolist()
-    return ["balanced" if even else causes[cause] for even, cause in zip(balanced, most.tolist(), strict=True)]
+    return [Cause.BALANCED if even else causes[cause] for even, cause in zip(balanced, most.tolist(), strict=True)]
 
 
 def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:

@@ -15,6 +15,7 @@ import numpy as np
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import Cause, LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.engine_speeds import slow_engine_names, speed_without_stragglers
 from rlscope.model.estimate import Estimate
@@ -47,9 +48,6 @@ from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 
-Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep", "checkpoints"]
-"""Causes of lost throughput. samplers, trainers: that side is too slow. staleness_cap: any limit on samples in flight
-or their staleness. lockstep: sampling and training alternate. checkpoints: trainers save or evaluate."""
 ActionKind = Literal["change", "probe", "fresher", "cheaper", "fix"]
 """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try,
 or one with a high price. fresher: a lower limit that keeps the rate, with fewer dropped tokens or fresher samples.
@@ -89,7 +87,7 @@ _FORM_ERROR: Final = 0.05
 current and the changed rate, and half of that error is shared."""
 _SEED: Final = 4
 _SEEDED_CAUSES: Final = 6
-"""Number of causes whose removal is solved separately, the first ones in `Cause`; keeps the seeds below distinct."""
+"""Causes whose removal is solved separately, the first ones in `LossCause`; keeps the seeds below distinct."""
 _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
 """Actions that let samples grow older in optimizer steps than the cap did."""
 _LIMITS: Final[Mapping[ActionWhat, str]] = {
@@ -126,7 +124,7 @@ class Action:
 
     kind: ActionKind
     what: ActionWhat
-    cause: Cause
+    cause: LossCause
     """Cause that the action addresses."""
     before: Layout | float | None
     """Current setting; None if there is none."""
@@ -190,7 +188,7 @@ class Counterfactuals:
         if self._simulates and today.tokens_per_s:
             self._rates = self._rates * (today.tokens_per_s / grounds.anchor.rate_ratio / closed)
 
-    def actions(self, observed: Observed, removed: Mapping[Cause, Reals]) -> Iterator[Action]:
+    def actions(self, observed: Observed, removed: Mapping[LossCause, Reals]) -> Iterator[Action]:
         """Yield every action on the current layout that gains something.
 
         removed: gains if a cause were gone. What cannot gain enough to be listed is not solved: a limit raised gains no
@@ -208,7 +206,7 @@ class Counterfactuals:
         asked = replace(asked, synchronous=False)
         rates = drawn_rates(asked, (layout,))[:, 0]
         solved = Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
-        return self._action("change", "asynchronous", "lockstep", (layout, layout), solved)
+        return self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), solved)
 
     def fresher(self) -> Action | None:
         """Lower a limit on waiting samples until the rate would fall; None if that would save little.
@@ -245,14 +243,14 @@ class Counterfactuals:
     def _fresher(self, what: ActionWhat, setting: tuple[int | None, int], solved: Solved) -> Action:
         """Build the action of a lower limit: fresher if it gains too little to be a change."""
         is_capped = self._calibration.system.admission.max_staleness is not None
-        action = self._action("change", what, "staleness_cap" if is_capped else "trainers", setting, solved)
+        action = self._action("change", what, Cause.STALENESS_CAP if is_capped else Cause.TRAINERS, setting, solved)
         if action.gain_ratio.value >= WORTHWHILE_RATIO:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
         gain_ratio, price = Estimate.of(solved.gains), self._grounds.anchor.moved(solved.price())
         return replace(action, kind="fresher", gains=solved.gains, gain_ratio=gain_ratio, price=price, is_staler=False)
 
-    def colocated(self, against: Cause) -> Action | None:
+    def colocated(self, against: LossCause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
 
         The cost of switching between the two, and whether both fit on a GPU, are unknown.
@@ -268,22 +266,22 @@ class Counterfactuals:
         solved = Solved(rates / self._rates - 1.0, lambda: price)
         return self._action("fix", "colocated", against, (None, None), solved)
 
-    def removals(self) -> dict[Cause, Reals]:
+    def removals(self) -> dict[LossCause, Reals]:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
         system = self._calibration.system
-        changes: dict[Cause, Callable[[System], System]] = {
-            "samplers": lambda each: with_engine_speed(each, _TWICE),
-            "trainers": lambda each: replace(each, trainer=with_trainer_speed(each.trainer, _TWICE)),
+        changes: dict[LossCause, Callable[[System], System]] = {
+            Cause.SAMPLERS: lambda each: with_engine_speed(each, _TWICE),
+            Cause.TRAINERS: lambda each: replace(each, trainer=with_trainer_speed(each.trainer, _TWICE)),
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
-            changes["staleness_cap"] = _without_limits
-        solved: dict[Cause, Solved | None] = {cause: self._solve(change) for cause, change in changes.items()}
-        found: dict[Cause, Reals] = {cause: each.gains for cause, each in solved.items() if each is not None}
+            changes[Cause.STALENESS_CAP] = _without_limits
+        solved: dict[LossCause, Solved | None] = {cause: self._solve(change) for cause, change in changes.items()}
+        found: dict[LossCause, Reals] = {cause: each.gains for cause, each in solved.items() if each is not None}
         if self._calibration.synchronous:
             asked = replace(self._calibration, synchronous=False)
-            found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
-        names = get_args(Cause)
-        most = {"samplers": _TWICE - 1.0, "trainers": _TWICE - 1.0}
+            found[Cause.LOCKSTEP] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
+        names = get_args(LossCause)
+        most = {Cause.SAMPLERS: _TWICE - 1.0, Cause.TRAINERS: _TWICE - 1.0}
         return {
             cause: np.clip(_with_error(gains, -1 - names.index(cause)), 0.0, most.get(cause, np.inf))
             for cause, gains in found.items()
@@ -298,27 +296,27 @@ class Counterfactuals:
     def _fixes(self, observed: Observed) -> Iterator[Action | None]:
         system = self._calibration.system
         if update_seconds(system.update) or not system.update.kv_kept:
-            yield self._fix("weight_updates", "weight_updates", update_seconds(system.update), _without_updates)
+            yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, update_seconds(system.update), _without_updates)
         # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
-            yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
+            yield self._fix("environment", Cause.ENVIRONMENT, system.workload.environment_s, _without_environment)
         saved_s = self._checkpoint_s(observed)
         if saved_s:
-            yield self._fix("checkpoints", "checkpoints", saved_s, lambda each: _without_checkpoints(each, saved_s))
+            yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:
             evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
             yield None if evened is None else replace(evened, engines=names)
 
-    def _faster_sides(self, removed: Mapping[Cause, Reals]) -> Iterator[Action | None]:
-        if _is_worth_solving("samplers", removed):
-            yield self._fix("engine_speed", "samplers", 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
-        if _is_worth_solving("trainers", removed):
-            yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
+    def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
+        if _is_worth_solving(Cause.SAMPLERS, removed):
+            yield self._fix("engine_speed", Cause.SAMPLERS, 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
+        if _is_worth_solving(Cause.TRAINERS, removed):
+            yield self._fix("trainer_speed", Cause.TRAINERS, 1.0, _with_faster_trainers, _FASTER)
 
     def _checkpoint_s(self, observed: Observed) -> float:
         """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
-        lost_s = self._grounds.lost_gpu_s.get("checkpoints", 0.0) / max(1, observed.trainer_gpus)
+        lost_s = self._grounds.lost_gpu_s.get(Cause.CHECKPOINTS, 0.0) / max(1, observed.trainer_gpus)
         phase_s = float(observed.steps.other_s.sum())
         held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
         return min(1.0, lost_s / phase_s) * held[0].step_s if phase_s and held else 0.0
@@ -331,22 +329,23 @@ class Counterfactuals:
         """
         slowness = self._calibration.engine_slowness
         if slowness is None:
-            return self._fix("slow_engines", "samplers", None, lambda each: with_engine_speed(each, keeping_up))
+            return self._fix("slow_engines", Cause.SAMPLERS, None, lambda each: with_engine_speed(each, keeping_up))
         solved = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
         if solved is None:
             return None
-        return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))
+        return self._action("fix", "slow_engines", Cause.SAMPLERS, (None, None), solved, within=(0.0, np.inf))
 
-    def _limits(self, removed: Mapping[Cause, Reals]) -> Iterator[Action | None]:
+    def _limits(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if self._calibration.synchronous:
             return
         admission = self._calibration.system.admission
-        is_capped = _is_worth_solving("staleness_cap", removed)
+        is_capped = _is_worth_solving(Cause.STALENESS_CAP, removed)
         if admission.max_staleness is not None and is_capped:
             yield self._raised_cap(admission.max_staleness)
         for what, name in _LIMITS.items():
-            limit, cause = getattr(admission, name), "trainers" if what == "queue_capacity_samples" else "staleness_cap"
-            if limit is not None and (is_capped or cause != "staleness_cap"):
+            limit, holds_trainers = getattr(admission, name), what == "queue_capacity_samples"
+            cause = Cause.TRAINERS if holds_trainers else Cause.STALENESS_CAP
+            if limit is not None and (is_capped or cause != Cause.STALENESS_CAP):
                 yield self._limit(what, cause, name, limit, _LIMIT_FACTOR * limit)
         yield from self._publications()
 
@@ -354,7 +353,7 @@ class Counterfactuals:
         """Raise the cap by the fewest versions that gain enough, or by one if no raise does."""
         tried = list[Action]()
         for steps in _CAP_STEPS:
-            action = self._limit("staleness_cap", "staleness_cap", "max_staleness", cap, cap + steps)
+            action = self._limit("staleness_cap", Cause.STALENESS_CAP, "max_staleness", cap, cap + steps)
             if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
                 return action or next(iter(tried), None)
             tried.append(action)
@@ -369,12 +368,12 @@ class Counterfactuals:
         solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0])
         if solved is not None:
             setting = (now, float(rarer.publish_every or 0))
-            yield self._action("change", "publish_every", "weight_updates", setting, solved)
+            yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, setting, solved)
 
     def _fix(
         self,
         what: ActionWhat,
-        cause: Cause,
+        cause: LossCause,
         before: float | None,
         change: Callable[[System], System],
         after: float | None = None,
@@ -386,7 +385,7 @@ class Counterfactuals:
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
         return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
-    def _limit(self, what: ActionWhat, cause: Cause, name: str, before: int, after: int) -> Action | None:
+    def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
         solved = self._solve(lambda system: _with_limit(system, name, after))
         return None if solved is None else self._action("change", what, cause, (before, after), solved)
 
@@ -394,7 +393,7 @@ class Counterfactuals:
         self,
         kind: ActionKind,
         what: ActionWhat,
-        cause: Cause,
+        cause: LossCause,
         setting: tuple[Layout | float | None, Layout | float | None],
         solved: Solved,
         *,
@@ -457,7 +456,7 @@ class Counterfactuals:
         return Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
 
 
-def _is_worth_solving(cause: Cause, removed: Mapping[Cause, Reals]) -> bool:
+def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:
     return cause not in removed or float(np.median(removed[cause])) >= WORTHWHILE_RATIO
 
 

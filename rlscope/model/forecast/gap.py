@@ -10,7 +10,7 @@ that differ within one engine.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import Cause
 from rlscope.model.engine_speeds import speed_without_stragglers
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_engine_speed
@@ -30,29 +31,23 @@ from rlscope.model.observed import Observed
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, Layout, System, WeightUpdateCost
 
-GapCause = Literal[
-    "running_limit",
-    "whole_gpus",
-    "layout_imbalance",
-    "stragglers",
-    "kv_cache",
-    "trainer_phases",
-    "weight_updates",
-    "environment",
-    "admission",
-    "staleness_cap",
-    "synchronous_steps",
-    "tail",
-    "underfilled_batches",
-    "unexplained",
+GapCause: TypeAlias = Literal[
+    Cause.RUNNING_LIMIT,
+    Cause.WHOLE_GPUS,
+    Cause.LAYOUT_IMBALANCE,
+    Cause.SLOW_ENGINES,
+    Cause.KV_CACHE,
+    Cause.BETWEEN_STEPS,
+    Cause.WEIGHT_UPDATES,
+    Cause.ENVIRONMENT,
+    Cause.IN_FLIGHT_LIMIT,
+    Cause.STALENESS_CAP,
+    Cause.LOCKSTEP,
+    Cause.TAIL,
+    Cause.UNDERFILLED_BATCHES,
+    Cause.UNEXPLAINED,
 ]
-"""running_limit: engines may run fewer requests than would be best. whole_gpus: no split into whole engines and trainer
-replicas keeps both sides busy; no layout of these GPUs changes that. layout_imbalance: the split is not the best of
-those. stragglers: some engines are slower than the others. kv_cache: batches do not fit in the cache. trainer_phases:
-checkpoints, evaluation and time between steps. synchronous_steps: one side waits while the other works. tail: waits for
-the longest sample, of a step in a synchronous run, else of a group if samples in flight are capped.
-underfilled_batches: fewer requests ran than were allowed. unexplained: the model's prediction minus the achieved rate;
-below 0 if the run beat the prediction."""
+"""Causes of the gap, in the order in which they are charged."""
 
 EFFICIENT_RATIO: Final = 0.90
 """Share of the full rate beyond which filling a batch further gains less than 10%: not worth the staleness and KV
@@ -112,7 +107,7 @@ def explain_gap(
     whole = _whole_rate(calibration, free, forecasts)
     for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
         # A limit never helps: if the closed forms differ by rounding, nothing is charged.
-        kept = rate if cause == "unexplained" else min(left, rate)
+        kept = rate if cause == Cause.UNEXPLAINED else min(left, rate)
         steps.append(GapStep(cause, left - kept, kept))
         left = kept
     return Gap(bound, tuple(steps), left, Estimate(bound, min(low, bound), max(high, bound)))
@@ -222,41 +217,41 @@ def _rates(
     best: the bounds of any split at the current limit on running requests, and of any split of whole GPUs.
     """
     whole, layout = calibration.system, calibration.layout
-    yield "running_limit", best[0]
-    yield "whole_gpus", best[1]
+    yield Cause.RUNNING_LIMIT, best[0]
+    yield Cause.WHOLE_GPUS, best[1]
     for cause, system in _ever_less_free(whole, free):
         yield cause, _rate(system, layout)
     if calibration.synchronous:
-        yield "synchronous_steps", _synchronous_rate(whole, layout)
-        yield "tail", predicted_tokens_per_s
+        yield Cause.LOCKSTEP, _synchronous_rate(whole, layout)
+        yield Cause.TAIL, predicted_tokens_per_s
     else:
-        yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
-        yield "staleness_cap", predicted_tokens_per_s
+        yield Cause.TAIL, _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
+        yield Cause.STALENESS_CAP, predicted_tokens_per_s
         ran = replace(layout, max_running=max(1, round(mean_running(observed))))
         # Use the closed form of admission whoever enforces the cap: the running requests already reflect the cap.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
         underfilled = _rate(replace(whole, admission=admission), ran)
         # Batches that ran achieved the measured rate, so they cost no more, whatever the closed form predicts.
-        yield "underfilled_batches", max(underfilled, observed.trained_tokens_per_s)
-    yield "unexplained", observed.trained_tokens_per_s
+        yield Cause.UNDERFILLED_BATCHES, max(underfilled, observed.trained_tokens_per_s)
+    yield Cause.UNEXPLAINED, observed.trained_tokens_per_s
 
 
 def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, System]]:
     """Yield the causes that the closed forms cover: hardware first, then the run's rules."""
     system = free
-    yield "layout_imbalance", system
+    yield Cause.LAYOUT_IMBALANCE, system
     system = replace(system, engine=replace(whole.engine, kv_capacity_tokens=None))
-    yield "stragglers", system
+    yield Cause.SLOW_ENGINES, system
     system = replace(system, engine=whole.engine)
-    yield "kv_cache", system
+    yield Cause.KV_CACHE, system
     system = replace(system, trainer=whole.trainer)
-    yield "trainer_phases", system
+    yield Cause.BETWEEN_STEPS, system
     system = replace(system, update=whole.update)
-    yield "weight_updates", system
+    yield Cause.WEIGHT_UPDATES, system
     system = replace(system, workload=replace(whole.workload, group_size=1))
-    yield "environment", system
+    yield Cause.ENVIRONMENT, system
     system = replace(system, admission=_uncapped(whole.admission))
-    yield "admission", system
+    yield Cause.IN_FLIGHT_LIMIT, system
 
 
 def _uncapped(admission: Admission) -> Admission:

@@ -17,6 +17,7 @@ import numpy as np
 from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
 from rlscope.model.analytic.steady_state import (
+    LimitCause,
     Regime,
     SteadyState,
     steady_states,
@@ -26,6 +27,7 @@ from rlscope.model.analytic.steady_state import (
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import (
@@ -428,11 +430,11 @@ def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
     trainers, or the waits of both.
     """
     sampling_s, both = step.generation_s + step.prefill_s, layout.gpus
-    waited_gpu_s: dict[Regime, float] = {
-        "samplers": layout.trainer_gpus * sampling_s,
-        "trainers": layout.sampler_gpus * step.train_s,
-        "environment": both * step.environment_s,
-        "weight_updates": both * step.update_s,
+    waited_gpu_s: dict[LimitCause, float] = {
+        Cause.SAMPLERS: layout.trainer_gpus * sampling_s,
+        Cause.TRAINERS: layout.sampler_gpus * step.train_s,
+        Cause.ENVIRONMENT: both * step.environment_s,
+        Cause.WEIGHT_UPDATES: both * step.update_s,
     }
     return StepTiming(
         step_s=step.step_s,

@@ -15,8 +15,9 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Cause, Counterfactuals
+from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
 from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
@@ -39,7 +40,7 @@ _NO_WAIT_RATIO: Final = 0.01
 class CauseLoss:
     """Cost of one cause."""
 
-    cause: Cause
+    cause: LossCause
     gain_ratio: Estimate
     """Trained tokens per second over the current rate, minus 1, without the cause, or with the best action against it
     if more."""
@@ -69,12 +70,12 @@ class Ranking:
         return tuple(Estimate(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
 
     @property
-    def cause(self) -> Cause | None:
+    def cause(self) -> LossCause | None:
         """Cause that costs the most; None if no cause costs WORTHWHILE_RATIO: the run is balanced."""
         return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
 
     @property
-    def tied_with(self) -> tuple[Cause, ...]:
+    def tied_with(self) -> tuple[LossCause, ...]:
         """Causes whose cost the model cannot distinguish from the largest."""
         return _tied(self.losses)[1:] if self.cause else ()
 
@@ -83,7 +84,7 @@ def _is_worth_naming(loss: CauseLoss) -> bool:
     return loss.gain_ratio.value >= WORTHWHILE_RATIO
 
 
-def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
+def _tied(losses: Sequence[CauseLoss]) -> tuple[LossCause, ...]:
     """Causes of the largest loss and of losses that are barely smaller, or smaller in too few draws."""
     largest = max(losses, key=lambda each: each.gain_ratio.value)
 
@@ -120,18 +121,23 @@ def rank_actions(
     ceiling = {work: trainer_rate_bound(observed, DRAWS, publishing=work) for work in (True, False)}
     actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
     removed = _measured(removals, observed, grounds.lost_gpu_s, ceiling[True])
-    slower: Cause = max(("samplers", "trainers"), key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
-    shared = counterfactuals.colocated(slower)
+    shared = counterfactuals.colocated(_slower_side(removed))
     actions += [shared] if shared is not None else []
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
     fresher = _held(lower, ceiling[True]) if lower is not None and lower.kind == "fresher" else None
     cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity, settings)
-    if cheaper is not None and cheaper.cause == "trainers":
+    if cheaper is not None and cheaper.cause == Cause.TRAINERS:
         # Fewer samplers let the same trainers wait no less than never.
         most = trainer_rate_bound(observed, cheaper.gains.size)
         cheaper = _with_gains(cheaper, _below(cheaper.gains, most))
     keeping = [each for each in (fresher, cheaper) if each is not None]
     return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
+
+
+def _slower_side(removed: Mapping[LossCause, Reals]) -> LossCause:
+    """Return the side that costs more, by the gains without each cause."""
+    sides: tuple[LossCause, ...] = (Cause.SAMPLERS, Cause.TRAINERS)
+    return max(sides, key=lambda side: float(np.median(removed.get(side, np.zeros(1)))))
 
 
 def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tuple[Action, ...]:
@@ -166,15 +172,17 @@ def _tested_first(action: Action) -> Action:
     return replace(action, kind="probe") if action.kind == "change" and action.is_costly else action
 
 
-def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
+def _within_removal(action: Action, removed: Mapping[LossCause, Reals]) -> Action:
     """Cap the gain of raising a limit at that of removing it, draw by draw."""
-    most = removed.get("staleness_cap")
+    most = removed.get(Cause.STALENESS_CAP)
     if action.what not in _CAPS or action.lowers_limit or most is None or most.size != action.gains.size:
         return action
     return _with_gains(action, np.minimum(action.gains, most))
 
 
-def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
+def _against_the_cap(
+    action: Action, observed: Observed, lost_gpu_s: Mapping[LossCause, float], *, has_cap: bool
+) -> Action:
     """Attribute an action to the staleness cap if it helps only by making samples fresher.
 
     That is the case for faster samplers if the trainers wait for the cap and never for samples. It is also the case for
@@ -183,36 +191,36 @@ def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str
     if action.what == "publish_every" and has_cap:
         sampler_gpus = observed.engines * observed.gpus_per_engine
         all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
-        updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
+        updates_ratio = lost_gpu_s.get(Cause.WEIGHT_UPDATES, 0.0) / all_gpu_s
         relaxes = action.gain_ratio.value * (1.0 - updates_ratio) > 2.0 * updates_ratio
-        return replace(action, cause="staleness_cap") if relaxes else action
-    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
-    never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
-    if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
+        return replace(action, cause=Cause.STALENESS_CAP) if relaxes else action
+    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get(Cause.STALENESS_CAP, 0.0)
+    never_waits = lost_gpu_s.get(Cause.SAMPLERS, trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
+    if action.cause != Cause.SAMPLERS or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
         return action
-    return replace(action, cause="staleness_cap")
+    return replace(action, cause=Cause.STALENESS_CAP)
 
 
 def _measured(
-    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float], ceiling: Reals | None
-) -> Mapping[Cause, Reals]:
+    removed: Mapping[LossCause, Reals], observed: Observed, lost_gpu_s: Mapping[LossCause, float], ceiling: Reals | None
+) -> Mapping[LossCause, Reals]:
     """Cap the gains of removals by measured waits.
 
     Removing a cause spares the trainers at most their waits; faster samplers spare only the waits for samples (own
     reasoning). Anything beyond that, such as waits for a limit, is charged to the limit.
     """
-    held: dict[Cause, Reals] = {}
+    held: dict[LossCause, Reals] = {}
     for cause, gains in removed.items():
-        held[cause] = gains if cause == "trainers" else _below(gains, ceiling)
-    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
-    if "samplers" in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
+        held[cause] = gains if cause == Cause.TRAINERS else _below(gains, ceiling)
+    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get(Cause.SAMPLERS), observed.trainer_gpus * observed.seconds
+    if Cause.SAMPLERS in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
         most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
-        held["samplers"] = np.minimum(held["samplers"], most)
+        held[Cause.SAMPLERS] = np.minimum(held[Cause.SAMPLERS], most)
     return held
 
 
 def _losses(
-    removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
+    removed: Mapping[LossCause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[LossCause, float]
 ) -> tuple[CauseLoss, ...]:
     """Cost of each cause: the gain of removing it, or of the best action against it, whichever is larger."""
     losses_by_cause = {cause: CauseLoss(cause, Estimate.of(gains), gains) for cause, gains in removed.items()}
@@ -314,8 +322,8 @@ def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
     return "running_limit" if layout.trainer_gpus == calibration.layout.trainer_gpus else "layout"
 
 
-def _cause_of(calibration: Calibration, layout: Layout) -> Cause:
+def _cause_of(calibration: Calibration, layout: Layout) -> LossCause:
     """Return the side that a layout makes faster: it gets GPUs, or its engines run more requests."""
     if calibration.synchronous:
-        return "lockstep"
-    return "trainers" if layout.trainer_gpus > calibration.layout.trainer_gpus else "samplers"
+        return Cause.LOCKSTEP
+    return Cause.TRAINERS if layout.trainer_gpus > calibration.layout.trainer_gpus else Cause.SAMPLERS

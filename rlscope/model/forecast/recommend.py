@@ -16,6 +16,7 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast, Forecasts, rates_of_each
@@ -109,7 +110,7 @@ class Grounds:
     """Largest p95 staleness over samples that is allowed, in versions; None if it is not limited."""
     anchor: Anchor = field(default_factory=Anchor)
     """Measurements of the current layout over the modeled values; forecasts are multiplied by them."""
-    lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    lost_gpu_s: Mapping[LossCause, float] = field(default_factory=dict[LossCause, float])
     """Measured GPU-seconds of the steady state lost to each cause."""
 
     @property

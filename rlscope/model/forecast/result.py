@@ -13,6 +13,7 @@ import numpy as np
 
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.causes import LossCause
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.estimate import Estimate
@@ -74,7 +75,7 @@ class ModelConfig:
     """Batches of an optimizer step that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers that show how training scales."""
-    lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    lost_gpu_s: Mapping[LossCause, float] = field(default_factory=dict[LossCause, float])
     """Measured GPU-seconds of the steady state lost to each cause."""
     scheduling_contradicted: bool = False
     """Whether the config states a scheduling that the run plainly contradicts."""

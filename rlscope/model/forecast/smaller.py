@@ -15,6 +15,7 @@ from typing import Final, get_args
 
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.causes import Cause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
@@ -72,7 +73,7 @@ def _action(
     return Action(
         kind="cheaper",
         what="layout",
-        cause="samplers" if layout.trainer_gpus < before.trainer_gpus else "trainers",
+        cause=Cause.SAMPLERS if layout.trainer_gpus < before.trainer_gpus else Cause.TRAINERS,
         before=before,
         after=layout,
         gain_ratio=Estimate.of(gains),

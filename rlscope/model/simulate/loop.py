@@ -22,7 +22,7 @@ import numpy as np
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
-from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, IdleEngines
+from rlscope.model.simulate.queue import Gate, GroupQueue, IdleEngines, IdleReason
 from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarise
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
@@ -331,7 +331,7 @@ class EventLoop:
         return self.samples.start_group()
 
     def _note_idle(self, now_s: float) -> None:
-        cause: HoldCause = self._starter.hold if self._starter.empty_places else "environment"
+        cause: IdleReason = self._starter.hold if self._starter.empty_places else "environment"
         self.idle.note(now_s, self.fleet.idle_engines, cause)
 
     def _reach_moment(self, now_s: float) -> None:

@@ -15,9 +15,9 @@ from rlscope.model.system import Admission, Workload
 
 Hold = Literal["backpressure", "staleness_cap"]
 """Limit that keeps a group from starting."""
-HoldCause = Literal["backpressure", "staleness_cap", "environment"]
-"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on samples in flight. environment:
-samples outside hold places."""
+IdleReason = Literal["backpressure", "staleness_cap", "environment"]
+"""Wait reason of a trace. backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on samples
+in flight. environment: samples outside hold places."""
 
 
 class GroupQueue:
@@ -211,16 +211,16 @@ class IdleEngines:
     def __init__(self) -> None:
         self.engines = 0
         """Idle engines since the last note."""
-        self._cause: HoldCause = "backpressure"
+        self._cause: IdleReason = "backpressure"
         self._since_s = 0.0
-        self._idle_s: dict[HoldCause, float] = dict.fromkeys(get_args(HoldCause), 0.0)
+        self._idle_s: dict[IdleReason, float] = dict.fromkeys(get_args(IdleReason), 0.0)
 
-    def note(self, now_s: float, engines: int, cause: HoldCause) -> None:
+    def note(self, now_s: float, engines: int, cause: IdleReason) -> None:
         """Set the number of idle engines from now on."""
         self._idle_s[self._cause] += self.engines * (now_s - self._since_s)
         self.engines, self._cause, self._since_s = engines, cause, now_s
 
-    def idle_s_until(self, now_s: float) -> dict[HoldCause, float]:
+    def idle_s_until(self, now_s: float) -> dict[IdleReason, float]:
         """Engine-seconds by cause up to a time that is not before the last note."""
         self.note(now_s, self.engines, self._cause)
         return dict(self._idle_s)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlscope.model.arrays import Counts, Reals
 from rlscope.model.simulate.engine import EngineTotals
-from rlscope.model.simulate.queue import HoldCause
+from rlscope.model.simulate.queue import IdleReason
 from rlscope.model.simulate.samples import DROPPED, FILTERED, Samples
 from rlscope.model.simulate.trainer import TrainerSeconds
 
@@ -89,7 +89,7 @@ class Simulated:
     trainer_seconds: TrainerSeconds
     engine_totals: EngineTotals
     """Sums over the engines; their seconds and `idle_s` add up to engines times seconds."""
-    idle_s: Mapping[HoldCause, float]
+    idle_s: Mapping[IdleReason, float]
     """Engine-seconds without any request, by the cause that keeps requests away."""
     mean_trained_tokens: float
     """Response length, mean over trained samples."""
@@ -151,7 +151,7 @@ class RunningSums:
     engines: tuple[EngineTotals, ...]
     switches: tuple[tuple[tuple[int, int], ...], ...]
     """(passes done, version) at every change of weights, by engine."""
-    idle_s: Mapping[HoldCause, float]
+    idle_s: Mapping[IdleReason, float]
     trainer: TrainerSeconds
     queue_group_s: float
     dropped_groups: int

@@ -7,9 +7,10 @@ from rlscope.analysis.learning import Learning
 from rlscope.analysis.result import Alert, AnalysisResult, Ledger, Loss, RunFacts, Staleness, Verdict
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import Document, Json, as_dict, extended
+from rlscope.model.causes import LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat, Cause
+from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
 from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
@@ -71,7 +72,7 @@ class ToldAction:
     assumes that its whole cost is removed, or that one side becomes 10% faster."""
     target: ActionWhat
     """The quantity that the action changes."""
-    cause: Cause
+    cause: LossCause
     """The cause of lost throughput that the action addresses, in the terms of the verdict."""
     setting: str | None
     """Name of the setting in the run's framework or in run.json; None if no name is known."""

@@ -6,7 +6,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import ChangeCause, Promise, SettingChange
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.facts import ComparedRun, Setting, plain
@@ -14,6 +13,7 @@ from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.warnings import CompareWarning
 from rlscope.document import Document, extended
+from rlscope.model.causes import Bottleneck
 from rlscope.reports.text import comparison as words
 
 

@@ -6,10 +6,11 @@ current layout has the measured rate. A plan has no measurements.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from rlscope.document import extended
 from rlscope.model.analytic.steady_state import Regime
+from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
@@ -19,7 +20,14 @@ from rlscope.model.observed import OtherRun
 from rlscope.model.system import Layout
 from rlscope.reports.text import advice
 
-Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
+Waits: TypeAlias = Literal[
+    Cause.SAMPLERS,
+    Cause.TRAINERS,
+    Cause.STALENESS_CAP,
+    Cause.WEIGHT_UPDATES,
+    Cause.ENVIRONMENT,
+    Cause.BALANCED,
+]
 
 NO_GAIN: Final = Estimate(0.0, 0.0, 0.0)
 
@@ -119,7 +127,7 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
 
 def _waits(regime: Regime) -> Waits:
     # Samples age while in flight, so a cap on their number also caps staleness.
-    return "staleness_cap" if regime == "admission" else regime
+    return Cause.STALENESS_CAP if regime == Cause.IN_FLIGHT_LIMIT else regime
 
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:

@@ -9,8 +9,9 @@ from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
 from rlscope.diagnose.evidence import Direction
 from rlscope.frameworks import framework_of
+from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionWhat, Cause
+from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
@@ -73,10 +74,10 @@ _MAKING_MORE: Final = frozenset(
 """Settings and speeds that an action raises to start more samples, or to generate them faster."""
 _SOONER: Final = frozenset({"running_limit", "layout"})
 """Changes that give samplers more requests at a time, or more GPUs."""
-_TOWARDS: Final[Mapping[Cause, Direction]] = {
-    "samplers": "more_samples",
-    "lockstep": "more_samples",
-    "trainers": "fewer_samples",
+_TOWARDS: Final[Mapping[LossCause, Direction]] = {
+    Cause.SAMPLERS: "more_samples",
+    Cause.LOCKSTEP: "more_samples",
+    Cause.TRAINERS: "fewer_samples",
 }
 OPPOSITES: Final[Mapping[Direction, frozenset[Direction]]] = {
     "more_samples": frozenset({"fewer_samples", "fresher"}),
@@ -212,7 +213,7 @@ def _how(action: Action) -> str:
 
     Also empty if publications wait for the cap: the words on staleness then say what becomes of them.
     """
-    is_sooner = action.cause == "staleness_cap" and action.what in _SOONER and not lasts_longer(action.staleness)
+    is_sooner = action.cause == Cause.STALENESS_CAP and action.what in _SOONER and not lasts_longer(action.staleness)
     return ", because the staleness cap then blocks GPUs less" if is_sooner else ""
 
 
@@ -427,7 +428,7 @@ def direction_of(action: Action) -> Direction | None:
         return None
     if action.lowers_limit:
         return "fresher"
-    makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == "staleness_cap")
+    makes_more = action.what in _MAKING_MORE or (action.what == "publish_every" and action.cause == Cause.STALENESS_CAP)
     return "more_samples" if makes_more else _TOWARDS.get(action.cause)
 
 

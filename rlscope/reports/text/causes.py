@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Bottleneck, Loss, Verdict
+from rlscope.analysis.result import Loss, Verdict
+from rlscope.model.causes import Bottleneck, Cause
 
 
 class _Words(NamedTuple):
@@ -25,63 +26,63 @@ _LEAST_HEADLINE_RATIO: Final = 0.05
 _LEAST_PART_RATIO: Final = 0.02
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
-    "samplers": _Words(
+    Cause.SAMPLERS: _Words(
         label="Samplers",
         headline="Trainers wait for samples {share} of the time",
         plain_headline="Sampling limits throughput",
         cause="waits for samples",
         side="trainer GPU time",
     ),
-    "trainers": _Words(
+    Cause.TRAINERS: _Words(
         label="Trainers",
         headline="Trainers cannot keep up: samplers lose {share} of their GPU time to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
     ),
-    "lockstep": _Words(
+    Cause.LOCKSTEP: _Words(
         label="Synchronous steps",
         headline="Trainers and samplers wait for each other {share} of the time",
         plain_headline="Sampling and training take turns",
         cause="trainers and samplers waiting for each other",
         side="all GPU time",
     ),
-    "staleness_cap": _Words(
+    Cause.STALENESS_CAP: _Words(
         label="Staleness cap",
         headline="Waiting at the staleness cap takes {share} of the GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
     ),
-    "weight_updates": _Words(
+    Cause.WEIGHT_UPDATES: _Words(
         label="Weight updates",
         headline="Weight updates take {share} of the GPU time",
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
     ),
-    "environment": _Words(
+    Cause.ENVIRONMENT: _Words(
         label="Environment",
         headline="Waiting for the environment takes {share} of the GPU time",
         plain_headline="Waiting for the environment is the largest loss",
         cause="waits for the environment",
         side="all GPU time",
     ),
-    "checkpoints": _Words(
+    Cause.CHECKPOINTS: _Words(
         label="Checkpoints",
         headline="Checkpoints and evaluation take {share} of the trainers' time",
         plain_headline="Checkpoints and evaluation are the largest loss",
         cause="checkpoints and evaluation",
         side="trainer GPU time",
     ),
-    "balanced": _Words(
+    Cause.BALANCED: _Words(
         label="Balanced",
         headline="No change is predicted to gain 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
     ),
-    "unknown": _Words(
+    Cause.UNKNOWN: _Words(
         label="No verdict",
         headline="Not enough data for a verdict",
         plain_headline="Not enough data for a verdict",
@@ -92,23 +93,23 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 
 
 _SPENT: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "trainers spent {gpu_time} waiting for samples",
-    "lockstep": "trainers and samplers spent {gpu_time} waiting for each other",
-    "staleness_cap": "GPUs spent {gpu_time} waiting at the staleness cap",
-    "weight_updates": "weight updates took {gpu_time}",
-    "environment": "GPUs spent {gpu_time} waiting for the environment",
-    "checkpoints": "checkpoints and evaluation took {gpu_time}",
+    Cause.SAMPLERS: "trainers spent {gpu_time} waiting for samples",
+    Cause.LOCKSTEP: "trainers and samplers spent {gpu_time} waiting for each other",
+    Cause.STALENESS_CAP: "GPUs spent {gpu_time} waiting at the staleness cap",
+    Cause.WEIGHT_UPDATES: "weight updates took {gpu_time}",
+    Cause.ENVIRONMENT: "GPUs spent {gpu_time} waiting for the environment",
+    Cause.CHECKPOINTS: "checkpoints and evaluation took {gpu_time}",
 }
 REMEDIES: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "faster sampling",
-    "trainers": "faster training",
-    "lockstep": "overlapping sampling and training",
-    "staleness_cap": "no staleness cap",
-    "weight_updates": "weight updates that take no time",
-    "environment": "an environment that takes no time",
-    "checkpoints": "checkpoints and evaluation that take no time",
-    "balanced": "no change",
-    "unknown": "no known change",
+    Cause.SAMPLERS: "faster sampling",
+    Cause.TRAINERS: "faster training",
+    Cause.LOCKSTEP: "overlapping sampling and training",
+    Cause.STALENESS_CAP: "no staleness cap",
+    Cause.WEIGHT_UPDATES: "weight updates that take no time",
+    Cause.ENVIRONMENT: "an environment that takes no time",
+    Cause.CHECKPOINTS: "checkpoints and evaluation that take no time",
+    Cause.BALANCED: "no change",
+    Cause.UNKNOWN: "no known change",
 }
 """The change that removes each cause, as the subject of a sentence."""
 
@@ -116,14 +117,14 @@ REMEDIES: Final[Mapping[Bottleneck, str]] = {
 def verdict_label(bottleneck: Bottleneck) -> str:
     """The verdict as a title."""
     label = _WORDS[bottleneck].label
-    return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
+    return label if bottleneck in (Cause.BALANCED, Cause.UNKNOWN) else f"Bottleneck: {label.lower()}"
 
 
 def headline(verdict: Verdict, *, is_ranked: bool) -> str:
     """The verdict as one short sentence; is_ranked: whether it was read from the model's ranking of causes."""
     words = _WORDS[verdict.bottleneck]
     loss = next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
-    if verdict.bottleneck == "balanced":
+    if verdict.bottleneck == Cause.BALANCED:
         return words.headline if is_ranked else words.plain_headline
     if loss is None or loss.side_share_ratio < _LEAST_HEADLINE_RATIO:
         return words.plain_headline
@@ -151,7 +152,7 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     parts = _sampler_losses(loss)
     if not parts:
         # Idle time that the sides share as waits for each other is no part of this loss.
-        if beside == "lockstep":
+        if beside == Cause.LOCKSTEP:
             return f"samplers waited another {gpu_time} while trainers worked ({share})"
         return f"samplers were idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"

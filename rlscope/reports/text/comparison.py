@@ -66,11 +66,11 @@ _CAUSES: Final[Mapping[str, str]] = {
     "max_in_flight_samples": "in-flight limit",
     "max_running_samples": "limit on running samples",
     "response_lengths": "response length, mean tokens",
-    "training_speed": "training speed, relative",
+    "trainer_speed": "training speed, relative",
     "engine_speed": "engine speed at equal batch sizes, relative",
     "publish_every": "optimizer steps per weight update",
-    "update_time": "weight update time in seconds",
-    "checkpoint_time": "checkpoints and evaluation, seconds per step",
+    "weight_updates": "weight update time in seconds",
+    "checkpoints": "checkpoints and evaluation, seconds per step",
 }
 _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "other_network": "A's model was fitted to a different network",

@@ -8,6 +8,7 @@ from rlscope.analysis.result import AnalysisResult, EvidenceValue, Finding, RunF
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
 from rlscope.frameworks import framework_of
+from rlscope.model.causes import Cause
 from rlscope.reports.blocks import Callout
 from rlscope.reports.text.states import state_of
 
@@ -69,7 +70,7 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
     aim = actions.direction_of(ranked[0])
     if aim is not None and rule.towards in actions.OPPOSITES[aim]:
         return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
-    if ranked[0].cause == "weight_updates" and rule.name == "starved_trainer":
+    if ranked[0].cause == Cause.WEIGHT_UPDATES and rule.name == "starved_trainer":
         # Engines make no samples while they take weights: cheaper or rarer updates shorten these waits too.
         return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
     against = [number for number, each in enumerate(ranked, 1) if _addresses(each, rule)]

@@ -8,6 +8,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.comparison.history import COLUMNS, NAMES, RunEntry
+from rlscope.model.causes import Cause
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 
 SHOWN: Final = (
@@ -52,7 +53,7 @@ def notes(entries: Sequence[RunEntry]) -> list[str]:
 
 
 def _is_open(entry: RunEntry) -> bool:
-    return bool(entry.hides_samplers) and entry.bottleneck == "samplers"
+    return bool(entry.hides_samplers) and entry.bottleneck == Cause.SAMPLERS
 
 
 def _cost(entry: RunEntry) -> str:

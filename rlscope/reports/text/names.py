@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.analytic.steady_state import Regime
+from rlscope.model.causes import Cause
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
@@ -50,28 +51,28 @@ class CauseWords(NamedTuple):
 
 
 CAUSES: Final[Mapping[GapCause, CauseWords]] = {
-    "running_limit": CauseWords(
+    Cause.RUNNING_LIMIT: CauseWords(
         "limit on running requests", "Engines may run fewer requests at once than in the fastest layout."
     ),
-    "whole_gpus": CauseWords(
+    Cause.WHOLE_GPUS: CauseWords(
         "indivisible GPUs", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
     ),
-    "layout_imbalance": CauseWords(
+    Cause.LAYOUT_IMBALANCE: CauseWords(
         "split of the GPUs", "Another split of whole GPUs would keep both sides busier at this limit."
     ),
-    "stragglers": CauseWords("slow engines", "Some engines take longer than the others for the same passes."),
-    "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
-    "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and time in no recorded phase."),
-    "weight_updates": CauseWords("weight updates", "Engines pause for new weights, and trainers publish them."),
-    "environment": CauseWords("environment", "Samples wait for tools or rewards and keep their slot meanwhile."),
-    "admission": CauseWords("cap in flight", "The cap on running samples, or on running and queued ones."),
-    "staleness_cap": CauseWords(
+    Cause.SLOW_ENGINES: CauseWords("slow engines", "Some engines take longer than the others for the same passes."),
+    Cause.KV_CACHE: CauseWords("KV cache", "It holds fewer requests than the engines may run."),
+    Cause.BETWEEN_STEPS: CauseWords("time between steps", "Checkpoints, evaluation, and time in no recorded phase."),
+    Cause.WEIGHT_UPDATES: CauseWords("weight updates", "Engines pause for new weights, and trainers publish them."),
+    Cause.ENVIRONMENT: CauseWords("environment", "Samples wait for tools or rewards and keep their slot meanwhile."),
+    Cause.IN_FLIGHT_LIMIT: CauseWords("cap in flight", "The cap on running samples, or on running and queued ones."),
+    Cause.STALENESS_CAP: CauseWords(
         "staleness cap", "Samples start later or are dropped, so that no token exceeds the cap."
     ),
-    "synchronous_steps": CauseWords("synchronous steps", "Each side waits while the other works."),
-    "tail": CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
-    "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
-    "unexplained": CauseWords("not explained", "The prediction is higher than the measured throughput."),
+    Cause.LOCKSTEP: CauseWords("synchronous steps", "Each side waits while the other works."),
+    Cause.TAIL: CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
+    Cause.UNDERFILLED_BATCHES: CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
+    Cause.UNEXPLAINED: CauseWords("not explained", "The prediction is higher than the measured throughput."),
 }
 BETTER_THAN_MODEL: Final = "The run is faster than predicted."
 OTHER_CAUSES: Final = CauseWords("all other causes", "Each is too small for a line of its own.")
@@ -86,13 +87,13 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "trainer_memory": "too few trainer GPUs for the training state",
 }
 REGIMES: Final[Mapping[Regime, str]] = {
-    "balanced": "nothing",
-    "samplers": "samplers",
-    "trainers": "trainers",
-    "weight_updates": "weight updates",
-    "environment": "environment",
-    "admission": "cap on samples in flight",
-    "staleness_cap": "staleness cap",
+    Cause.BALANCED: "nothing",
+    Cause.SAMPLERS: "samplers",
+    Cause.TRAINERS: "trainers",
+    Cause.WEIGHT_UPDATES: "weight updates",
+    Cause.ENVIRONMENT: "environment",
+    Cause.IN_FLIGHT_LIMIT: "cap on samples in flight",
+    Cause.STALENESS_CAP: "staleness cap",
 }
 """Names of the limits of a layout."""
 GRADES: Final[Mapping[Grade, str]] = {

@@ -7,7 +7,8 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
-from rlscope.analysis.result import AnalysisResult, Bottleneck
+from rlscope.analysis.result import AnalysisResult
+from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.recommend import UNTESTED_LOG
@@ -20,15 +21,15 @@ from rlscope.reports.text.sampling import sampling_words
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.02
 _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "Speed up sampling: more requests per engine, faster engines, or more of them.",
-    "trainers": "Make the training step faster, or give training more GPUs.",
-    "lockstep": "Let samplers run one step ahead of the trainers.",
-    "staleness_cap": "Raise the cap if training stays stable with staler tokens.",
-    "weight_updates": "Publish less often, or make updates cheaper: overlap the transfer with generation.",
-    "environment": "Run more environments in parallel, or make the environment faster.",
-    "checkpoints": "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
-    "balanced": "To go faster, speed up both sides, or add GPUs in the same ratio.",
-    "unknown": (
+    Cause.SAMPLERS: "Speed up sampling: more requests per engine, faster engines, or more of them.",
+    Cause.TRAINERS: "Make the training step faster, or give training more GPUs.",
+    Cause.LOCKSTEP: "Let samplers run one step ahead of the trainers.",
+    Cause.STALENESS_CAP: "Raise the cap if training stays stable with staler tokens.",
+    Cause.WEIGHT_UPDATES: "Publish less often, or make updates cheaper: overlap the transfer with generation.",
+    Cause.ENVIRONMENT: "Run more environments in parallel, or make the environment faster.",
+    Cause.CHECKPOINTS: "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
+    Cause.BALANCED: "To go faster, speed up both sides, or add GPUs in the same ratio.",
+    Cause.UNKNOWN: (
         "Record the missing data and analyze again. A verdict needs at least one sampler and one trainer with GPUs, "
         "and a few tens of training steps."
     ),
@@ -63,12 +64,12 @@ _WORKERS_NAMED: Final = 5
 _DROPPED_RATIO: Final = 0.05
 """Share of the tokens that left the queue from which dropping counts as the samplers' main loss."""
 _RECORD: Final[Mapping[str, str]] = {
-    "samplers": (
+    Cause.SAMPLERS: (
         'Record what the samplers wait for and analyze again: put `with run.wait("backpressure"):` around `queue.put`, '
         '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
         "calls, and call `run.engine_step(...)` after every forward pass."
     ),
-    "trainers": (
+    Cause.TRAINERS: (
         'Record what the trainers wait for and analyze again: put `with run.wait("samples"):` around the call that '
         "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
         "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
@@ -101,7 +102,7 @@ def headline(analysis: AnalysisResult) -> str:
     if _is_reason_open(analysis):
         return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
-    tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == "staleness_cap")]
+    tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     return f"{text}; {_tied_words(analysis, verdict.bottleneck, tied)}" if tied else text
 
 
@@ -127,7 +128,7 @@ def _dropped_by_cap(analysis: AnalysisResult) -> str:
 def _dropped_share(analysis: AnalysisResult) -> float | None:
     """Share of the samplers' time that went into samples that the cap drops; None if the verdict is not about them."""
     verdict, model = analysis.verdict, analysis.model
-    if verdict.bottleneck != "samplers" or "staleness_cap" not in verdict.tied_with:
+    if verdict.bottleneck != Cause.SAMPLERS or Cause.STALENESS_CAP not in verdict.tied_with:
         return None
     drops = isinstance(model, ModelResult) and model.model_config.scheduling.admission.staleness_policy == "drop"
     lost = next((each for each in verdict.losses if each.dropped_gpu_s), None)
@@ -140,11 +141,11 @@ def _dropped_share(analysis: AnalysisResult) -> float | None:
 def _held_up_by_updates(analysis: AnalysisResult) -> str:
     """Why trainers wait, if engines pause for weight updates and those come first; as a clause after a comma."""
     verdict, first = analysis.verdict, first_action(analysis)
-    loss = next((each for each in verdict.losses if each.cause == "weight_updates"), None)
-    is_first = first is not None and first.cause == "weight_updates"
-    if verdict.cause != "samplers" or not is_first or loss is None or not _pauses_engines(analysis):
+    loss = next((each for each in verdict.losses if each.cause == Cause.WEIGHT_UPDATES), None)
+    is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
+    if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
-    share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words('weight_updates')}"
+    share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(Cause.WEIGHT_UPDATES)}"
     return f", partly because engines pause for weight updates, which take {share}"
 
 
@@ -168,14 +169,14 @@ def why(analysis: AnalysisResult) -> str:
 
 def _losses_behind(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
-    if verdict.bottleneck == "unknown":
+    if verdict.bottleneck == Cause.UNKNOWN:
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
     if in_turn := _phases(analysis):
         return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
         return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
-    if verdict.bottleneck == "balanced":
+    if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)
     first, *rest = losses
     behind = _cause_in_headline(analysis)
@@ -193,20 +194,20 @@ def _losses_behind(analysis: AnalysisResult) -> str:
 def _publication_waits(analysis: AnalysisResult, cause: Bottleneck) -> str:
     """Say who waits at the cap and for what, if publications do; empty otherwise."""
     waits = any(state.state == "waiting_for_staleness_cap" and state.gpu_ns > 0 for state in analysis.ledger.states)
-    return "Trainers wait to publish until older samples finish." if waits and cause == "staleness_cap" else ""
+    return "Trainers wait to publish until older samples finish." if waits and cause == Cause.STALENESS_CAP else ""
 
 
 def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
     """The loss that the headline names as the reason for the waits; None without one."""
     if _dropped_share(analysis) is not None:
-        return "trainers"
-    return "weight_updates" if _held_up_by_updates(analysis) else None
+        return Cause.TRAINERS
+    return Cause.WEIGHT_UPDATES if _held_up_by_updates(analysis) else None
 
 
 _REMOVED: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "doubling the sampling speed",
-    "trainers": "doubling the training speed",
-    "staleness_cap": "removing the limits on staleness and samples in flight",
+    Cause.SAMPLERS: "doubling the sampling speed",
+    Cause.TRAINERS: "doubling the training speed",
+    Cause.STALENESS_CAP: "removing the limits on staleness and samples in flight",
 }
 """Changes that the model makes to learn what a cause costs, if they are not the remedy itself."""
 _SAME_GAIN: Final = 0.02
@@ -215,7 +216,7 @@ _SAME_GAIN: Final = 0.02
 
 def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
     """Whether the staleness cap is the one limit of the cause that bears its name."""
-    if cause != "staleness_cap" or not isinstance(analysis.model, ModelResult):
+    if cause != Cause.STALENESS_CAP or not isinstance(analysis.model, ModelResult):
         return False
     admission = analysis.model.model_config.scheduling.admission
     limits = (admission.max_in_flight_samples, admission.max_running_samples)
@@ -250,20 +251,20 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
-    if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
+    if analysis.verdict.bottleneck == Cause.UNKNOWN and analysis.data_quality.imported is not None:
         missing = MORE_STEPS if 0 < analysis.run.steps < LEAST_STEPS_TO_JUDGE else MORE_DATA
         return f"{missing} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     if analysis.data_quality.no_verdict:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD[analysis.verdict.unrecorded_side]
-    if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
+    if ranking_of(analysis) is None or analysis.verdict.bottleneck == Cause.UNKNOWN:
         return _without_ranking(analysis)
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
             return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
-        return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL['balanced']}"
+        return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL[Cause.BALANCED]}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
     parts = [_with_effect(analysis, first), slow, _unchecked(analysis, first), _aside(analysis, first)]
     parts.append(_kept(analysis, first))
@@ -300,9 +301,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
-    if not {"samplers", "trainers"} <= {verdict.bottleneck, *verdict.tied_with}:
-        is_full = verdict.bottleneck == "samplers" and any(each.rule == "full_kv_cache" for each in analysis.findings)
-        said = _FULL_CACHES if is_full else _WITHOUT_MODEL[verdict.bottleneck]
+    if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
+        is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
+        said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else _WITHOUT_MODEL[verdict.bottleneck]
         return f"{_ONE_SIDE} {said[0].lower()}{said[1:]}" if _is_reason_open(analysis) else said
     outcomes = analysis.answers.get("judged_outcomes")
     drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
@@ -311,7 +312,7 @@ def _against_cause(analysis: AnalysisResult) -> str:
 
 def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
     """Return the phases of a balanced run without a ranking whose GPUs sample and train in turn; none of another."""
-    is_balanced = analysis.verdict.bottleneck == "balanced" and ranking_of(analysis) is None
+    is_balanced = analysis.verdict.bottleneck == Cause.BALANCED and ranking_of(analysis) is None
     return phases.phases_in_turn(analysis) if is_balanced else []
 
 
@@ -319,7 +320,7 @@ def _is_reason_open(analysis: AnalysisResult) -> bool:
     """Whether trainers wait for samples in a log that shows neither the samplers nor that steps are synchronous."""
     bounds = analysis.step_bounds
     is_synchronous = bounds is not None and bounds.phases.is_synchronous is True
-    return analysis.verdict.bottleneck == "samplers" and analysis.hides_samplers and not is_synchronous
+    return analysis.verdict.bottleneck == Cause.SAMPLERS and analysis.hides_samplers and not is_synchronous
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
@@ -327,7 +328,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
-    if verdict.cause == "samplers" and first.cause == "weight_updates" and _pauses_engines(analysis):
+    if verdict.cause == Cause.SAMPLERS and first.cause == Cause.WEIGHT_UPDATES and _pauses_engines(analysis):
         how = "fewer" if first.what == "publish_every" else "faster"
         return f"Engines pause during weight updates, so {how} updates shorten the trainers' waits too."
     ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
@@ -377,7 +378,7 @@ def then_steps(analysis: AnalysisResult) -> list[str]:
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
     """Return the actions in order; none if the results are invalid or the verdict is unknown."""
     ranking = ranking_of(analysis)
-    is_open = alarm(analysis) is None and analysis.verdict.bottleneck != "unknown"
+    is_open = alarm(analysis) is None and analysis.verdict.bottleneck != Cause.UNKNOWN
     return ranking.actions if ranking is not None and is_open else ()
 
 
@@ -403,7 +404,7 @@ def version_lasts(analysis: AnalysisResult) -> str:
 
 def no_findings(analysis: AnalysisResult) -> str:
     """Return the text shown without findings: there are none, or the run has too little data."""
-    if analysis.verdict.bottleneck == "unknown":
+    if analysis.verdict.bottleneck == Cause.UNKNOWN:
         return "No findings: the run has too little data to judge."
     return "No findings. A check whose data was not recorded is skipped."
 

@@ -148,7 +148,7 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     found = state(system(admission=Admission(max_in_flight_samples=1024)), layout(13))
     # Half a batch is queued; the others run or wait for their group.
     assert found.running * 3 * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
-    assert (found.regime, found.warnings) == ("admission", ("in_flight_cap",))
+    assert (found.regime, found.warnings) == ("in_flight_limit", ("in_flight_cap",))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_w
     assert capped.running == pytest.approx(limited.running) == pytest.approx(16)
     assert capped.step_s == pytest.approx(limited.step_s)
     assert capped.staleness == limited.staleness
-    assert (capped.regime, capped.warnings) == ("admission", ())
+    assert (capped.regime, capped.warnings) == ("in_flight_limit", ())
 
 
 def test_a_cap_on_what_runs_counts_samples_at_their_environment() -> None:

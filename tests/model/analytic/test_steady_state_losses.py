@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.limits import Levels
-from rlscope.model.analytic.steady_state import Losses, Regime, regimes_of, sampler_losses, trainer_losses
+from rlscope.model.analytic.steady_state import LimitCause, Losses, regimes_of, sampler_losses, trainer_losses
 from rlscope.model.system import Layout
 
 EVEN = Layout(8, 8, 64)
@@ -17,16 +17,16 @@ def levels(*periods_s: float) -> Levels:
 
 
 def lost(**ratios: float) -> Losses:
-    causes = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
+    causes = ("samplers", "trainers", "weight_updates", "environment", "in_flight_limit", "staleness_cap")
     return {cause: np.array([ratios.get(cause, 0.0)]) for cause in causes}
 
 
-def ratios(losses: Losses) -> dict[Regime, float]:
+def ratios(losses: Losses) -> dict[LimitCause, float]:
     """Losses of one layout, without the causes that cost nothing."""
     return {cause: float(ratio[0]) for cause, ratio in losses.items() if ratio[0]}
 
 
-@pytest.mark.parametrize("cause", ["samplers", "weight_updates", "environment", "admission", "staleness_cap"])
+@pytest.mark.parametrize("cause", ["samplers", "weight_updates", "environment", "in_flight_limit", "staleness_cap"])
 def test_a_side_may_lose_a_tenth_and_be_balanced(cause: str) -> None:
     assert regimes_of([EVEN], lost(**{cause: 0.10}), lost()) == ["balanced"]
     assert regimes_of([EVEN], lost(**{cause: 0.1001}), lost()) == [cause]
@@ -45,7 +45,7 @@ def test_the_cause_that_costs_the_most_gpu_time_over_both_sides_is_named() -> No
 
 def test_what_each_limit_adds_beyond_the_trainers_pace_is_charged_to_it() -> None:
     steps_s, train_s = np.array([20.0]), np.array([8.0])
-    charged = {"weight_updates": 2 / 20, "admission": 1 / 20, "environment": 3 / 20, "staleness_cap": 4 / 20}
+    charged = {"weight_updates": 2 / 20, "in_flight_limit": 1 / 20, "environment": 3 / 20, "staleness_cap": 4 / 20}
     found = ratios(trainer_losses(levels(10, 12, 13, 16, 20), train_s, 1.0, steps_s))
     assert found == pytest.approx({"samplers": 2 / 20, **charged, "weight_updates": 3 / 20})
     assert ratios(sampler_losses(levels(10, 12, 13, 16, 20), train_s, steps_s)) == charged

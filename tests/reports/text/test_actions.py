@@ -9,8 +9,9 @@ import pytest
 
 from rlscope.analysis.result import Finding, TokenStaleness
 from rlscope.diagnose import RULES
+from rlscope.model.causes import LossCause
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionWhat, Cause
+from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.system import Layout
 from rlscope.reports.text import actions, findings
@@ -105,7 +106,7 @@ WORDS = {
 
 def test_every_kind_of_action_is_written_here():
     assert set(WORDS) == set(typing.get_args(ActionWhat))
-    assert {made.cause for made, _ in WORDS.values()} == set(typing.get_args(Cause))
+    assert {made.cause for made, _ in WORDS.values()} == set(typing.get_args(LossCause))
 
 
 @pytest.mark.parametrize(("made", "words"), WORDS.values(), ids=WORDS)

@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Bottleneck, Verdict
+from rlscope.analysis.result import Verdict
 from rlscope.model.analytic.steady_state import Regime
+from rlscope.model.causes import Bottleneck
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
@@ -244,7 +245,7 @@ def test_points_are_the_difference_of_two_shares():
 
 def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
-             GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
+             GapStep("in_flight_limit", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
     made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Estimate(1000.0, 900.0, 1100.0)))
     rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]

@@ -9,8 +9,9 @@ from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
-from rlscope.analysis.result import Bottleneck, Finding, LedgerState, Loss, Verdict
+from rlscope.analysis.result import Finding, LedgerState, Loss, Verdict
 from rlscope.diagnose import RULES
+from rlscope.model.causes import Bottleneck
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import Price, StalenessForecast

@@ -6,7 +6,6 @@ from rlscope.api import (
     check as check,
     compare as compare,
     doctor as doctor,
-    export_perfetto as export_perfetto,
     list_runs as list_runs,
     open as open,
     plan as plan,
@@ -14,6 +13,7 @@ from rlscope.api import (
     what_if as what_if,
 )
 from rlscope.errors import RlscopeError as RlscopeError
+from rlscope.exports.perfetto import export_perfetto as export_perfetto
 from rlscope.importers.target import ImportOptions as ImportOptions
 from rlscope.reports.check import CheckReport as CheckReport
 from rlscope.reports.documents.doctor import DoctorReport as DoctorReport

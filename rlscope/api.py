@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from rlscope.changes import Changes
-from rlscope.errors import ArgumentError, Bounds, check_one_of
+from rlscope.errors import Bounds, check_one_of
 
 if TYPE_CHECKING:
     from rlscope.analysis.result import Severity
-    from rlscope.exports.perfetto import PerfettoExport, PerfettoOptions
     from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
     from rlscope.importers.target import ImportOptions
@@ -91,7 +90,7 @@ def analyze(
 
 
 def what_if(
-    run: "Folder | Analysis",
+    path: Folder,
     *,
     also: Folder | Sequence[Folder] = (),
     progress: Progress | None = None,
@@ -100,8 +99,9 @@ def what_if(
     """Predict a run with changed settings: `what_if("runs/monday", trainer_gpus=4, max_running=64)`.
 
     Args:
-        run: Run folder, log or metrics file. Pass an `Analysis` to avoid analyzing the run again.
-        also: Folders of other runs, as in `analyze`. Not allowed with an `Analysis`.
+        path: Run folder, or a log or metrics file of a framework. To ask several times, `analyze` the run once and call
+            `Analysis.what_if`.
+        also: Folders of other runs, as in `analyze`.
         progress: Called with a few words on the current activity.
         **changes: New values, by the names and in the units of `Changes`.
 
@@ -110,18 +110,7 @@ def what_if(
         ImpossibleChangeError: A value is out of range, the GPUs form no layout, or a limit is given twice.
         RlscopeError: Any error that `analyze` raises.
     """
-    from rlscope.results import Analysis
-
-    if not isinstance(run, Analysis):
-        return analyze(run, also=also, progress=progress, page=False).what_if(**changes)
-    if _several(also):
-        raise ArgumentError.of(
-            "what_if",
-            found="`also` together with an Analysis",
-            expected="`also` only with a run folder",
-            next_step="Pass `also` to `analyze`.",
-        )
-    return run.what_if(**changes)
+    return analyze(path, also=also, progress=progress, page=False).what_if(**changes)
 
 
 def plan(
@@ -189,17 +178,12 @@ def check(
         check_one_of("fail_on_finding", fail_on_finding, SEVERITIES)
     file, divide = None if rules is None else Path(rules), on_ray(ray, pipeline.say_nothing)
     folder = _folder(path)
-    if baseline is not None:
-        from rlscope.comparison.gate import check_against
-        from rlscope.importers.join import RunFolder
-        from rlscope.trace.manifest import RUN_FILE
-
-        document = Path(baseline)
-        is_document = document.is_file() and document.suffix == ".json" and document.name != RUN_FILE
-        before = RunFolder(document) if is_document else _folder(document)
-        report = check_against(folder.path, before.path, file, one_offs, fail_on_finding, divide)
-    else:
+    if baseline is None:
         report = pipeline.check(folder.path, pipeline.rules_to_check(file, one_offs), fail_on_finding, divide)
+    else:
+        from rlscope.comparison.gate import check_against
+
+        report = check_against(folder.path, Path(baseline), file, one_offs, fail_on_finding, divide)
     return extended(CheckReport, report)
 
 
@@ -287,27 +271,6 @@ def list_runs(
     entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing, filters=filters)
     runs = sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse)
     return RunList(runs, folder=str(folder))
-
-
-def export_perfetto(path: Folder, output: Folder, **part: "Unpack[PerfettoOptions]") -> "PerfettoExport":
-    """Write the timeline of a run as a Perfetto trace.
-
-    Args:
-        path: Run folder, or a log or metrics file of a framework.
-        output: Trace file to write.
-        **part: Part of the run to write: `from_s`, `to_s`, `workers`, `max_mb`; see
-            `rlscope.exports.perfetto.PerfettoOptions`.
-
-    Raises:
-        RunFolderError: The folder is not a run, or this version cannot read it.
-        ArgumentError: The run has no such interval or worker.
-        OutputError: The file cannot be written.
-        RlscopeError: The package `perfetto` is not installed.
-    """
-    from rlscope.exports import perfetto
-
-    folder = _folder(path)
-    return perfetto.export_perfetto(folder.path, Path(output), **part)
 
 
 def push(

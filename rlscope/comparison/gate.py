@@ -21,7 +21,9 @@ from rlscope.analysis.run_facts import steady_window
 from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.document import Document, load
 from rlscope.errors import AnalysisError
+from rlscope.importers.join import resolve
 from rlscope.pipeline import check, rules_to_check
+from rlscope.trace.manifest import RUN_FILE
 from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun, Partitioner, open_run
 
@@ -51,10 +53,11 @@ def check_against(
     """Evaluate alert rules and regression rules over the whole run in a folder.
 
     One-offs that name the baseline replace the built-in regression rules; other one-offs replace the built-in alert
-    rules. divide: passed to `open_run` for the rules; this process reads the baseline and the run's noise itself.
+    rules. baseline: run folder, log, metrics file, or JSON document of an analysis. divide: passed to `open_run` for
+    the rules; this process reads the baseline and the run's noise itself.
 
-    Raises RunFolderError if a folder is not a run, AnalysisError if a document cannot be read, or RuleError if a rule
-    is invalid.
+    Raises RunFolderError if a folder is not a run, ImportFileError if no importer can read a file, AnalysisError if a
+    document cannot be read, or RuleError if a rule is invalid.
     """
     own = [baseline_rule(text) for text in one_offs if names_baseline(text)]
     plain = [text for text in one_offs if not names_baseline(text)]
@@ -104,10 +107,11 @@ def steady_steps(run: OpenRun) -> StepSeries | None:
 
 
 def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
-    if baseline.is_file():
+    if baseline.is_file() and baseline.suffix == ".json" and baseline.name != RUN_FILE:
         document = _read_document(baseline)
         return _Baseline(document.run.run_id, document.metrics, None)
-    with open_run(baseline) as run:
+    folder = resolve(baseline)
+    with open_run(folder.path) as run:
         return _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run))
 
 

@@ -7,12 +7,14 @@ those of the run, nanoseconds since the UTC epoch. See https://perfetto.dev/docs
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rlscope import format as fmt
 from rlscope.errors import ArgumentError, Bounds, RlscopeError
 from rlscope.exports.timeline import ROWS, Event, EventTimeline, TimeRange, Track, Value
+from rlscope.importers.join import resolve
 from rlscope.pipeline import read_run
 from rlscope.text_out import writing
 from rlscope.trace.query import ask
@@ -56,11 +58,18 @@ class PerfettoOptions(TypedDict, total=False):
     """Maximum size of the file, in 10^6 bytes. Later events are left out, and a note says so."""
 
 
-def export_perfetto(folder: Path, output: Path, **part: Unpack[PerfettoOptions]) -> PerfettoExport:
-    """Write the timeline of the run in a folder, or a part of it.
+def export_perfetto(
+    path: str | PathLike[str], output: str | PathLike[str], **part: Unpack[PerfettoOptions]
+) -> PerfettoExport:
+    """Write the timeline of a run as a Perfetto trace.
+
+    Args:
+        path: Run folder, or a log or metrics file of a framework.
+        output: Trace file to write.
+        **part: Part of the run to write, and the maximum size of the file; see `PerfettoOptions`.
 
     Raises:
-        RunFolderError: The folder is not a run.
+        RunFolderError: The folder is not a run, or this version cannot read it.
         ArgumentError: The run has no such interval or worker.
         OutputError: The file cannot be written.
         RlscopeError: The package `perfetto` is not installed.
@@ -68,13 +77,14 @@ def export_perfetto(folder: Path, output: Path, **part: Unpack[PerfettoOptions])
     _require_perfetto()
     max_mb = part.get("max_mb", DEFAULT_MAX_MB)
     Bounds(1).check("max_mb", max_mb)
+    folder, written = resolve(Path(path)), Path(output)
 
     def export(run: OpenRun) -> PerfettoExport:
         stretch = _stretch(run, part.get("from_s"), part.get("to_s"), part.get("workers", ()))
-        with writing(output) as file:
-            return _write(run, stretch, file, output, max_mb * 1_000_000)
+        with writing(written) as file:
+            return _write(run, stretch, file, written, max_mb * 1_000_000)
 
-    return read_run(folder, export)
+    return read_run(folder.path, export)
 
 
 def _require_perfetto() -> None:

@@ -23,13 +23,13 @@ from rlscope.reports.blocks import (
     Table,
     View,
 )
+from rlscope.reports.text import brief, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.actions import actions_table, below_table
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import layouts_part
-from rlscope.reports.text.brief import Brief, brief_of
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.ledger import ledger_block
 from rlscope.reports.text.origin import counted_words, reported_staleness, reported_throughput
@@ -53,9 +53,8 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    brief = brief_of(analysis)
-    total = Paragraph(f"whole run, {brief.spent}{startup_words(analysis.ledger)}", "note")
-    yield Part("Where the GPU time went", [total, *ledger_blocks(analysis), *_losses_table(brief)])
+    total = Paragraph(f"whole run, {brief.whole_run(analysis).spent}{startup_words(analysis.ledger)}", "note")
+    yield Part("Where the GPU time went", [total, *ledger_blocks(analysis), *_losses_table(analysis)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
     yield from _model(analysis)
@@ -72,19 +71,18 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
 
     These blocks are the top of the card and of the page, and all of an analysis as Markdown and in a notebook.
     """
-    brief, found = brief_of(analysis), callouts(analysis, verdict_words.actions_of(analysis))
-    reasons = [Fact("Why", brief.why), Fact("Next", brief.next_step)]
+    found = callouts(analysis, verdict_words.actions_of(analysis))
     blocks: dict[str, Block | None] = {
-        "verdict": Answer(brief.label, brief.headline, reasons, brief.alarm or "", name="Verdict"),
-        "quality": _quality(brief),
+        "verdict": _verdict(analysis),
+        "quality": _quality(analysis),
         "actions": _actions(analysis),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
-        "spent": Part("GPU time", [*_spent(brief), *_losses_table(brief)]),
-        "advice": _advice(brief),
-        "strip": Facts(_figures(analysis, brief)),
+        "spent": Part("GPU time", [*_spent(analysis), *_losses_table(analysis)]),
+        "advice": _advice(analysis),
+        "strip": Facts(_figures(analysis)),
         "found": _links("Findings, whole run", [Link(each.anchor, each.title, each.cost) for each in found]),
         "alerts": _links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired_rules(analysis)]),
-        "about": Paragraph(f"{brief.run_id} · {' · '.join(brief.about)}", "note"),
+        "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(brief.about(analysis))}", "note"),
     }
     return {name: block for name, block in blocks.items() if block is not None}
 
@@ -93,8 +91,16 @@ def _links(title: str, links: Sequence[Link]) -> Links | None:
     return Links(title, links) if links else None
 
 
-def _quality(brief: Brief) -> Paragraph:
-    return Paragraph(f"! {brief.quality}", more="data-quality") if brief.gaps else Paragraph(f"✓ {brief.quality}")
+def _verdict(analysis: AnalysisResult) -> Answer:
+    reasons = [Fact("Why", verdict_words.why(analysis)), Fact("Next", verdict_words.next_step(analysis))]
+    label, headline = verdict_words.label(analysis), verdict_words.headline(analysis)
+    return Answer(label, headline, reasons, verdict_words.alarm(analysis) or "", name="Verdict")
+
+
+def _quality(analysis: AnalysisResult) -> Paragraph:
+    gaps = verdict_words.gap_lines(analysis)
+    said = brief.quality(gaps, analysis.data_quality)
+    return Paragraph(f"! {said}", more="data-quality") if gaps else Paragraph(f"✓ {said}")
 
 
 def _actions(analysis: AnalysisResult) -> Part | None:
@@ -104,30 +110,36 @@ def _actions(analysis: AnalysisResult) -> Part | None:
     return Part(ACTIONS_TITLE, [actions_table(rows), verify]) if rows else None
 
 
-def _spent(brief: Brief) -> Iterator[Block]:
+def _spent(analysis: AnalysisResult) -> Iterator[Block]:
     """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
-    whole = View("whole", f"whole run, {brief.spent}", Roles(brief.roles))
-    if brief.steady_roles:
-        steady = View("steady", f"steady state, {brief.steady_spent}", Roles(brief.steady_roles))
-        yield Switch("spent", "Stretch of the GPU time", (steady, whole))
-    else:
-        yield from (Paragraph(whole.label, "note"), whole.block)
+    steady, whole = brief.steady_state(analysis), brief.whole_run(analysis)
+    if steady is None:
+        yield from (Paragraph(f"{whole.name}, {whole.spent}", "note"), Roles(whole.roles))
+        return
+    named = (("steady", steady), ("whole", whole))
+    views = [View(name, f"{each.name}, {each.spent}", Roles(each.roles)) for name, each in named]
+    yield Switch("spent", "Stretch of the GPU time", views)
 
 
-def _losses_table(brief: Brief) -> Iterator[Table]:
-    if brief.causes:
-        rows = [(cause.words, cause.spent, cause.share) for cause in brief.causes]
-        yield Table("Losses", (f"losses, {brief.stretch[:1].lower()}{brief.stretch[1:]}", "GPU time", "share"), rows)
+def _losses_table(analysis: AnalysisResult) -> Iterator[Table]:
+    losses, stretch = brief.largest_losses(analysis), verdict_words.stretch(analysis)
+    if losses:
+        title = f"losses, {stretch[:1].lower()}{stretch[1:]}"
+        rows = [
+            (causes.loss_words(loss), brief.spent_words(loss.gpu_s, analysis.run), causes.share_words(loss))
+            for loss in losses
+        ]
+        yield Table("Losses", (title, "GPU time", "share"), rows)
 
 
-def _advice(brief: Brief) -> Part:
-    if brief.choice is None:
-        return Part(ADVICE_TITLE, [Paragraph(brief.no_choice)])
-    choice = brief.choice
+def _advice(analysis: AnalysisResult) -> Part:
+    choice = brief.choice_of(analysis)
+    if choice is None:
+        return Part(ADVICE_TITLE, [Paragraph(brief.no_choice(analysis))])
     return Part(ADVICE_TITLE, [Paragraph(choice.headline), choice.table, Paragraph(choice.why, "note")])
 
 
-def _figures(analysis: AnalysisResult, brief: Brief) -> list[Fact]:
+def _figures(analysis: AnalysisResult) -> list[Fact]:
     """Return throughput, staleness, GPUs, steps and costs."""
     run = analysis.run
     # A log with the token count of a step does not tell how many of them were trained on.
@@ -137,7 +149,7 @@ def _figures(analysis: AnalysisResult, brief: Brief) -> list[Fact]:
     uses.append((run.auxiliary_gpus, "auxiliary models"))
     layout = ", ".join(f"{fmt.count(gpus)} for {use}" for gpus, use in uses if gpus)
     return [
-        brief.achieved,
+        brief.achieved(analysis),
         _staleness_fact(analysis),
         Fact("GPUs", fmt.count(run.total_gpus or None), layout),
         Fact("Training steps", fmt.count(run.steps), trained),

@@ -13,7 +13,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.terminal import print_blocks
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import steady_state
 from tests.kept import TRACES
 from tests.model.few_draws import few_draws
 from tests.trace_folder import activity, engine_row, write_rows
@@ -105,6 +105,6 @@ def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
 def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:
     hatched = {
         bar.role: sum(part.share_ratio for part in bar.parts if part.state.name == "discarded")
-        for bar in brief_of(judged).steady_roles
+        for bar in steady_state(judged).roles
     }
     assert hatched["Sampler"] > 0.0 == hatched["Auxiliary"]

@@ -28,7 +28,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Differences, flat
 from rlscope.reports.page.comparison import render_comparison
 from rlscope.reports.terminal import print_blocks
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import steady_state
 from rlscope.reports.text.comparison import (
     breakdown_block,
     headline,
@@ -207,7 +207,7 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
 
 def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pair: rlscope.Comparison) -> None:
     wasteful = analysis_of("overproduction")
-    (_, sampler) = brief_of(wasteful).steady_roles
+    (_, sampler) = steady_state(wasteful).roles  # type: ignore[union-attr]
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
     (_, bar) = state_bars(run_of(wasteful), "steady")
     shares = {part.state.name: part.share_ratio for part in bar.parts}

@@ -9,7 +9,7 @@ from rlscope.analysis.checkup import examine
 from rlscope.comparison.history import entry_of
 from rlscope.pipeline import analyze
 from rlscope.reports.text import doctor, verdict
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import achieved
 from rlscope.trace.store import open_run
 from tests.faults.runs import Recorder, store_run
 
@@ -34,7 +34,7 @@ def test_without_its_sample_files_a_run_has_no_token_count_and_no_verdict(
     assert (rates.achieved_tokens_per_s, rates.steady_tokens_per_s, rates.generated_tokens_per_s) == (None, None, None)
     assert analysis.verdict.bottleneck == entry_of(analysis, "run").bottleneck == "unknown"
     assert "samples" in (analysis.verdict.unknown_reason or "")
-    assert brief_of(analysis).achieved.value == "no data"
+    assert achieved(analysis).value == "no data"
     assert verdict.next_step(analysis).startswith("Repair the data")
 
 

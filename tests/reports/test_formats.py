@@ -17,7 +17,8 @@ from rlscope.reports.markdown import markdown
 from rlscope.reports.page import png
 from rlscope.reports.page.html import render
 from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text import brief, causes
+from rlscope.reports.text import verdict as verdict_words
 from tests.kept import analysis_of as kept_analysis
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
 from tests.reports.model_fixture import changing_model, short_model
@@ -81,18 +82,18 @@ def figures_of(text):
 
 def said_figures(analysis):
     """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
-    brief = brief_of(analysis)
-    said = [brief.headline, brief.spent, brief.achieved.value, brief.achieved.note]
-    said += [f"{cause.gpu_time} {cause.share}" for cause in brief.causes]
-    if brief.choice is not None:
-        said += [value for _, *values in brief.choice.table.rows for value in values]
+    achieved, choice = brief.achieved(analysis), brief.choice_of(analysis)
+    said = [verdict_words.headline(analysis), brief.whole_run(analysis).spent, achieved.value, achieved.note]
+    said += [f"{fmt.gpu_time(loss.gpu_s)} {causes.share_words(loss)}" for loss in brief.largest_losses(analysis)]
+    if choice is not None:
+        said += [value for _, *values in choice.table.rows for value in values]
     return figures_of(" ".join(said))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_the_same_words(name):
     analysis = analysis_of(name)
-    brief, figures = brief_of(analysis), said_figures(analysis)
+    figures, said = said_figures(analysis), (verdict_words.headline(analysis), verdict_words.next_step(analysis))
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
         "card": words(re.sub("[│╭╮╰╯─]", " ", card(analysis, 120))),
@@ -101,18 +102,19 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
     }
     for form, text in formats.items():
         assert figures <= figures_of(text), form
-        assert brief.headline in words(text) and brief.next_step in words(text), form
+        assert all(each in words(text) for each in said), form
     assert figures <= figures_of(svg_text(as_svg(analysis)))
 
 
 def test_the_figures_of_the_document_are_those_of_the_words():
     analysis = priced(changing_model())
-    brief, document = brief_of(analysis), as_document(analysis)
-    losses = [fmt.gpu_time(loss["gpu_s"]) for loss in document["verdict"]["losses"] if loss["gpu_s"] > 0]
-    assert [cause.gpu_time for cause in brief.causes] == losses[:3]
-    assert brief.spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
-    assert brief.headline == document["verdict"]["headline"] and brief.next_step == document["verdict"]["next"]
-    rows = {name: values for name, *values in brief.choice.table.rows}
+    document, verdict = as_document(analysis), first_screen(analysis)["verdict"]
+    losses = [loss["gpu_s"] for loss in document["verdict"]["losses"] if loss["gpu_s"] > 0]
+    assert [loss.gpu_s for loss in brief.largest_losses(analysis)] == losses[:3]
+    assert brief.whole_run(analysis).spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
+    assert verdict.headline == document["verdict"]["headline"]
+    assert verdict.reasons[-1].value == document["verdict"]["next"]
+    rows = {name: values for name, *values in brief.choice_of(analysis).table.rows}
     best = document["recommendation"]["best"]
     assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *best["gain_ratio"].values())
     assert rows["trainer GPUs"] == [
@@ -122,26 +124,28 @@ def test_the_figures_of_the_document_are_those_of_the_words():
 
 def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
     analysis = priced(changing_model())
-    brief, terminal = brief_of(analysis), words(card(analysis, 120))
+    whole, shown, terminal = brief.whole_run(analysis), brief.steady_state(analysis), words(card(analysis, 120))
     page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
-    losses = brief.stretch[:1].lower() + brief.stretch[1:]
+    stretch = verdict_words.stretch(analysis)
+    losses = stretch[:1].lower() + stretch[1:]
     for text in (markdown_text(digest(analysis)), terminal, page):
-        assert f"whole run, {brief.spent}" in text and f"losses, {losses}" in text
-    spent = f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}"
-    assert f"GPU time, {spent}" in svg_text(as_svg(analysis))
+        assert f"whole run, {whole.spent}" in text and f"losses, {losses}" in text
+    shown = shown or whole
+    assert f"GPU time, {shown.name}: {shown.spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
     assert "measured throughput, steady state" in terminal and "measured throughput, steady state" in page
 
 
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
-    with_price, without = brief_of(priced()), brief_of(full_analysis())
-    assert with_price.spent == "2.1 GPU-h, 5.25 EUR" and without.spent == "2.1 GPU-h"
-    assert [cause.money for cause in with_price.causes] == ["0.62 EUR", "0.07 EUR", "0.03 EUR"]
-    assert {cause.money for cause in without.causes} == {""}
+    with_price, without = priced(), full_analysis()
+    assert brief.whole_run(with_price).spent == "2.1 GPU-h, 5.25 EUR" and brief.whole_run(without).spent == "2.1 GPU-h"
+    said = [brief.spent_words(loss.gpu_s, with_price.run) for loss in brief.largest_losses(with_price)]
+    assert [words.partition(", ")[2] for words in said] == ["0.62 EUR", "0.07 EUR", "0.03 EUR"]
+    assert not any("," in brief.spent_words(loss.gpu_s, without.run) for loss in brief.largest_losses(without))
 
 
 def test_a_bar_holds_all_of_its_role_and_names_the_largest_parts():
-    for role in brief_of(full_analysis()).roles:
+    for role in brief.whole_run(full_analysis()).roles:
         assert sum(part.share_ratio for part in role.parts) == pytest.approx(1.0)
         assert 0 < len(role.named) <= 4 and set(role.named) <= set(role.parts)
         smallest = min(part.share_ratio for part in role.named)
@@ -154,7 +158,7 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
     small = LedgerState("trainer", "eval", None, round(share_ratio * 10**12), share_ratio, None)
     large = LedgerState("trainer", "train", None, round((1 - share_ratio) * 10**12), 1 - share_ratio, None)
     analysis = replace(made, ledger=replace(made.ledger, states=(large, small)))
-    assert sum(part.label == "evaluation" for part in brief_of(analysis).roles[0].named) == named
+    assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).roles[0].named) == named
 
 
 def test_the_picture_is_a_slide_of_two_pixels_to_one():
@@ -211,11 +215,11 @@ def test_a_long_headline_is_written_smaller_rather_than_cut():
 @pytest.mark.parametrize(("trace", "state", "label"), [("fleet", "waiting_for_samples", "waiting for samples")])
 def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(trace, state, label):
     analysis = kept_analysis(trace)
-    brief = brief_of(analysis)
-    (waits,) = (part for part in brief.steady_roles[0].parts if part.state.name == state)
+    steady = brief.steady_state(analysis)
+    (waits,) = (part for part in steady.roles[0].parts if part.state.name == state)
     text = svg_text(as_svg(analysis))
-    assert waits.share in brief.headline and f"{label} {waits.share}" in text
-    assert f"GPU time, steady state: {brief.steady_spent}" in text and "whole run" not in text
+    assert waits.share in verdict_words.headline(analysis) and f"{label} {waits.share}" in text
+    assert f"GPU time, steady state: {steady.spent}" in text and "whole run" not in text
 
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():

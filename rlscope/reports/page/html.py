@@ -32,7 +32,7 @@ from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
 from rlscope.reports.sections.appendix import queries_section
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text import brief, verdict
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
 from rlscope.text_out import write_file
@@ -144,12 +144,12 @@ def _made(analysis: AnalysisResult) -> list[_Made]:
 
 def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
     """Return the page without its charts."""
-    run, brief, first = analysis.run, brief_of(analysis), first_screen(analysis)
+    run, first = analysis.run, first_screen(analysis)
     del first["about"]  # The header of the page has it.
     started = start_words(run.started_ns, analysis.data_quality.imported)
     words = dict[str, object](
         header=run.run_id,
-        about=brief.about,
+        about=brief.about(analysis),
         first=first,
         sections=[PageSection(*each.section[:3], each.blocks, each.section.folded) for each in made],
         # The charts over time begin at from_s; both are seconds since the run started.
@@ -157,7 +157,7 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
         foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
         f"the run, {started}.",
     )
-    return page("report.html", f"{brief.label} · {run.run_id}", words, page_scripts())
+    return page("report.html", f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())
 
 
 def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:

@@ -1,7 +1,7 @@
 """The card as a picture for a slide: 1280 x 720, drawn without a browser.
 
-The picture is an SVG template filled from `brief.py`. SVG does not wrap text, so lines are broken here, based on upper
-bounds of letter widths in common sans-serif fonts. Text that does not fit ends in an ellipsis.
+The picture is an SVG template filled with the words of the first screen. SVG does not wrap text, so lines are broken
+here, based on upper bounds of letter widths in common sans-serif fonts. Text that does not fit ends in an ellipsis.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ import vl_convert
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.errors import RlscopeError
-from rlscope.format import printable
-from rlscope.reports.blocks import StateStyle
+from rlscope.format import gpu_time, printable
+from rlscope.reports.blocks import RoleBar, RolePart, StateStyle
 from rlscope.reports.page.templating import filled
-from rlscope.reports.text.brief import RoleBar, RolePart, brief_of
+from rlscope.reports.text import brief, causes, verdict
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
@@ -62,26 +62,33 @@ class DrawnBar(NamedTuple):
 
 def as_svg(analysis: AnalysisResult) -> str:
     """Return the picture as SVG, with strings from the run escaped."""
-    brief = brief_of(analysis)
-    choice, headline_px = brief.choice, _fitting_px(brief.headline, _HEADLINES_PX, 1200, 2)
-    bars = brief.steady_roles or brief.roles
-    achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
+    run, choice = analysis.run, brief.choice_of(analysis)
+    whole, gaps = brief.whole_run(analysis), verdict.gap_lines(analysis)
+    shown, headline = brief.steady_state(analysis) or whole, verdict.headline(analysis)
+    headline_px = _fitting_px(headline, _HEADLINES_PX, 1200, 2)
+    achieved = brief.achieved(analysis)
     return filled(
         "verdict.svg",
         font=FONT,
-        brief=brief,
-        alarm=broken_lines(brief.alarm or "", 16, 1180, 2),
-        headline=broken_lines(brief.headline, headline_px, 1200, 2, bold=True),
+        label=verdict.label(analysis),
+        alarm=broken_lines(verdict.alarm(analysis) or "", 16, 1180, 2),
+        headline=broken_lines(headline, headline_px, 1200, 2, bold=True),
         headline_px=headline_px,
-        next_step=broken_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
-        spent=f"steady state: {brief.steady_spent}" if brief.steady_roles else f"whole run: {brief.spent}",
-        bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in bars[:2]],
-        choice=broken_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
+        next_step=broken_lines(f"Next: {verdict.next_step(analysis)}".replace(" (below)", ""), 18, 1200, 2),
+        spent=f"{shown.name}: {shown.spent}",
+        bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in shown.roles[:2]],
+        stretch=verdict.stretch(analysis),
+        losses=[
+            (causes.loss_words(loss), gpu_time(loss.gpu_s), causes.share_words(loss))
+            for loss in brief.largest_losses(analysis)
+        ],
+        table=choice and choice.table,
+        choice=broken_lines(choice.headline if choice else brief.no_choice(analysis), 19, 540, 3, bold=bool(choice)),
         why=broken_lines(choice.why if choice else "", 14, 540, 3),
-        achieved=broken_lines(achieved, 14, 1200, 2),
-        quality=broken_lines(brief.quality, 14, 1160, 1),
-        states=list({part.state.slug: part.state for role in bars for part in role.parts}.values()),
-        run=broken_lines(f"{brief.run_id} · {' · '.join(brief.about)} · {brief.spent}", 14, 1200, 1)[0],
+        achieved=broken_lines(f"{achieved.name}: {achieved.value}, {achieved.note}", 14, 1200, 2),
+        gaps=gaps,
+        quality=broken_lines(brief.quality(gaps, analysis.data_quality), 14, 1160, 1),
+        run=broken_lines(" · ".join((run.run_id, *brief.about(analysis), whole.spent)), 14, 1200, 1)[0],
     )
 
 

@@ -1,4 +1,4 @@
-"""The summary of an analysis: the words and numbers that page, card, Markdown and picture share.
+"""The summary of an analysis: the words and numbers of the first screen, which page, card, Markdown and picture share.
 
 Only sums and products of the analysis are computed here; `rlscope.format` writes the numbers.
 """
@@ -14,40 +14,22 @@ from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart, Table
-from rlscope.reports.text import advice, causes
+from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
-from rlscope.trace.imported import Imported
 
-CAUSES_SHOWN: Final = 3
 NO_GAPS: Final = "The recording is complete: every row was read, and every worker recorded its end."
 NOT_KNOWN: Final = (
     "Every file was read and every worker recorded its end. Files may still be missing: the run does not state how "
     "many rows its workers wrote."
 )
+_LOSSES_SHOWN: Final = 3
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
-
-
-class CauseRow(NamedTuple):
-    """One cause of lost GPU time."""
-
-    words: str
-    gpu_time: str
-    share: str
-    """Such as 62.3% of trainer GPU time."""
-    money: str
-    """Empty without a price."""
-
-    @property
-    def spent(self) -> str:
-        """The GPU time, with its price if there is one."""
-        return f"{self.gpu_time}, {self.money}" if self.money else self.gpu_time
 
 
 class RecommendedLayout(NamedTuple):
@@ -59,72 +41,18 @@ class RecommendedLayout(NamedTuple):
     """A row per property, with a value per layout."""
 
 
-class Brief(NamedTuple):
-    """The first screen: what a reader should know after thirty seconds."""
+class Stretch(NamedTuple):
+    """Where the GPU time of a part of the run went."""
 
-    run_id: str
-    about: tuple[str, ...]
-    """Start, duration, GPUs, steps, framework and model."""
-    label: str
-    alarm: str | None
-    headline: str
-    why: str
-    next_step: str
-    actions: list[ActionRow]
-    """Actions in order; empty if nothing is ranked."""
+    name: str
     spent: str
-    """GPU time of the whole run, with its price if run.json has one."""
+    """Its GPU time, with its price if run.json has one."""
     roles: list[RoleBar]
-    steady_spent: str
-    """GPU time in steady state; empty if there is none, or if it is unknown."""
-    steady_roles: list[RoleBar]
-    """Where it went, with the part of generation whose samples were dropped; empty with it."""
-    stretch: str
-    """The part of the run that the causes were measured over."""
-    causes: list[CauseRow]
-    choice: RecommendedLayout | None
-    no_choice: str
-    """Why there is no model result; empty if there is one."""
-    achieved: Fact
-    """Measured throughput beside its prediction."""
-    gaps: list[str]
-    quality: str
-    """Data quality in one line."""
 
 
-def brief_of(analysis: AnalysisResult) -> Brief:
-    """The summary of an analysis."""
-    run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known = isinstance(result, ModelResult)
-    steady, lost = judged_states(analysis) if run.window is not None else {}, _causes(analysis)
-    spent = [state for state in analysis.ledger.states if state.gpu_ns > 0]
-    whole = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in spent}
-    return Brief(
-        run_id=run.run_id,
-        about=_about(run, analysis.data_quality.imported),
-        label=verdict_words.label(analysis),
-        alarm=verdict_words.alarm(analysis),
-        headline=verdict_words.headline(analysis),
-        why=verdict_words.why(analysis),
-        next_step=verdict_words.next_step(analysis),
-        actions=verdict_words.action_rows(analysis),
-        spent=_spent(analysis.ledger.total_gpu_s, run),
-        roles=_roles(run, whole),
-        steady_spent=_spent(sum(steady.values()), run) if steady else "",
-        steady_roles=_roles(run, steady, dropped_of(analysis)),
-        stretch=verdict_words.stretch(analysis),
-        causes=lost,
-        choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
-        no_choice=""
-        if known
-        else model_words.no_result_sentence(result) + no_model_words(analysis.data_quality.imported),
-        achieved=_achieved(analysis),
-        gaps=gaps,
-        quality=_quality(gaps, analysis.data_quality),
-    )
-
-
-def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
+def about(analysis: AnalysisResult) -> tuple[str, ...]:
+    """Start, duration, GPUs, steps, framework and model."""
+    run, imported = analysis.run, analysis.data_quality.imported
     has_dates = imported is None or imported.is_dated
     return (
         *((fmt.instant(run.started_ns),) if has_dates else ()),
@@ -154,11 +82,29 @@ def _extent_words(run: RunFacts) -> tuple[str, ...]:
     return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU", "GPUs")
 
 
-def _spent(gpu_s: float, run: RunFacts) -> str:
-    if not gpu_s and not run.total_gpus:
-        return fmt.NO_DATA
-    price = _money(gpu_s, run)
-    return f"{fmt.gpu_time(gpu_s)}, {price}" if price else fmt.gpu_time(gpu_s)
+def whole_run(analysis: AnalysisResult) -> Stretch:
+    """Where the GPU time of the whole run went."""
+    run, ledger = analysis.run, analysis.ledger
+    states = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in ledger.states if state.gpu_ns}
+    is_unknown = not ledger.total_gpu_s and not run.total_gpus
+    spent = fmt.NO_DATA if is_unknown else spent_words(ledger.total_gpu_s, run)
+    return Stretch("whole run", spent, _roles(run, states))
+
+
+def steady_state(analysis: AnalysisResult) -> Stretch | None:
+    """Where the GPU time of the steady state went, with the part of generation whose samples were dropped.
+
+    None if there is no steady state, or if nothing is known of it.
+    """
+    run = analysis.run
+    states = judged_states(analysis) if run.window is not None else {}
+    roles = _roles(run, states, dropped_of(analysis))
+    return Stretch("steady state", spent_words(sum(states.values()), run), roles) if roles else None
+
+
+def spent_words(gpu_s: float, run: RunFacts) -> str:
+    """GPU time, with its price if run.json has one."""
+    return ", ".join(filter(None, (fmt.gpu_time(gpu_s), _money(gpu_s, run))))
 
 
 def _money(gpu_s: float, run: RunFacts) -> str:
@@ -205,21 +151,16 @@ def _named(parts: Sequence[RolePart]) -> list[RolePart]:
     return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
 
 
-def _causes(analysis: AnalysisResult) -> list[CauseRow]:
-    lost = [loss for loss in analysis.verdict.losses if loss.gpu_s > 0]
-    return [_cause(loss, analysis.run) for loss in lost[:CAUSES_SHOWN]]
+def largest_losses(analysis: AnalysisResult) -> list[Loss]:
+    """Return the first few losses of the verdict."""
+    return [loss for loss in analysis.verdict.losses if loss.gpu_s > 0][:_LOSSES_SHOWN]
 
 
-def _cause(loss: Loss, run: RunFacts) -> CauseRow:
-    return CauseRow(
-        causes.loss_words(loss),
-        fmt.gpu_time(loss.gpu_s),
-        f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(loss.cause)}",
-        _money(loss.gpu_s, run),
-    )
-
-
-def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout:
+def choice_of(analysis: AnalysisResult) -> RecommendedLayout | None:
+    """Return the recommended layout; None if there is no model result."""
+    result, actions = analysis.model, verdict_words.actions_of(analysis)
+    if not isinstance(result, ModelResult):
+        return None
     chosen = advice.layout_rows(result, shown=2)
     rows = [
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
@@ -236,6 +177,13 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
     cells = [(name, *values) for name, values in rows]
     table = Table("Current and recommended layout", ["", *(row.mark for row in chosen)], cells)
     return RecommendedLayout(_choice_headline(result, actions), advice.why_beside_rows(result), table)
+
+
+def no_choice(analysis: AnalysisResult) -> str:
+    """Why there is no model result; empty if there is one."""
+    if isinstance(analysis.model, ModelResult):
+        return ""
+    return model_words.no_result_sentence(analysis.model) + no_model_words(analysis.data_quality.imported)
 
 
 def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
@@ -264,7 +212,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
     return [(name, ["–", value]) for name, value in rows]
 
 
-def _achieved(analysis: AnalysisResult) -> Fact:
+def achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the steady state, and how far that of its held-out steps is from their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     counted = counted_words(analysis.throughput)
@@ -296,13 +244,8 @@ def _agreement(compared: ComparedPrediction, basis: str) -> str:
     return f"{distance}, {'within' if compared.agrees else 'beyond'} the margin of error"
 
 
-def no_gaps(quality: DataQuality) -> str:
-    """The sentence for data in which no gap was found: that nothing is missing only where the workers' counts agree."""
-    return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
-
-
-def _quality(gaps: Sequence[str], quality: DataQuality) -> str:
+def quality(gaps: Sequence[str], found: DataQuality) -> str:
+    """Data quality in one line: the first gap, or whether nothing is missing as far as the workers' counts tell."""
     if not gaps:
-        return no_gaps(quality)
-    first = gaps[0]
-    return f"The data has a gap. {first}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {first}"
+        return NO_GAPS if found.completeness.state == "complete" else NOT_KNOWN
+    return f"The data has a gap. {gaps[0]}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {gaps[0]}"

@@ -143,10 +143,14 @@ def loss_words(loss: Loss) -> str:
     return " and ".join(parts) if parts else _WORDS[loss.cause].cause
 
 
+def share_words(loss: Loss) -> str:
+    """The lost share of the GPU time of the side that lost it, such as 62.3% of trainer GPU time."""
+    return f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
+
+
 def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     """The loss as a clause, with its GPU time and share. beside: the loss that was named before."""
-    gpu_time = fmt.gpu_time(loss.gpu_s)
-    share = f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
+    gpu_time, share = fmt.gpu_time(loss.gpu_s), share_words(loss)
     if loss.cause in _SPENT:
         return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)

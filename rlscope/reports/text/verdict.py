@@ -145,8 +145,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
-    share = f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(Cause.WEIGHT_UPDATES)}"
-    return f", partly because engines pause for weight updates, which take {share}"
+    return f", partly because engines pause for weight updates, which take {causes.share_words(loss)}"
 
 
 def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:

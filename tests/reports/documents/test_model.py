@@ -13,7 +13,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.text.advice import headline
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.verdict import action_rows
 from tests.kept import ROOT, analysis_of
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model, tried_model
@@ -159,7 +159,7 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
     document = as_document(analysis)
     assert paths == ["actions[0]"]
     first = document["actions"][0]
-    assert first["headline"].startswith(brief_of(analysis).actions[0].what)
+    assert first["headline"].startswith(action_rows(analysis)[0].what)
     assert first["gain_ratio"]["value"] > document["recommendation"]["best"]["gain_ratio"]["value"]
 
 

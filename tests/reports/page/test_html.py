@@ -14,7 +14,7 @@ from rlscope.reports.page import html as html_module
 from rlscope.reports.page.html import PAGE_MAX_BYTES, fitting, packed, render
 from rlscope.reports.page.templating import with_code
 from rlscope.reports.text import findings
-from rlscope.reports.text.brief import NO_GAPS, brief_of
+from rlscope.reports.text.brief import NO_GAPS, about
 from tests.kept import analysed
 from tests.reports.analysis_fixture import (
     HOSTILE,
@@ -165,7 +165,7 @@ def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
 def test_the_framework_and_the_model_stand_beside_the_run_where_its_settings_have_them(settings, names):
     analysis = without_frames()
     analysis = replace(analysis, run=replace(analysis.run, settings=settings))
-    assert brief_of(analysis).about[4:] == names
+    assert about(analysis)[4:] == names
     head = render(analysis).partition("</header>")[0]
     assert tuple(re.findall(r"<span>(.*?)</span>", head))[4:] == names
 

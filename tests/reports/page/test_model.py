@@ -17,7 +17,7 @@ from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import choice_of
 from rlscope.reports.text.verdict import action_rows
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, without_frames
@@ -257,9 +257,9 @@ def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
     made = changing_model()
     first = made.ranking.actions[0]
     longer = replace(first, what="queue_capacity_samples", before=128.0, after=256.0)
-    assert brief_of(with_model(made)).choice.headline.startswith("Use 4 trainer GPUs and 4 sampler GPUs")
+    assert choice_of(with_model(made)).headline.startswith("Use 4 trainer GPUs and 4 sampler GPUs")
     behind = replace(made, ranking=replace(made.ranking, actions=(longer, first)))
-    assert brief_of(with_model(behind)).choice.headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")
+    assert choice_of(with_model(behind)).headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -26,7 +26,7 @@ from rlscope.reports.sections.throughput import (
     wait_state,
 )
 from rlscope.reports.sections.training import metrics_frame
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import steady_state
 from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
 
 SECOND = 10**9
@@ -248,14 +248,13 @@ def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
 def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropped():
     analysis = full_analysis()
     outcomes = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [25, 75]})
-    brief = brief_of(replace(analysis, answers={**analysis.answers, "judged_outcomes": outcomes}))
-    trainer, sampler = brief.steady_roles
+    trainer, sampler = steady_state(replace(analysis, answers={**analysis.answers, "judged_outcomes": outcomes})).roles
     assert sum(part.share_ratio for part in sampler.parts) == pytest.approx(1.0)
     shares = {part.state.name: part.share_ratio for part in sampler.parts}
     made = sum(shares[name] for name in ("decoding", "mixed_passes", "prefilling", "between_passes"))
     assert shares["discarded"] == pytest.approx(3.0 * made)
     assert "discarded" not in {part.state.name for part in trainer.parts} and "startup" not in shares
-    assert brief_of(empty_analysis()).steady_roles == []
+    assert steady_state(empty_analysis()) is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import choice_of
 from tests.reports.analysis_fixture import full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
@@ -165,7 +165,7 @@ def test_a_first_action_against_another_cause_says_why():
 
 @pytest.mark.parametrize(("reason", "columns"), [("worthwhile", 2), ("unsure", 2), ("small_gain", 1)])
 def test_a_kept_layout_stands_alone_without_the_gain_of_another(reason: Reason, columns: int):
-    choice = brief_of(analysed(with_reason(reason))).choice
+    choice = choice_of(analysed(with_reason(reason)))
     assert choice is not None and len(choice.table.columns) == columns + 1
     assert {len(row) for row in choice.table.rows} == {columns + 1}
     assert any(row[0] == "predicted gain" for row in choice.table.rows) is (columns == 2)

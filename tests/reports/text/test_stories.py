@@ -9,7 +9,7 @@ from rlscope import format as fmt
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import verdict
-from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.brief import achieved
 from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
 from tests.kept import analysed
 
@@ -64,11 +64,11 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert rate.agrees and rate.residual_ratio is not None and rate.residual_ratio > 0.02
     basis = f"predicted from the {prediction.calibrated_steps} before them"
     off = f"{fmt.percent(rate.residual_ratio)} faster than {basis}, within the margin of error"
-    assert brief_of(analysis).achieved.note == f"in steady state. The last {prediction.held_out_steps} steps were {off}"
+    assert achieved(analysis).note == f"in steady state. The last {prediction.held_out_steps} steps were {off}"
 
 
 def test_a_sure_gain_of_a_run_too_short_to_check_the_model_says_why_it_is_sure() -> None:
     analysis = analysed("synchronous")
-    assert brief_of(analysis).achieved.note.endswith("Too few steps to check a prediction")
+    assert achieved(analysis).note.endswith("Too few steps to check a prediction")
     assert "Even if the prediction is 15% too high here, the gain is still 54%" in verdict.next_step(analysis)
     assert "too high as well" not in verdict.next_step(analysed("fleet"))

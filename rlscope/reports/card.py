@@ -220,7 +220,7 @@ def _losses(model: ModelResult) -> Bars:
     bars = [Bar(model_words.BOUND, fmt.tokens_per_second(bound), 1.0)]
     for row in model_words.loss_rows(model):
         ends = sorted((row.left_tokens_per_s / bound, (row.left_tokens_per_s + row.lost_tokens_per_s) / bound))
-        bars.append(Bar(row.cause.name, row.lost, ends[1], ends[0], "wait"))
+        bars.append(Bar(row.name, row.lost, ends[1], ends[0], "wait"))
     return Bars([*bars, Bar(model_words.MEASURED, fmt.tokens_per_second(achieved), achieved / bound if bound else 0.0)])
 
 

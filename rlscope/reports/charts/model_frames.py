@@ -11,9 +11,10 @@ from rlscope.model.decode.fit import CurveFit
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
+from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.model import BOUND, loss_rows
 from rlscope.reports.text.model import MEASURED as MEASURED_RATE
-from rlscope.reports.text.names import EXCLUSIONS, REGIMES, layout_remark
+from rlscope.reports.text.names import EXCLUSIONS, layout_remark
 
 BEST_LIMIT: Final = "best request limit per split"
 CURRENT_LIMIT: Final = "current request limit"
@@ -66,8 +67,8 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
     rows: list[tuple[str, float | None, float, float | None, str, str]] = [(*most, fmt.si(bound))]
     for row in loss_rows(model):
         change = row.lost.removesuffix(" tokens/s")
-        parts = (row.cause.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
-        rows.append((*parts, row.cause.meaning, change))
+        parts = (row.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
+        rows.append((*parts, row.meaning, change))
     kept_ratio = achieved / bound if bound else None
     rows.append(
         (
@@ -172,7 +173,7 @@ def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int
         rate.high if rate is not None and drawn else None,
         advice.gain_text(gain),
         None if forecast.staleness is None else forecast.staleness.sample_p95,
-        None if forecast.state is None else REGIMES[forecast.state.regime],
+        None if forecast.state is None else NAMES[forecast.state.regime],
         layout_remark(forecast),
         _series(model, forecast, series),
     )

@@ -9,7 +9,6 @@ from rlscope.model.causes import Bottleneck, Cause
 
 
 class _Words(NamedTuple):
-    label: str
     headline: str
     """{share}: the lost share of that side's GPU time. {cause}: what it was lost to."""
     plain_headline: str
@@ -20,6 +19,27 @@ class _Words(NamedTuple):
     """The GPU time that the loss is a share of."""
 
 
+NAMES: Final[Mapping[Cause, str]] = {
+    Cause.SAMPLERS: "samplers",
+    Cause.TRAINERS: "trainers",
+    Cause.STALENESS_CAP: "staleness cap",
+    Cause.WEIGHT_UPDATES: "weight updates",
+    Cause.ENVIRONMENT: "environment",
+    Cause.LOCKSTEP: "synchronous steps",
+    Cause.CHECKPOINTS: "checkpoints",
+    Cause.IN_FLIGHT_LIMIT: "cap on samples in flight",
+    Cause.RUNNING_LIMIT: "limit on running requests",
+    Cause.WHOLE_GPUS: "indivisible GPUs",
+    Cause.LAYOUT_IMBALANCE: "split of the GPUs",
+    Cause.SLOW_ENGINES: "slow engines",
+    Cause.KV_CACHE: "KV cache",
+    Cause.BETWEEN_STEPS: "time between steps",
+    Cause.TAIL: "longest samples",
+    Cause.UNDERFILLED_BATCHES: "batches not filled",
+    Cause.BALANCED: "nothing",
+    Cause.UNEXPLAINED: "not explained",
+}
+"""Names of the causes of a verdict and of the gap, and of the limits of a layout."""
 # Smaller losses make no headline.
 _LEAST_HEADLINE_RATIO: Final = 0.05
 # Of a loss: less of it is not named as a part.
@@ -27,63 +47,54 @@ _LEAST_PART_RATIO: Final = 0.02
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     Cause.SAMPLERS: _Words(
-        label="Samplers",
         headline="Trainers wait for samples {share} of the time",
         plain_headline="Sampling limits throughput",
         cause="waits for samples",
         side="trainer GPU time",
     ),
     Cause.TRAINERS: _Words(
-        label="Trainers",
         headline="Trainers cannot keep up: samplers lose {share} of their GPU time to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
     ),
     Cause.LOCKSTEP: _Words(
-        label="Synchronous steps",
         headline="Trainers and samplers wait for each other {share} of the time",
         plain_headline="Sampling and training take turns",
         cause="trainers and samplers waiting for each other",
         side="all GPU time",
     ),
     Cause.STALENESS_CAP: _Words(
-        label="Staleness cap",
         headline="Waiting at the staleness cap takes {share} of the GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
     ),
     Cause.WEIGHT_UPDATES: _Words(
-        label="Weight updates",
         headline="Weight updates take {share} of the GPU time",
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
     ),
     Cause.ENVIRONMENT: _Words(
-        label="Environment",
         headline="Waiting for the environment takes {share} of the GPU time",
         plain_headline="Waiting for the environment is the largest loss",
         cause="waits for the environment",
         side="all GPU time",
     ),
     Cause.CHECKPOINTS: _Words(
-        label="Checkpoints",
         headline="Checkpoints and evaluation take {share} of the trainers' time",
         plain_headline="Checkpoints and evaluation are the largest loss",
         cause="checkpoints and evaluation",
         side="trainer GPU time",
     ),
     Cause.BALANCED: _Words(
-        label="Balanced",
         headline="No change is predicted to gain 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
     ),
     Cause.UNKNOWN: _Words(
-        label="No verdict",
         headline="Not enough data for a verdict",
         plain_headline="Not enough data for a verdict",
         cause="unknown causes",
@@ -116,8 +127,9 @@ REMEDIES: Final[Mapping[Bottleneck, str]] = {
 
 def verdict_label(bottleneck: Bottleneck) -> str:
     """The verdict as a title."""
-    label = _WORDS[bottleneck].label
-    return label if bottleneck in (Cause.BALANCED, Cause.UNKNOWN) else f"Bottleneck: {label.lower()}"
+    if bottleneck in (Cause.BALANCED, Cause.UNKNOWN):
+        return "Balanced" if bottleneck == Cause.BALANCED else "No verdict"
+    return f"Bottleneck: {NAMES[bottleneck]}"
 
 
 def headline(verdict: Verdict, *, is_ranked: bool) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
+from rlscope.model.causes import Cause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity, Prediction
@@ -27,13 +28,13 @@ from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.policies import Delivery, Dispatch, QueueOrder, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Paragraph, Part, Table
+from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
-    CAUSES,
+    MEANINGS,
     OTHER_CAUSES,
     QUANTITIES,
     WARNINGS,
-    CauseWords,
     other_run_lines,
     preemption_sentence,
     scaling_sentence,
@@ -54,7 +55,8 @@ _NOTHING_RATIO: Final = 1e-6
 class LossRow(NamedTuple):
     """One cause of lost throughput; all rows add up to the upper bound minus the measured throughput."""
 
-    cause: CauseWords
+    name: str
+    meaning: str
     lost_tokens_per_s: float
     """Negative if the run is faster than predicted."""
     left_tokens_per_s: float
@@ -231,13 +233,13 @@ def loss_rows(model: ModelResult) -> list[LossRow]:
     gap = model.gap
     large = [step for step in gap.steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
     small_tokens_per_s = sum(step.lost_tokens_per_s for step in gap.steps if step not in large)
-    named = [(_cause_words(step), step.lost_tokens_per_s) for step in large]
-    at = len(named) - any(step.cause == "unexplained" for step in large)
+    named = [(NAMES[step.cause], _meaning(step), step.lost_tokens_per_s) for step in large]
+    at = len(named) - any(step.cause == Cause.UNEXPLAINED for step in large)
     rows, left = list[LossRow](), gap.bound_tokens_per_s
-    for cause, lost in (*named[:at], (OTHER_CAUSES, small_tokens_per_s), *named[at:]):
+    for name, meaning, lost in (*named[:at], (*OTHER_CAUSES, small_tokens_per_s), *named[at:]):
         left -= lost
         if gap.bound_tokens_per_s and abs(lost) > _NOTHING_RATIO * gap.bound_tokens_per_s:
-            rows.append(LossRow(cause, lost, left, lost / gap.bound_tokens_per_s))
+            rows.append(LossRow(name, meaning, lost, left, lost / gap.bound_tokens_per_s))
     return rows
 
 
@@ -310,7 +312,7 @@ def _colocated_rate(model: ModelResult, tokens_per_s: float) -> float:
 def _limit_alone(model: ModelResult) -> str:
     """Return the gain from raising the request limit alone; empty if its bar is small, or if it gains as much."""
     today, measured = model.forecasts.today, model.gap.achieved_tokens_per_s
-    bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == "running_limit"), 0.0)
+    bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == Cause.RUNNING_LIMIT), 0.0)
     higher = [
         float(np.median(gains_over(each, today)))
         for each in model.forecasts.rivals
@@ -426,9 +428,8 @@ _WRITERS: Final[Mapping[PredictedQuantity, Callable[[float | None], str]]] = {
 }
 
 
-def _cause_words(step: GapStep) -> CauseWords:
-    words = CAUSES[step.cause]
-    return words if step.lost_tokens_per_s > 0.0 else words._replace(meaning=BETTER_THAN_MODEL)
+def _meaning(step: GapStep) -> str:
+    return MEANINGS[step.cause] if step.lost_tokens_per_s > 0.0 else BETTER_THAN_MODEL
 
 
 def _hours(hours: float | None) -> str:

@@ -1,10 +1,9 @@
 """Names and sentences for the parts of a model result: reasons, causes, limits, warnings, scaling and preemptions."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
-from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.causes import Cause
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
@@ -43,39 +42,25 @@ QUANTITIES: Final[Mapping[PredictedQuantity, str]] = {
 }
 
 
-class CauseWords(NamedTuple):
-    """A cause of the gap."""
-
-    name: str
-    meaning: str
-
-
-CAUSES: Final[Mapping[GapCause, CauseWords]] = {
-    Cause.RUNNING_LIMIT: CauseWords(
-        "limit on running requests", "Engines may run fewer requests at once than in the fastest layout."
-    ),
-    Cause.WHOLE_GPUS: CauseWords(
-        "indivisible GPUs", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
-    ),
-    Cause.LAYOUT_IMBALANCE: CauseWords(
-        "split of the GPUs", "Another split of whole GPUs would keep both sides busier at this limit."
-    ),
-    Cause.SLOW_ENGINES: CauseWords("slow engines", "Some engines take longer than the others for the same passes."),
-    Cause.KV_CACHE: CauseWords("KV cache", "It holds fewer requests than the engines may run."),
-    Cause.BETWEEN_STEPS: CauseWords("time between steps", "Checkpoints, evaluation, and time in no recorded phase."),
-    Cause.WEIGHT_UPDATES: CauseWords("weight updates", "Engines pause for new weights, and trainers publish them."),
-    Cause.ENVIRONMENT: CauseWords("environment", "Samples wait for tools or rewards and keep their slot meanwhile."),
-    Cause.IN_FLIGHT_LIMIT: CauseWords("cap in flight", "The cap on running samples, or on running and queued ones."),
-    Cause.STALENESS_CAP: CauseWords(
-        "staleness cap", "Samples start later or are dropped, so that no token exceeds the cap."
-    ),
-    Cause.LOCKSTEP: CauseWords("synchronous steps", "Each side waits while the other works."),
-    Cause.TAIL: CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
-    Cause.UNDERFILLED_BATCHES: CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
-    Cause.UNEXPLAINED: CauseWords("not explained", "The prediction is higher than the measured throughput."),
+MEANINGS: Final[Mapping[GapCause, str]] = {
+    Cause.RUNNING_LIMIT: "Engines may run fewer requests at once than in the fastest layout.",
+    Cause.WHOLE_GPUS: "No split into whole engines and trainers keeps both sides busy: no layout removes this.",
+    Cause.LAYOUT_IMBALANCE: "Another split of whole GPUs would keep both sides busier at this limit.",
+    Cause.SLOW_ENGINES: "Some engines take longer than the others for the same passes.",
+    Cause.KV_CACHE: "It holds fewer requests than the engines may run.",
+    Cause.BETWEEN_STEPS: "Checkpoints, evaluation, and time in no recorded phase.",
+    Cause.WEIGHT_UPDATES: "Engines pause for new weights, and trainers publish them.",
+    Cause.ENVIRONMENT: "Samples wait for tools or rewards and keep their slot meanwhile.",
+    Cause.IN_FLIGHT_LIMIT: "The cap on running samples, or on running and queued ones.",
+    Cause.STALENESS_CAP: "Samples start later or are dropped, so that no token exceeds the cap.",
+    Cause.LOCKSTEP: "Each side waits while the other works.",
+    Cause.TAIL: "A step or a group is complete only when its longest sample is.",
+    Cause.UNDERFILLED_BATCHES: "Fewer requests ran than the engines may run.",
+    Cause.UNEXPLAINED: "The prediction is higher than the measured throughput.",
 }
+"""Meanings of the causes of the gap; `causes.NAMES` has their names."""
 BETTER_THAN_MODEL: Final = "The run is faster than predicted."
-OTHER_CAUSES: Final = CauseWords("all other causes", "Each is too small for a line of its own.")
+OTHER_CAUSES: Final = ("all other causes", "Each is too small for a line of its own.")
 EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "no_trainer": "no trainer GPU",
     "no_engine": "too few GPUs for an engine",
@@ -86,16 +71,6 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "too_stale": "staleness above the cap",
     "trainer_memory": "too few trainer GPUs for the training state",
 }
-REGIMES: Final[Mapping[Regime, str]] = {
-    Cause.BALANCED: "nothing",
-    Cause.SAMPLERS: "samplers",
-    Cause.TRAINERS: "trainers",
-    Cause.WEIGHT_UPDATES: "weight updates",
-    Cause.ENVIRONMENT: "environment",
-    Cause.IN_FLIGHT_LIMIT: "cap on samples in flight",
-    Cause.STALENESS_CAP: "staleness cap",
-}
-"""Names of the limits of a layout."""
 GRADES: Final[Mapping[Grade, str]] = {
     "measured": "the run made such passes",
     "interpolated": "between passes that the run made",

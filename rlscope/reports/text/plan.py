@@ -15,7 +15,8 @@ from rlscope.planning.schema import PlanFile
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Part, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words, layout_words
-from rlscope.reports.text.names import EXCLUSIONS, REASONS, REGIMES
+from rlscope.reports.text.causes import NAMES
+from rlscope.reports.text.names import EXCLUSIONS, REASONS
 from rlscope.reports.text.price import costly_words
 
 _NOTHING_MEASURED: Final = (
@@ -275,7 +276,7 @@ def _range(change_ratio: Estimate) -> str:
 def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
-    limit = "" if best.timing is None else f" Limited by: {REGIMES[best.timing.regime]}."
+    limit = "" if best.timing is None else f" Limited by: {NAMES[best.timing.regime]}."
     costs = costly_words(best.price, _NOTHING_DROPPED)
     price = f" This layout {costs}." if costs else ""
     return f"Predicted throughput: {text} (median and 90% interval of the draws).{limit}{price}"
@@ -413,5 +414,5 @@ def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
         fmt.percent(planned.best_probability.get(layout)) if drawn else "",
         fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
         "" if timing is None else fmt.duration(timing.step_s),
-        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else REGIMES[timing.regime],
+        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else NAMES[timing.regime],
     )

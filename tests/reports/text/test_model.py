@@ -8,8 +8,7 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Verdict
-from rlscope.model.analytic.steady_state import Regime
-from rlscope.model.causes import Bottleneck
+from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
@@ -25,6 +24,7 @@ from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import choice_of
+from rlscope.reports.text.causes import NAMES
 from tests.reports.analysis_fixture import full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
@@ -52,9 +52,8 @@ def analysed(made, bottleneck="samplers"):
     [
         (Reason, names.REASONS),
         (PredictedQuantity, names.QUANTITIES),
-        (GapCause, names.CAUSES),
+        (GapCause, names.MEANINGS),
         (Exclusion, names.EXCLUSIONS),
-        (Regime, names.REGIMES),
         (Grade, names.GRADES),
         (Form, names.FORMS),
     ],
@@ -62,6 +61,11 @@ def analysed(made, bottleneck="samplers"):
 def test_every_word_of_the_model_has_words_and_no_others_do(literal, names):
     assert words_of(literal) == set(names)
     assert all(str(text).strip() for text in names.values())
+
+
+def test_every_cause_has_a_name_of_its_own():
+    assert set(NAMES) == set(Cause) - {Cause.UNKNOWN}
+    assert len(set(NAMES.values())) == len(NAMES)
 
 
 def test_every_warning_has_one_text_and_no_text_is_used_twice():
@@ -248,14 +252,14 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
              GapStep("in_flight_limit", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
     made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Estimate(1000.0, 900.0, 1100.0)))
-    rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
+    rows = [(row.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),
         ("weight updates", "−2 tokens/s", 698.0),
         ("all other causes", "−1.9 tokens/s", 696.1),
         ("not explained", "+50 tokens/s", 746.1),
     ]
-    assert model_words.loss_rows(made)[-1].cause.meaning == names.BETTER_THAN_MODEL
+    assert model_words.loss_rows(made)[-1].meaning == names.BETTER_THAN_MODEL
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,10 @@ class Tried:
 def outcome_of(world: World, layout: Layout) -> Outcome:
     """Simulate a world at a layout."""
     run, first_step = simulate_world(world, layout, TRUE_STEPS, 1), TRUE_STEPS // 3 + 1
-    tokens = run.outcome_tokens
-    dropped = sum(count for name, count in tokens.items() if name not in ("trained", "filtered"))
+    tokens = {name: sum(run.lengths_tokens(name)) for name in ("trained", "filtered", "dropped_stale")}
     return Outcome(
         run.tokens_per_s(first_step),
-        dropped / sum(tokens.values()),
+        tokens["dropped_stale"] / sum(tokens.values()),
         run.staleness_p95(first_step) * run.version_steps(first_step),
     )
 

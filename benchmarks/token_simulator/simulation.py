@@ -1,7 +1,7 @@
 """Runs a world at a layout, token by token, and says what came of it; on request it leaves a run folder behind."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,8 +31,8 @@ class Outcome:
     """Trained response tokens by staleness."""
     step_staleness_samples: tuple[Mapping[int, int], ...]
     """Samples of each step by the staleness of their oldest token."""
-    outcome_tokens: Mapping[str, int]
-    """Response tokens by the outcome of their delivery."""
+    step_outcomes: tuple[Mapping[str, Sequence[int]], ...]
+    """Response tokens of the samples by the outcome of their delivery, for each step that ended next."""
     generated_tokens: int
     prefilled_tokens: int
     trainer_waits_s: Mapping[str, float]
@@ -55,6 +55,10 @@ class Outcome:
         samples = sum((Counter(step) for step in self.step_staleness_samples[first_step - 1 :]), Counter[int]())
         ages = sorted(samples.elements())
         return ages[-(-len(ages) * 95 // 100) - 1]
+
+    def lengths_tokens(self, outcome: str, first_step: int = 1) -> list[int]:
+        """Response tokens of each sample with that outcome, from the `first_step`-th step (1, 2, ...) on."""
+        return [tokens for step in self.step_outcomes[first_step - 1 :] for tokens in step.get(outcome, ())]
 
     def version_steps(self, first_step: int) -> float:
         """Steps for each that published, from the `first_step`-th on: how long a version lasts."""
@@ -163,7 +167,7 @@ def _outcome(trainer: Trainer, engines: list[Engine], end_s: float) -> Outcome:
         step_publishes=tuple(trainer.step_publishes),
         staleness_tokens=dict(trainer.staleness_tokens),
         step_staleness_samples=tuple(trainer.step_staleness_samples),
-        outcome_tokens=dict(trainer.outcome_tokens),
+        step_outcomes=tuple(trainer.step_outcomes),
         generated_tokens=sum(engine.decoded_tokens for engine in engines),
         prefilled_tokens=sum(engine.prefilled_tokens for engine in engines),
         trainer_waits_s=dict(trainer.waits_s),

@@ -49,7 +49,7 @@ class Trainer:
         self.step_publishes: list[bool] = []
         self.staleness_tokens: Counter[int] = Counter()
         self.step_staleness_samples: list[Counter[int]] = []
-        self.outcome_tokens: Counter[str] = Counter()
+        self.step_outcomes: list[defaultdict[str, list[int]]] = []
 
     def start(self, now_s: float, flat: Iterator[bool]) -> None:
         """Begin to wait for the first batch; `flat` says of each group taken whether it is thrown away."""
@@ -64,7 +64,7 @@ class Trainer:
     def throw_away(self, group: Group, outcome: str) -> None:
         """A group that has left the queue is not trained on."""
         self._exchange.discard(group)
-        self.outcome_tokens[outcome] += group.response_tokens
+        self._left([group], outcome)
         if self.recording is not None:
             self.recording.thrown_away(group, outcome)
 
@@ -212,7 +212,7 @@ class Trainer:
     def _count(self, groups: list[Group]) -> None:
         """Take note of what the step that begins is trained on."""
         version = self._exchange.version
-        self.outcome_tokens["trained"] += sum(group.response_tokens for group in groups)
+        self._left(groups, "trained")
         for run in (run for group in groups for request in group.requests for run in request.runs):
             self.staleness_tokens[version - run.version] += run.end - run.start
         oldest = (request.runs[0].version for group in groups for request in group.requests)
@@ -221,6 +221,13 @@ class Trainer:
         self.step_staleness_samples[-1].update(version - each for each in oldest)
         if self.recording is not None:
             self.recording.trained(len(self.step_ends_s) + 1, version, groups)
+
+    def _left(self, groups: list[Group], outcome: str) -> None:
+        """Take note of the lengths of samples that are gone, by the step that ends next."""
+        while len(self.step_outcomes) <= len(self.step_ends_s):
+            self.step_outcomes.append(defaultdict(list))
+        lengths = (request.length_tokens for group in groups for request in group.requests)
+        self.step_outcomes[-1][outcome] += lengths
 
     def _note_depth(self, now_s: float) -> None:
         if self.recording is not None:

@@ -290,7 +290,7 @@ def test_the_analysis_of_a_recorded_run_finds_what_the_simulator_counted(recorde
     assert dict(analysis.staleness.tokens.histogram) == outcome.staleness_tokens
     balance = analysis.answers["token_balance"].row(0, named=True)
     fates = ("trained", "dropped_stale", "filtered")
-    assert [balance[f"{fate}_tokens"] for fate in fates] == [outcome.outcome_tokens.get(fate, 0) for fate in fates]
+    assert [balance[f"{fate}_tokens"] for fate in fates] == [sum(outcome.lengths_tokens(fate)) for fate in fates]
     steps = analysis.answers["training_steps"]
     assert steps["response_tokens"].to_list() == list(outcome.step_response_tokens)
     ends_s = ((steps["end_ns"] - analysis.run.started_ns) / 1e9).to_list()

@@ -69,7 +69,7 @@ QUESTIONS: Final = (
 )
 """Queries that every analysis runs, in order."""
 _NO_FINDING_READS: Final = frozenset(
-    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values", "reward_moments"}
+    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values"}
 )
 """Queries of these that only the model and the report read."""
 DRAWN: Final = (

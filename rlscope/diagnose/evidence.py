@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -42,6 +42,9 @@ class Evidence:
             and (reason is None or state.reason == reason)
         )
 
+
+END_STEPS: Final = 5
+"""Steps at each end of a run that are compared."""
 
 Direction = Literal["more_samples", "fewer_samples", "fresher"]
 """Direction in which an action moves the run. more_samples: samples reach the trainers faster, or more are in flight.
@@ -84,6 +87,32 @@ def gpu_seconds(states: Iterable[LedgerState]) -> float:
 def column_total(frame: pl.DataFrame, column: str) -> float:
     """The sum of a column; 0 without rows."""
     return float(frame[column].sum())
+
+
+class Ends(NamedTuple):
+    """The first and the last END_STEPS rows of a table of steps."""
+
+    first: pl.DataFrame
+    last: pl.DataFrame
+
+    def means(self, column: str) -> tuple[float, float]:
+        """Return the mean of a column at both ends."""
+        first, last = (column_total(each, column) / END_STEPS for each in self)
+        return first, last
+
+
+def separate_ends(steps: pl.DataFrame, column: str) -> Ends | None:
+    """Return the ends of the steps with a value; None if there are too few, or if the values of both ends overlap.
+
+    They overlap unless every value of one end exceeds all of the other. Two sets of five steps of one run are apart
+    that far, in a given direction, in 1 of 252 cases.
+    """
+    known = steps.filter(pl.col(column).is_finite()).sort("step")
+    ends = Ends(known.head(END_STEPS), known.tail(END_STEPS))
+    if known.height < 2 * END_STEPS:
+        return None
+    before, after = (list(each[column]) for each in ends)
+    return ends if min(after) > max(before) or max(after) < min(before) else None
 
 
 def weighted_mean(frame: pl.DataFrame, column: str, weight: str) -> float:

@@ -15,9 +15,8 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
+from rlscope.diagnose.evidence import Evidence, FindingRule, separate_ends
 
-END_STEPS: Final = 5
 # In percent of the samples: below it, the answers that are lost hardly change a batch.
 GROWTH_PERCENT: Final = 10
 # Most of a batch then has no answer to learn from.
@@ -26,12 +25,10 @@ CRITICAL_PERCENT: Final = 50
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold or with fewer than ten steps."""
-    steps = evidence.answers["truncation_by_step"].sort("step")
-    first, last = steps.head(END_STEPS), steps.tail(END_STEPS)
-    before, after = first["truncated_ratio"], last["truncated_ratio"]
-    if steps.height < 2 * END_STEPS or min(after) <= max(before):
+    ends = separate_ends(evidence.answers["truncation_by_step"], "truncated_ratio")
+    if ends is None:
         return None
-    before_ratio, after_ratio = (column_total(each, "truncated_ratio") / END_STEPS for each in (first, last))
+    before_ratio, after_ratio = ends.means("truncated_ratio")
     if after_ratio - before_ratio < GROWTH_PERCENT / 100.0:
         return None
     return Finding(
@@ -41,7 +38,7 @@ def find(evidence: Evidence) -> Finding | None:
         evidence={
             "before_ratio": before_ratio,
             "after_ratio": after_ratio,
-            **_rewards(evidence.answers["training_steps"], first, last),
+            **_rewards(evidence.answers["training_steps"], *ends),
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,

@@ -1,0 +1,52 @@
+"""The reward rises while finished answers earn less.
+
+Symptom: the mean reward of all samples goes up, and that of the responses that finished goes down.
+Evidence: both means over the first and over the last five steps, and the share of truncated samples in the last five.
+Threshold: every one of the last five steps has a higher mean reward than any of the first five, and a lower one of
+finished responses. By chance, both happen in about 1 of 60,000 runs.
+Remedy: the reward then pays for something other than answers, such as length. Read a few truncated responses.
+Limits: only recorded samples tell which responses finished; a log of step metrics does not.
+Cost: none is given, because the samples are trained like others.
+"""
+
+from rlscope.analysis.result import Finding
+from rlscope.diagnose.evidence import Evidence, FindingRule, separate_ends
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """Return the finding, or None unless both rewards clearly move apart."""
+    every = separate_ends(evidence.answers["training_steps"], "reward_mean")
+    finished = separate_ends(evidence.answers["truncation_by_step"], "finished_reward_mean")
+    if every is None or finished is None:
+        return None
+    before, after = every.means("reward_mean")
+    finished_before, finished_after = finished.means("finished_reward_mean")
+    if after < before or finished_after > finished_before:
+        return None
+    return Finding(
+        rule="hollow_reward",
+        severity="critical",
+        cost_gpu_s=None,
+        evidence={
+            "reward_before": before,
+            "reward_after": after,
+            "finished_reward_before": finished_before,
+            "finished_reward_after": finished_after,
+            "truncated_ratio": finished.means("truncated_ratio")[1],
+        },
+        start_ns=evidence.run.started_ns,
+        end_ns=evidence.end_ns,
+    )
+
+
+RULE = FindingRule(
+    name="hollow_reward",
+    title="Reward rises without answers",
+    sentences=(
+        "The mean reward rose from {reward_before} in the first five steps to {reward_after} in the last five, while "
+        "that of responses that finished fell from {finished_reward_before} to {finished_reward_after}. "
+        "{truncated_ratio} of the last samples were truncated.",
+    ),
+    remedy="Read a few of the truncated responses: the reward pays for something other than finished answers.",
+    find=find,
+)

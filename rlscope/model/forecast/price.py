@@ -2,9 +2,9 @@
 
 Dropping is not blind: the longest samples wait longest and are dropped first, so the trained lengths shift. The event
 simulator sees this sample by sample; the closed forms know only how much a full queue drops. Intervals
-cover the posterior draws, the error of the forecast and the sampling error of the simulation. The calibrated price of
-the current layout is moved to its measurements, and every other price with it. Not covered: what stale or dropped
-samples cost in learning, and the uncertainty of the lengths themselves.
+cover the posterior draws, the error of the forecast and the sampling error of the simulation, in which lengths are
+drawn. The calibrated price of the current layout is moved to its measurements, and every other price with it. Not
+covered: what stale or dropped samples cost in learning.
 """
 
 from collections.abc import Sequence
@@ -228,11 +228,14 @@ def with_intervals(
     """Add the intervals of a price that was computed with the best estimate; draws: equally likely systems.
 
     The closed forms give the share that is kept in every draw. The other shares change in proportion to what is
-    dropped (own reasoning: if more is dropped, it is more of the same). Where no rule drops samples, nothing varies.
+    dropped (own reasoning: if more is dropped, it is more of the same). Where no rule drops samples, only the lengths
+    vary, as they are drawn.
     """
     dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
+    spread = 1.0 if simulated is None else _length_factors(simulated, len(draws[:_DRAWS]))
     if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
-        return price
+        varied = tokens and simulated and _about(tokens.value, tokens.value * spread)
+        return replace(price, mean_trained_tokens=varied or tokens)
     kept = (1.0 - dropped.value) * _kept_factors(system, draws[:_DRAWS], layout, simulated)
     drawn = 1.0 - np.clip(kept, 0.0, 1.0)
     more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
@@ -242,7 +245,8 @@ def with_intervals(
     return replace(
         price,
         dropped_ratio=_about(simulated and dropped.value, drawn),
-        mean_trained_tokens=tokens and _about(tokens.value, full_tokens - (full_tokens - tokens.value) * more),
+        mean_trained_tokens=tokens
+        and _about(tokens.value, spread * (full_tokens - (full_tokens - tokens.value) * more)),
         longest_trained_ratio=longest and _about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
     )
 
@@ -272,6 +276,12 @@ def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simul
     trained = left - np.array(simulated.step_dropped_tokens)
     # Once for the simulation, and once for the run whose level it is moved to.
     return kept * drawn_factors(trained, left, _SEED, len(draws)) * drawn_factors(trained, left, _SEED + 1, len(draws))
+
+
+def _length_factors(simulated: Simulated, draws: int) -> Reals:
+    """Sampling error of the mean trained length: once for the simulation, and once for the run that it is moved to."""
+    tokens = simulated.step_trained_tokens
+    return np.prod([drawn_factors(tokens, np.ones(len(tokens)), seed, draws) for seed in (_SEED, _SEED + 1)], axis=0)
 
 
 def _ages_out(admission: Admission) -> bool:

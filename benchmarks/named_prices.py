@@ -201,9 +201,9 @@ def _lines(run: CarriedOut) -> Iterator[str]:
     action = run.action
     yield f"{run.system}: {action.kind} {action.what} {_setting(action.before)} -> {_setting(action.after)}"
     for each in run.prices:
-        low, high = each.promised.low, each.promised.high
+        value, low, high = each.promised
         verdict = "in" if each.is_exact else "near" if each.holds else "OUT"
-        yield f"    {each.name:16} {each.promised.value:8.3f} ({low:.3f} to {high:.3f})  true {each.true:8.3f}  {verdict}"
+        yield f"    {each.name:16} {value:8.3f} ({low:.3f} to {high:.3f})  true {each.true:8.3f}  {verdict}"
 
 
 def _setting(setting: ModelLayout | float | None) -> str:

@@ -43,7 +43,7 @@ RULE = FindingRule(
     name="drifting_lengths",
     title="Drifting response lengths",
     sentences=(
-        "The mean response length went from {before_tokens} in the first five steps to {after_tokens} in the last five.",
+        "The mean response length was {before_tokens} in the first five steps and {after_tokens} in the last five.",
     ),
     remedy="Analyze again once lengths settle: step time, memory and predictions belong to the latest ones.",
     find=find,

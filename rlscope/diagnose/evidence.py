@@ -101,15 +101,20 @@ class Ends(NamedTuple):
         return first, last
 
 
+def ends_of(steps: pl.DataFrame, column: str) -> Ends | None:
+    """Return the ends of the steps with a value; None if these are too few."""
+    known = steps.filter(pl.col(column).is_finite()).sort("step")
+    return Ends(known.head(END_STEPS), known.tail(END_STEPS)) if known.height >= 2 * END_STEPS else None
+
+
 def separate_ends(steps: pl.DataFrame, column: str) -> Ends | None:
     """Return the ends of the steps with a value; None if there are too few, or if the values of both ends overlap.
 
     They overlap unless every value of one end exceeds all of the other. Two sets of five steps of one run are apart
     that far, in a given direction, in 1 of 252 cases.
     """
-    known = steps.filter(pl.col(column).is_finite()).sort("step")
-    ends = Ends(known.head(END_STEPS), known.tail(END_STEPS))
-    if known.height < 2 * END_STEPS:
+    ends = ends_of(steps, column)
+    if ends is None:
         return None
     before, after = (list(each[column]) for each in ends)
     return ends if min(after) > max(before) or max(after) < min(before) else None

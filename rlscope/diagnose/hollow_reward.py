@@ -10,14 +10,15 @@ Cost: none is given, because the samples are trained like others.
 """
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence, FindingRule, separate_ends
+from rlscope.diagnose.evidence import Evidence, FindingRule, ends_of, separate_ends
 
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None unless both rewards clearly move apart."""
+    cut = evidence.answers["truncation_by_step"]
     every = separate_ends(evidence.answers["training_steps"], "reward_mean")
-    finished = separate_ends(evidence.answers["truncation_by_step"], "finished_reward_mean")
-    if every is None or finished is None:
+    finished, shares = separate_ends(cut, "finished_reward_mean"), ends_of(cut, "truncated_ratio")
+    if every is None or finished is None or shares is None:
         return None
     before, after = every.means("reward_mean")
     finished_before, finished_after = finished.means("finished_reward_mean")
@@ -32,7 +33,7 @@ def find(evidence: Evidence) -> Finding | None:
             "reward_after": after,
             "finished_reward_before": finished_before,
             "finished_reward_after": finished_after,
-            "truncated_ratio": finished.means("truncated_ratio")[1],
+            "truncated_ratio": shares.means("truncated_ratio")[1],
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,

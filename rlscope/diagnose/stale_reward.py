@@ -5,8 +5,8 @@ Evidence: the reward that one version of staleness costs, with its 90% interval;
 share of the mean reward that they lack together.
 Threshold: a difference that chance makes in fewer than 1 of 100 runs, and 5% of the mean reward at the mean staleness.
 Remedy: fresher samples: a lower cap or limit on samples in flight.
-Limits: this is how older policies score, not how much a sample teaches. Nothing is said if the samples of a step have
-one staleness, or if stale samples are always the long ones.
+Limits: this is how older policies score, as in any run that improves, not how much a sample teaches. Nothing is said
+if the samples of a step have one staleness, or if stale samples are always the long ones.
 Cost: none is given, because the samples are trained like others.
 """
 
@@ -17,7 +17,7 @@ from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
 # Of the mean reward. Less than that is within what two runs of the same settings differ by.
-WARNING_SHARE_RATIO: Final = 0.05
+LOST_SHARE_RATIO: Final = 0.05
 
 
 def find(evidence: Evidence) -> Finding | None:
@@ -30,11 +30,11 @@ def find(evidence: Evidence) -> Finding | None:
     samples, reward_sum = column_total(moments, "samples"), column_total(moments, "reward_sum")
     staleness = column_total(moments, "staleness_sum") / samples
     lost = -per_version.reward.value * staleness
-    if lost * samples < WARNING_SHARE_RATIO * abs(reward_sum):
+    if lost * samples < LOST_SHARE_RATIO * abs(reward_sum):
         return None
     return Finding(
         rule="stale_reward",
-        severity="warning",
+        severity="info",
         cost_gpu_s=None,
         evidence={
             "lost_per_version": -per_version.reward.value,
@@ -53,11 +53,11 @@ RULE = FindingRule(
     title="Stale samples score lower",
     sentences=(
         "A sample that is one version staler has a reward {lost_per_version} lower (90% interval {least_lost} to "
-        "{most_lost}) than samples of similar length in the same step. The mean staleness is {mean_staleness} versions, "
-        "the mean reward {mean_reward}.",
+        "{most_lost}) than samples of similar length in the same step. The mean staleness is {mean_staleness} "
+        "versions, the mean reward {mean_reward}.",
     ),
-    remedy="Make samples fresher, with a lower staleness cap or limit on samples in flight. How much less a stale sample "
-    "teaches is not known from its reward.",
+    remedy="Make samples fresher, with a lower staleness cap or limit on samples in flight. How much less a stale "
+    "sample teaches is not known from its reward.",
     find=find,
     towards="fresher",
 )

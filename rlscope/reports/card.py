@@ -31,6 +31,8 @@ from rlscope.reports.text.actions import actions_table, below_table
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import layouts_part
 from rlscope.reports.text.findings import callouts
+from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
+from rlscope.reports.text.learning import learning_sentences, run_sentences
 from rlscope.reports.text.ledger import ledger_block
 from rlscope.reports.text.origin import counted_words, reported_staleness, reported_throughput
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
@@ -60,6 +62,8 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from _model(analysis)
     yield Part("Throughput, measured", throughput_blocks(analysis))
     yield Part("Staleness, whole run", [*staleness_blocks(analysis), *_histogram(analysis)])
+    if rewarded := [*run_sentences(analysis), *(learning_sentences(analysis.learning) if analysis.learning else ())]:
+        yield Part(LEARNING_TITLE, [Bullets(rewarded, "·")])
     found = callouts(analysis, verdict_words.actions_of(analysis))
     yield Part("Findings, whole run", found or [Paragraph(verdict_words.no_findings(analysis))])
     if analysis.alerts:

@@ -1,6 +1,7 @@
 """What a run's rewards say of stale and of truncated samples: on runs whose truth is known, and worked by hand."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -8,10 +9,12 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.learning import Learning, RewardDifference, learning_of
+from rlscope.analysis.result import Ledger
 from rlscope.model.estimate import Estimate
-from rlscope.reports.text.learning import learning_sentences
+from rlscope.reports.text.learning import learning_sentences, run_sentences
 from rlscope.trace.query import ask, standard_arguments
 from tests.case_files import Case
+from tests.reports.analysis_fixture import empty_analysis
 from tests.trace_folder import delivery_row, sample_row, worker
 
 STEPS, SAMPLES, LIMIT_TOKENS = 60, 24, 200
@@ -127,6 +130,31 @@ def test_truncated_responses_are_compared_at_equal_staleness(steps: int, is_know
 
 def test_a_run_without_rewards_says_nothing() -> None:
     assert learning_of(pl.DataFrame(schema=dict.fromkeys(MOMENTS, pl.Float64))) is None
+
+
+def test_the_card_tells_how_reward_and_finished_responses_changed() -> None:
+    steps = pl.DataFrame({"step": range(1, 11), "reward_mean": [-0.5] * 5 + [0.75] * 5})
+    cut = pl.DataFrame(
+        {
+            "step": range(1, 11),
+            "truncated_ratio": [0.0] * 5 + [0.25] * 5,
+            "finished_reward_mean": [-0.5] * 5 + [0.5] * 5,
+        }
+    )
+
+    def said(**answers: pl.DataFrame) -> list[str]:
+        run = replace(empty_analysis().run, gpu_hour_price=2.0, currency="EUR")
+        ledger = Ledger(7200 * 10**9, ())
+        return list(run_sentences(replace(empty_analysis(), run=run, ledger=ledger, answers=answers)))
+
+    first, *others = said(training_steps=steps, truncation_by_step=cut)
+    assert first == "Mean reward: −0.5 in the first 5 steps, 0.75 in the last 5. The run took 2 GPU-h and 4.00 EUR."
+    assert others == [
+        "Responses that were not truncated: 100% in the first 5 steps, 75.0% in the last 5.",
+        "Their mean reward: −0.5 and 0.5, in the first and last 5 steps that have one.",
+    ]
+    assert said(training_steps=steps, truncation_by_step=cut.head(5)) == [first]
+    assert said(training_steps=steps.head(9), truncation_by_step=cut) == said() == []
 
 
 @pytest.mark.parametrize(

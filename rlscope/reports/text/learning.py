@@ -1,16 +1,41 @@
-"""Rewards of the samples of one step in words: what staleness and truncation make of them, and how sure that is."""
+"""Rewards in words: how they changed over the run, and what staleness and truncation make of them within a step."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.learning import Inseparable, Learning, RewardDifference
+from rlscope.analysis.result import AnalysisResult
+from rlscope.diagnose.evidence import END_STEPS, ends_of
+
+TITLE: Final = "Learning, whole run"
 
 _INSEPARABLE: Final[Mapping[Inseparable, str]] = {
     "one_staleness": "the samples of a step all have the same staleness.",
     "few_steps": "too few steps hold samples of different staleness.",
     "old_is_long": "the longer a response, the staler it is.",
 }
+
+
+def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
+    """Yield how reward and finished responses changed from the first to the last steps; nothing without a reward."""
+    steps, cut = analysis.answers.get("training_steps"), analysis.answers.get("truncation_by_step")
+    rewards = None if steps is None else ends_of(steps, "reward_mean")
+    if rewards is None:
+        return
+    run, gpu_s, number = analysis.run, analysis.ledger.total_gpu_s, fmt.count(END_STEPS)
+    cost = fmt.money(gpu_s, run.gpu_hour_price, run.currency)
+    before, after = map(_number, rewards.means("reward_mean"))
+    spent = f"{fmt.gpu_time(gpu_s)}{f' and {cost}' if cost else ''}"
+    yield f"Mean reward: {before} in the first {number} steps, {after} in the last {number}. The run took {spent}."
+    shares = None if cut is None else ends_of(cut, "truncated_ratio")
+    if cut is None or shares is None or not any(shares.means("truncated_ratio")):
+        return
+    before, after = (fmt.percent(1.0 - each) for each in shares.means("truncated_ratio"))
+    yield f"Responses that were not truncated: {before} in the first {number} steps, {after} in the last {number}."
+    if finished := ends_of(cut, "finished_reward_mean"):
+        before, after = map(_number, finished.means("finished_reward_mean"))
+        yield f"Their mean reward: {before} and {after}, in the first and last {number} steps that have one."
 
 
 def learning_sentences(learning: Learning) -> Iterator[str]:
@@ -56,6 +81,10 @@ def _unclear(found: RewardDifference) -> str:
 
 def _plain(reward: float) -> str:
     return fmt.significant(reward, 2)
+
+
+def _number(reward: float) -> str:
+    return f"{'−' if reward < 0.0 else ''}{fmt.significant(abs(reward))}"
 
 
 def _signed(reward: float) -> str:

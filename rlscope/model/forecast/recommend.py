@@ -77,6 +77,8 @@ EQUAL_RATIO: Final = 0.01
 LIMIT_RATIO: Final = 0.02
 """The equivalent margin for layouts that keep the current limit on running requests: changing the limit too must gain
 more."""
+_NEARLY: Final = 1.0 + WORTHWHILE_RATIO
+"""Most rate of the best layout over that of a fresher one: what lies between is less than a change is worth."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
 """Distance from the evidence as a reason to choose another layout. Batches within the range that ran rank equally."""
 
@@ -161,6 +163,9 @@ class Recommendation:
     untried: Forecast | None = None
     """Layout that is probably faster than a recommended `best` by WORTHWHILE_RATIO, but not sure to beat the current
     one."""
+    fresher: Forecast | None = None
+    """Layout that is sure to be faster too, less than WORTHWHILE_RATIO slower than a recommended `best`, and cheaper in
+    staleness or drops."""
 
     @property
     def advice(self) -> Advice:
@@ -193,6 +198,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
         staler=_faster(best, too_stale, today),
         untried=_faster(best, affordable, today) if sure else None,
+        fresher=_fresher(best, sure, today),
     )
 
 
@@ -241,7 +247,7 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     """
     best, cheap = best_of(forecasts, today), [each for each in forecasts if not each.price.is_high(today.price)]
     other = best_of(cheap, today) if cheap else best
-    return other if _median_rate(best) < (1.0 + WORTHWHILE_RATIO) * _median_rate(other) else best
+    return other if _median_rate(best) < _NEARLY * _median_rate(other) else best
 
 
 def _fastest(forecasts: Sequence[Forecast]) -> Reals:
@@ -262,6 +268,29 @@ def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Fore
         return None
     other = best_of(others, today)
     return other if _median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * _median_rate(best) else None
+
+
+def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
+    """Freshest of the others that are nearly as fast as `best`, or the one that drops least; None if none saves either.
+
+    It has to save one step of p95 staleness or one percent of the tokens, and to cost nothing of the other.
+    """
+    ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in (best, *others)}
+    nearly = [each for each in others if not each.is_rough and ratios[best.layout] < _NEARLY * ratios[each.layout]]
+    saving = [each for each in nearly if _saves(_cost(each), _cost(best))]
+    return min(saving, key=lambda each: (*_cost(each), -ratios[each.layout]), default=None)
+
+
+def _cost(forecast: Forecast) -> tuple[float, float]:
+    """Return p95 staleness in steps, infinite if it grows without bound, and dropped percent."""
+    staleness = math.inf if forecast.staleness is None else forecast.staleness.p95_steps
+    return staleness, dropped_percent(forecast.price)
+
+
+def _saves(cost: tuple[float, float], other: tuple[float, float]) -> bool:
+    saved = [after - before for after, before in zip(other, cost, strict=True)]
+    # Two unknown costs differ by nan.
+    return not any(map(math.isnan, saved)) and min(saved) >= 0.0 and max(saved) >= 1.0
 
 
 def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:

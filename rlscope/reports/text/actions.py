@@ -483,6 +483,9 @@ def below_table(ranked: Sequence[Action]) -> str:
         f"Each gain is for that change alone. To verify it, make the change, record {fmt.count(STEPS_TO_PREDICT)} "
         "steps in steady state, and run `rlscope compare BEFORE AFTER`."
     )
+    layouts = [fmt.count(number) for number, each in enumerate(ranked, 1) if isinstance(each.after, Layout)]
+    if len(layouts) > 1:
+        verify = f"{verify} Actions {fmt.listed(layouts)} are alternatives to each other."
     gains = [each.gain_ratio.value for each in ranked if each.kind not in _KEEPING]
     kinds = [each.kind in _KEEPING for each in ranked]
     keeps = kinds != sorted(kinds)

@@ -88,6 +88,45 @@ def test_a_layout_is_kept_below_a_gain_of_5_percent(rate: float, reason: Reason)
     assert advised(forecast(rate)).reason == reason
 
 
+def costing(given: Forecast, dropped: float | None) -> Forecast:
+    ratio = None if dropped is None else Estimate.exactly(dropped)
+    return replace(given, price=replace(given.price, dropped_ratio=ratio))
+
+
+@pytest.mark.parametrize(
+    ("other", "is_named"),
+    [
+        (costing(forecast(1_901.0, p95=2), 0.03), True),
+        # Less than 5% slower than the fastest, or nothing.
+        (costing(forecast(1_900.0, p95=2), 0.03), False),
+        (costing(forecast(1_950.0, p95=3), 0.02), True),
+        (costing(forecast(1_950.0, p95=3), 0.024), True),
+        (costing(forecast(1_950.0, p95=3), 0.026), False),
+        # What it saves, it must not cost elsewhere.
+        (costing(forecast(1_950.0, p95=2), 0.05), False),
+        (costing(forecast(1_950.0, p95=2), None), False),
+        (replace(costing(forecast(1_950.0, p95=2), 0.03), is_rough=True), False),
+        (costing(forecast(1_950.0, p95=2, slow_draws=21), 0.03), False),
+    ],
+)
+def test_beside_the_fastest_a_layout_is_named_that_is_nearly_as_fast_and_fresher_or_drops_less(
+    other: Forecast, is_named: bool
+):
+    fastest = costing(forecast(1_995.0, trainer_gpus=4, p95=3), 0.03)
+    said = advised(fastest, other)
+    assert said.best is fastest
+    assert (said.fresher is other) is is_named
+
+
+def test_the_freshest_of_several_is_named():
+    fastest, fresh, freshest = (
+        costing(forecast(rate, trainer_gpus=gpus, p95=p95), 0.0)
+        for gpus, (rate, p95) in enumerate([(2_000.0, 4), (1_960.0, 3), (1_940.0, 2)], 2)
+    )
+    assert advised(fastest, fresh, freshest).fresher is freshest
+    assert advised(fastest).fresher is None
+
+
 def test_without_another_layout_the_run_stays():
     said = advised()
     assert (said.reason, said.advice, said.best, said.uncertainties) == ("no_other_layout", "keep", OWN, ())

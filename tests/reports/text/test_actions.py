@@ -271,7 +271,9 @@ def test_a_smaller_layout_says_that_the_rate_stays_and_which_gpus_are_spared(aft
     assert told.endswith(f"if the training state fits on {fewer}") is (after.trainer_gpus < 6)
     assert (actions.cost_of(smaller), actions.direction_of(smaller)) == ("restart", None)
     assert "Settings that only lower" in actions.below_table([smaller, action("weight_updates", kind="fix")])
-    assert actions.below_table([action(), smaller]).endswith("`rlscope compare BEFORE AFTER`.")
+    other = action("publish_every", before=1.0, after=2.0)
+    assert actions.below_table([other, smaller]).endswith("`rlscope compare BEFORE AFTER`.")
+    assert actions.below_table([action(), other, smaller]).endswith("Actions 1 and 3 are alternatives to each other.")
 
 
 def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
@@ -519,4 +521,5 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "underfilled_engines": "more_samples",
         "lockstep": "more_samples",
         "long_tail": "more_samples",
+        "stale_reward": "fresher",
     }

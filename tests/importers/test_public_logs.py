@@ -229,12 +229,17 @@ def test_slime_s_metrics_are_read_without_its_timers(tmp_path: Path, lead: str) 
 
 
 def test_slime_s_metrics_over_several_lines_show_that_the_gpus_are_shared(tmp_path: Path) -> None:
-    """A page about slime's metrics (2026), from a run that sleeps while it trains."""
+    """A page about slime's metrics (2026), from a run that sleeps while it trains: 347.5 = 5.5 + 2.5 + 339.5."""
     values = {"sleep": 5.5, "update_weights": 2.5, "train_wait": 347.5, "actor_train": 47.0, "step": 394.5}
     text = "{\n" + "".join(f"    'perf/{name}_time': {each},\n" for name, each in values.items()) + "}\n"
     imported(tmp_path, text)
     assert asked(tmp_path / "run", "SELECT role FROM workers") == [("colocated",)]
-    assert spent_s(tmp_path / "run") == {"trainer publish": 2.5, "trainer generate": 345.0, "trainer train": 47.0}
+    assert spent_s(tmp_path / "run") == {
+        "trainer weight_update": 5.5,
+        "trainer publish": 2.5,
+        "trainer generate": 339.5,
+        "trainer train": 47.0,
+    }
 
 
 def test_areal_s_table_is_read_without_the_line_above_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ framework's table.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -69,6 +69,8 @@ class _Step:
     """One step as printed on the console; durations in seconds."""
 
     step: int
+    resumes: bool = False
+    """Whether an abandoned attempt lies between this step and the previous one."""
     stamped_ns: int | None = None
     """Time of the first timestamped line inside the block."""
     phases: dict[str, float] = field(default_factory=dict[str, float])
@@ -132,7 +134,7 @@ def _read(
     clock = open_clock(source.path, layout.stamp, target, options)
     log, config = LogFile(source.path, progress), PrintedConfig()
     steps = list(_steps(layout, log, clock, config))
-    done = [step for step in steps if step.total_s]
+    done = _last_attempts(step for step in steps if step.total_s)
     if not done:
         raise ImportFileError.of(
             source.path,
@@ -148,7 +150,12 @@ def _read(
         _lay_out(run, step, start_ns)
     for end_ns, next_ns in _between(done, starts_ns):
         target.add_phase(run.trainer, PhaseKind.OTHER, end_ns, next_ns)
-    _say(run, starts_ns, len(steps))
+    if repeated := sum(1 for step in steps if step.total_s) - len(done):
+        target.note(
+            f"{repeated:,} duplicate {run.trainer} steps in the file (a resumed run, or two runs in one file); the last"
+            " one of each is used"
+        )
+    _say(run, starts_ns, len({step.step for step in steps}))
     target.add_file("console", log.source())
     return era_of(layout.console.eras, (name for step in done for name in step.phases))
 
@@ -185,6 +192,17 @@ def _steps(layout: _Layout, log: LogFile, clock: LogClock | None, config: Printe
             log.bad_lines += 1
     if has_begun:
         yield step
+
+
+def _last_attempts(steps: Iterable[_Step]) -> list[_Step]:
+    """Return the steps without those of an abandoned attempt, which a resumed run takes again."""
+    kept: list[_Step] = []
+    for step in steps:
+        while kept and kept[-1].step >= step.step:
+            kept.pop()
+            step.resumes = True
+        kept.append(step)
+    return kept
 
 
 def _is_stated_again(layout: _Layout, step: _Step, text: str) -> bool:
@@ -259,9 +277,10 @@ def _starts(run: _Run, clock: LogClock | None) -> list[int]:
 
 
 def _between(steps: list[_Step], starts_ns: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the end of each step and the start of the next one, if time lies between them."""
+    """Yield the end of each step and the start of the next one, if time of the trainer lies between them."""
     ends_ns = [start + to_ns(step.total_s) for step, start in zip(steps, starts_ns, strict=True)]
-    return ((end, after) for end, after in zip(ends_ns, starts_ns[1:], strict=False) if after > end)
+    found = zip(steps[1:], ends_ns, starts_ns[1:], strict=False)
+    return ((end, after) for step, end, after in found if after > end and not step.resumes)
 
 
 def _lay_out(run: _Run, step: _Step, start_ns: int) -> None:

@@ -88,8 +88,8 @@ _MOST_STARTS, _MOST_STRAYS = 4, 4
 """Limits of the search for the config: dictionaries tried, and stray lines inside one."""
 _UNMATCHED: Final = re.compile(r"does not match opening parenthesis '[\[(]' on line (\d+)$")
 """The message of the parser about a stray opening bracket, which it finds where the dictionary closes."""
-_MOST_ZEROS: Final = 0.01
-"""Share of zero bytes from which a file is no text. A log on a file system that lost a write has a few."""
+_MOST_ZEROS: Final = 0.2
+"""Share of zero bytes from which a file is no text. A file system that lost a write leaves pages of them in a log."""
 UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot be parsed, so its settings are unknown"
 """The note about a config that began but could not be read."""
 

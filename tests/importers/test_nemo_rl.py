@@ -105,6 +105,21 @@ def test_a_step_without_its_total_lowers_the_coverage(tmp_path: Path) -> None:
     assert run.imported.coverage == {"policy": pytest.approx(2 / 3)}
 
 
+def test_a_resumed_run_s_steps_count_once_and_the_time_before_them_is_nobody_s(tmp_path: Path) -> None:
+    """Steps 1 to 3, the beginning of the fourth, and the run again from the second on, an hour later."""
+    phases = {"generation": 12.0, "policy_training": 8.0}
+    stamps = {(step, again): f"02-26 0{4 + again}:00:{20 * step:02d}" for step in (1, 2, 3) for again in (False, True)}
+    first = [block(step, 20.0, phases, engine=stamped(stamps[step, False])) for step in (1, 2, 3)]
+    again = [block(step, 20.0, phases, engine=stamped(stamps[step, True])) for step in (2, 3)]
+    unfinished = block(4, 20.0, {}).partition("  • Total")[0]
+    run = imported(tmp_path, CONFIG, *first, unfinished, *again)
+    assert [row["step"] for row in run.rows("train_steps")] == [1, 2, 3]
+    assert not [row for row in run.rows("activities") if row["activity"] == "other"]
+    assert any("2 duplicate policy steps in the file" in note for note in run.imported.notes)
+    # Of the four steps that the log begins, three are complete.
+    assert run.imported.coverage == {"policy": 1.0} and run.imported.refusal is None
+
+
 def test_a_missing_heading_makes_the_block_the_next_step(tmp_path: Path) -> None:
     headless = block(2, 40.0, SYNC).replace(f"{'=' * 25} Step 2/50 {'=' * 25}", "")
     run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC), headless)

@@ -115,7 +115,7 @@ def block_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     layout = _Layout(framework)
     kind = f"console of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(_recognise, layout), partial(_read, layout))
+    return Importer(framework.name, kind, partial(_recognise, layout), partial(_read, layout), is_console=True)
 
 
 def _recognise(layout: _Layout, source: ImportSource) -> str | None:

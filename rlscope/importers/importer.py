@@ -45,6 +45,8 @@ class Importer:
     """Fills the target and returns the era of the metric names. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False
     """Whether the file, such as an engine log, only adds to a run that another file describes."""
+    is_console: bool = False
+    """Whether the file is a console whose lines tell the trainer's time, which no metric in it does."""
 
 
 def open_regular(path: Path) -> BufferedReader:

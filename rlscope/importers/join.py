@@ -158,10 +158,18 @@ def _read_all(
 
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
-    """Raise ImportFileError if two files have trainer steps, which would be counted twice."""
+    """Raise ImportFileError if two files have trainer steps, which would be counted twice, or are of two frameworks."""
     from rlscope.importers.steps import has_trainer_steps
 
-    same = [each.source.path for each in files if not each.importer.is_companion and has_trainer_steps(each.source)]
+    runs = [each for each in files if not each.importer.is_companion]
+    if other := next((each for each in runs if each.importer.name != runs[0].importer.name), None):
+        raise ImportFileError.of(
+            other.source.path,
+            found=f"a run of {other.importer.name}",
+            expected=f"a file of the same run as {runs[0].source.path}, which is of {runs[0].importer.name}",
+            next_step="Omit it, or pass it alone.",
+        )
+    same = [each.source.path for each in runs if each.importer.is_console or has_trainer_steps(each.source)]
     if len(same) > 1:
         raise ImportFileError.of(
             same[1],

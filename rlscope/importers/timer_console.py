@@ -85,7 +85,7 @@ class _Run:
 def timer_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     kind = f"console of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(_recognise, framework), partial(_read, framework))
+    return Importer(framework.name, kind, partial(_recognise, framework), partial(_read, framework), is_console=True)
 
 
 def _recognise(framework: Framework, source: ImportSource) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from rlscope.api import analyze, doctor
+from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, Process
 from rlscope.importers.importer import open_source
@@ -20,6 +21,7 @@ from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.verdict import gap_lines, why
 from tests.importers.filling import asked, spent_s
+from tests.importers.nemo_console import CONFIG, block
 from tests.importers.wandb_file import logged, read_from_machine, wandb_file
 
 SECOND = 10**9
@@ -341,3 +343,16 @@ def test_roll_s_console_states_the_time_of_a_step_with_the_next_one(tmp_path: Pa
     assert trainer_s(tmp_path / "run") == pytest.approx({"generate": 50.0, "train": 30.0, "publish": 6.0})
     (length_s,) = asked(tmp_path / "run", "SELECT (stopped_ns - started_ns) / 1e9 FROM workers")[0]
     assert length_s == pytest.approx(33.0 + 23.0 + 32.0)
+
+
+def test_a_file_of_another_framework_or_with_the_trainer_again_is_no_part_of_the_run(tmp_path: Path) -> None:
+    verl, nemo = tmp_path / "a.log", tmp_path / "b.log"
+    verl.write_text("step:1 - timing_s/gen:4.0 - timing_s/update_actor:5.0 - timing_s/step:9.0\n")
+    nemo.write_text(CONFIG + block(1, 20.0, {"generation": 12.0, "policy_training": 8.0}))
+    metrics = {"generation": 12.0, "policy_training": 8.0, "total_step_time": 20.0}
+    rows = tmp_path / "c.jsonl"
+    rows.write_text(json.dumps({"step": 1, **{f"timing/train/{name}": each for name, each in metrics.items()}}) + "\n")
+    with pytest.raises(ImportFileError, match=r"b\.log: found a run of nemo-rl; .*a\.log, which is of verl"):
+        import_run(verl, tmp_path / "run", import_options(with_files=[nemo]))
+    with pytest.raises(ImportFileError, match=r"found trainer steps, which .* has too"):
+        import_run(rows, tmp_path / "run", import_options(with_files=[nemo]))

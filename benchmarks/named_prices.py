@@ -27,6 +27,7 @@ from prediction_systems import System, system_of
 from same_rate import recorded_at
 from token_simulator import Layout, Outcome, World, simulate_world
 
+from rlscope.comparison.prices import length_change
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import NOTABLE_RATIO
@@ -142,7 +143,7 @@ def _prices(action: Action, steps_per_version: float, before: Cost, after: Cost)
         "dropped": (price.dropped_ratio, after.dropped_ratio),
         "longest tenth": (price.longest_trained_ratio, after.longest_trained_ratio),
         "trained length": (
-            _scaled(price.mean_trained_tokens, action.price_before.mean_trained_tokens),
+            length_change(price, action.price_before),
             after.trained_tokens / before.trained_tokens - 1.0,
         ),
     }
@@ -154,13 +155,6 @@ def _prices(action: Action, steps_per_version: float, before: Cost, after: Cost)
         steps = Estimate.exactly(staleness.p95_steps * steps_per_version)
         off = abs(steps.value - after.p95_steps)
         yield Priced("p95 steps", steps, after.p95_steps, off < 0.5, off <= 1.0)
-
-
-def _scaled(tokens: Estimate | None, before: Estimate | None) -> Estimate | None:
-    """Return the change of a length against its current value."""
-    if tokens is None or before is None or not before.value:
-        return None
-    return Estimate(*(each / before.value - 1.0 for each in tokens))
 
 
 def _has(promised: Estimate, true: float, margin: float) -> bool:

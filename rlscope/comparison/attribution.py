@@ -37,6 +37,7 @@ from rlscope.comparison.lengths import (
     length_credit,
     length_factor,
 )
+from rlscope.comparison.prices import PromisedPrice, promised_prices
 from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.document import LEFT_OUT, computed_field
 from rlscope.errors import ImpossibleChangeError
@@ -153,6 +154,8 @@ class Promise:
     None if it is unknown, or if the change was not recommended."""
     measured_dropped_ratio: float | None = None
     """Measured share; None if it was not recorded, or if none was predicted."""
+    prices: tuple[PromisedPrice, ...] = ()
+    """Further predicted prices of a recommended change; empty if it was not recommended."""
     is_within_error: bool = False
     """Whether the measured gain, with its 95% interval, may lie within the predicted interval."""
 
@@ -574,6 +577,7 @@ def _promise(
             not others_changed,
             dropped_ratio=dropped,
             measured_dropped_ratio=None if dropped is None else after.dropped_ratio,
+            prices=tuple(promised_prices(action, before, after)),
             is_within_error=_reaches(rate, action.gain_ratio),
         )
     # Lengths and speeds measured under a new cap were not available to a prediction made before the change.

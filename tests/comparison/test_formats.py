@@ -19,6 +19,7 @@ from docs.generate import DOCS
 from rlscope.comparison.attribution import Promise
 from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, run_of
+from rlscope.comparison.prices import PromisedPrice
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
@@ -146,6 +147,21 @@ def test_predicted_drops_are_shown_with_the_measured_ones(measured: float | None
     gain, dropped = Estimate(0.2, 0.1, 0.3), Estimate(0.38, 0.32, 0.45)
     promise = Promise(True, 1, "layout", gain, 0.2, True, dropped_ratio=dropped, measured_dropped_ratio=measured)
     assert promise_sentence(promise).endswith(end)
+
+
+def test_other_predicted_prices_are_shown_with_the_measured_ones() -> None:
+    gain, length = Estimate(0.2, 0.1, 0.3), Estimate(-0.036, -0.126, 0.023)
+    prices = (
+        PromisedPrice("staleness_p95_steps", Estimate.exactly(3.0), 5.0),
+        PromisedPrice("trained_length_change_ratio", length, 0.005),
+        PromisedPrice("longest_trained_ratio", Estimate(0.9, 0.721, 1.0), 0.947),
+    )
+    promise = Promise(True, 1, "layout", gain, 0.2, True, prices=prices)
+    assert promise_sentence(promise).endswith(
+        "within the interval. It also predicted: p95 sample staleness 3 steps, measured 5 steps (not as predicted); "
+        "mean trained length −3.6% (−12.6% to +2.3%), measured +0.5%; trained share of the longest 10% of responses "
+        "90.0% (72.1% to 100%), measured 94.7%."
+    )
 
 
 def test_every_warning_has_a_sentence_that_ends() -> None:

@@ -18,7 +18,7 @@ from rlscope.model.simulate.queue import IdleReason
 from rlscope.model.simulate.samples import DROPPED, FILTERED, Samples
 from rlscope.model.simulate.trainer import TrainerSeconds
 
-_LONGEST_RATIO: Final = 0.1
+LONGEST_RATIO: Final = 0.1
 """Share of the samples that counts as the longest."""
 _Sums: TypeAlias = EngineTotals | TrainerSeconds
 Switches = Sequence[Sequence[tuple[int, int]]]
@@ -250,7 +250,7 @@ def longest_trained_ratio(trained_tokens: Counts, dropped_tokens: Counts) -> flo
     trained_tokens, dropped_tokens: lengths of the samples, at least one of them trained.
     """
     lengths = np.concatenate((trained_tokens, dropped_tokens))
-    tenth = math.ceil(_LONGEST_RATIO * lengths.size - 1e-9)
+    tenth = math.ceil(LONGEST_RATIO * lengths.size - 1e-9)
     shortest = np.partition(lengths, lengths.size - tenth)[lengths.size - tenth]
     return float((trained_tokens >= shortest).sum() / (lengths >= shortest).sum())
 

@@ -11,6 +11,7 @@ from rlscope import format as fmt
 from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
 from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.prices import PriceName, PromisedPrice
 from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference
@@ -357,8 +358,8 @@ def promise_sentence(promise: Promise) -> str:
         error = ", less than the measurement may be off" if promise.is_within_error else ""
         outcome = f"{points} {side} the interval{error}"
     others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
-    dropped = _dropped_sentence(promise)
-    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{dropped}{others}"
+    prices = f"{_dropped_sentence(promise)}{_prices_sentence(promise.prices)}"
+    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{prices}{others}"
 
 
 def _dropped_sentence(promise: Promise) -> str:
@@ -373,6 +374,23 @@ def _dropped_sentence(promise: Promise) -> str:
     outcome = "as predicted" if promise.drops_as_predicted else f"{side} than predicted"
     predicted_words = f"It predicted that {share_words(predicted)} of the generated tokens would be dropped"
     return f" {predicted_words}; measured {fmt.percent(measured)}, {outcome}."
+
+
+_PRICES: Final[Mapping[PriceName, tuple[str, Write]]] = {
+    "staleness_p95_steps": ("p95 sample staleness", fmt.optimizer_steps),
+    "trained_length_change_ratio": ("mean trained length", fmt.signed_percent),
+    "longest_trained_ratio": ("trained share of the longest 10% of responses", fmt.percent),
+}
+
+
+def _prices_sentence(prices: Sequence[PromisedPrice]) -> str:
+    """Return the other predicted prices and the measured ones after a space; empty without any."""
+    said: list[str] = []
+    for price in prices:
+        name, write = _PRICES[price.name]
+        outcome = "" if price.is_as_predicted else " (not as predicted)"
+        said.append(f"{name} {fmt.with_interval(write, *price.predicted)}, measured {write(price.measured)}{outcome}")
+    return f" It also predicted: {'; '.join(said)}." if said else ""
 
 
 _WARNINGS: Final[Mapping[CompareWarningKind, str]] = {

@@ -1,0 +1,86 @@
+"""Prices of a recommended change besides its work, as predicted and as measured after it.
+
+Dropped tokens are part of the promise itself (`attribution.py`). Here: staleness, the mean trained length, and the long
+responses that are still trained. Not covered: an interval of staleness, which the model does not give.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import polars as pl
+
+from rlscope.comparison.facts import ComparedRun
+from rlscope.document import computed_field
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.price import NOTABLE_RATIO, Price
+from rlscope.model.simulate.results import LONGEST_RATIO
+
+PriceName = Literal["staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio"]
+_MARGINS: Final[dict[PriceName, float]] = {
+    "staleness_p95_steps": 1.0,
+    "trained_length_change_ratio": NOTABLE_RATIO,
+    "longest_trained_ratio": NOTABLE_RATIO,
+}
+"""Two runs of the same settings differ by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedPrice:
+    """One price of a recommended change."""
+
+    name: PriceName
+    """Price: `staleness_p95_steps` (p95 staleness of samples by their oldest token, in optimizer steps),
+    `trained_length_change_ratio` (mean length of trained samples, after over before, minus 1), or
+    `longest_trained_ratio` (trained share of the longest tenth of responses, over the whole run)."""
+    predicted: Estimate
+    """Predicted value, with its 90% interval; that of staleness has no width."""
+    measured: float
+    """Measured value."""
+
+    @computed_field
+    @property
+    def is_as_predicted(self) -> bool:
+        """Whether the measured value is in the interval, or misses it by no more than two alike runs may differ."""
+        margin = _MARGINS[self.name]
+        return self.predicted.low - margin <= self.measured <= self.predicted.high + margin
+
+
+def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> Iterator[PromisedPrice]:
+    """Yield every price that was predicted for an action and measured after it."""
+    if before.model is None or after.model is None:
+        return
+    old, promised, new = action.price_before, action.price, after.model.forecasts.today.price
+    if promised.staleness is not None and new.staleness is not None:
+        rarer = isinstance(action.after, int | float) and action.what == "publish_every"
+        steps = float(action.after) if rarer else before.model.calibration.steps_per_version
+        predicted, measured = promised.staleness.p95_steps * steps, new.staleness.p95_steps
+        measured *= after.model.calibration.steps_per_version
+        yield PromisedPrice("staleness_p95_steps", Estimate.exactly(predicted), measured)
+    change, came = length_change(promised, old), length_change(new, old)
+    if change is not None and came is not None:
+        yield PromisedPrice("trained_length_change_ratio", change, came.value)
+    longest = None if after.delivered_lengths is None else longest_trained_ratio(after.delivered_lengths)
+    if promised.longest_trained_ratio is not None and longest is not None:
+        yield PromisedPrice("longest_trained_ratio", promised.longest_trained_ratio, longest)
+
+
+def length_change(price: Price, before: Price) -> Estimate | None:
+    """Return the mean trained length over that of a price before, minus 1; None if either is unknown."""
+    tokens, old = price.mean_trained_tokens, before.mean_trained_tokens
+    return Estimate(*(each / old.value - 1.0 for each in tokens)) if tokens and old and old.value else None
+
+
+def longest_trained_ratio(delivered_lengths: pl.DataFrame) -> float | None:
+    """Return the trained share of the longest tenth of the trained and dropped samples; None without any.
+
+    Lengths are known by bin: samples of the bin in which the tenth begins count in whole.
+    """
+    left = delivered_lengths.filter(pl.col("outcome") != "filtered")
+    bins = left.group_by("length_from_tokens").agg(
+        pl.col("samples").sum(), trained=pl.col("samples").filter(pl.col("outcome") == "trained").sum()
+    )
+    longest = bins.sort("length_from_tokens", descending=True).with_columns(longer=pl.col("samples").cum_sum().shift(1))
+    tenth = longest.filter(pl.col("longer").fill_null(0) < LONGEST_RATIO * bins["samples"].sum())
+    return tenth["trained"].sum() / tenth["samples"].sum() if tenth.height else None

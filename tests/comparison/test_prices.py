@@ -1,0 +1,51 @@
+"""What a recommended change was predicted to cost, and what it cost."""
+
+import polars as pl
+import pytest
+
+from rlscope.comparison.prices import PriceName, PromisedPrice, length_change, longest_trained_ratio
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.price import Price
+
+
+@pytest.mark.parametrize(
+    ("rows", "ratio"),
+    [
+        # A tenth of 20 samples are the two longest: one of them was dropped.
+        ([("trained", 0, 18), ("trained", 10, 1), ("dropped_stale", 10, 1)], 0.5),
+        # The bin in which the tenth begins counts in whole.
+        ([("trained", 0, 10), ("trained", 10, 6), ("dropped_stale", 10, 3), ("abandoned", 20, 1)], 0.6),
+        ([("trained", 0, 9), ("dropped_stale", 10, 1), ("filtered", 20, 5)], 0.0),
+        ([("trained", 0, 7)], 1.0),
+        ([], None),
+    ],
+)
+def test_the_trained_share_of_the_longest_tenth_is_counted_by_bins_of_length(
+    rows: list[tuple[str, int, int]], ratio: float | None
+) -> None:
+    schema = {"outcome": pl.String, "length_from_tokens": pl.Int64, "samples": pl.Int64}
+    assert longest_trained_ratio(pl.DataFrame(rows, schema, orient="row")) == ratio
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "holds"),
+    [
+        ("staleness_p95_steps", 5.0, True),
+        ("staleness_p95_steps", 5.1, False),
+        ("longest_trained_ratio", 2.9901, True),
+        ("longest_trained_ratio", 2.9899, False),
+        ("trained_length_change_ratio", 4.0099, True),
+        ("trained_length_change_ratio", 4.0101, False),
+    ],
+)
+def test_a_price_holds_within_its_interval_or_as_near_as_two_alike_runs_are(
+    name: PriceName, measured: float, holds: bool
+) -> None:
+    assert PromisedPrice(name, Estimate(3.5, 3.0, 4.0), measured).is_as_predicted is holds
+
+
+def test_a_change_of_length_is_that_of_the_mean_trained_length() -> None:
+    before = Price(mean_trained_tokens=Estimate.exactly(200.0))
+    found = length_change(Price(mean_trained_tokens=Estimate(190.0, 180.0, 210.0)), before)
+    assert found is not None and list(found) == pytest.approx([-0.05, -0.1, 0.05])
+    assert length_change(before, Price()) is length_change(Price(), before) is None

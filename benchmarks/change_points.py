@@ -3,7 +3,8 @@
 The systems are those of `prediction_error.py`, drawn with another seed. In each, one thing becomes slower or longer for
 good at a version in the middle: training, publications, the passes of the engines, or the responses. The truth is what
 the run then shows: a change counts if the mean step time, without the steps around it, differs by 15% or more, and its
-step is the first at which the running median passes the middle between both levels. The same systems without a change
+step is the first, from the step that first trains with the change, at which the running median of five passes the
+middle between both levels. The same systems without a change
 tell how often one is reported that is none; so do systems whose lengths grow with every version.
 
     python benchmarks/change_points.py [--seed 20261127] [--systems 60]
@@ -87,11 +88,11 @@ def truth(periods: Sequence[float], at: int) -> tuple[float, int]:
     """Return the true change of step time after place `at`, and the step at which it shows."""
     before, after = mean(periods[10:at]), mean(periods[at + AROUND_STEPS :])
     middle, rises = (before + after) / 2, after > before
-    for place in range(at - 1, len(periods) - 2):
-        if (median(periods[place : place + 5]) > middle) is rises:
-            # The third of the five steps; the first step, which has no step time, is at no place.
-            return after / before - 1.0, place + 2 + FIRST_STEP
-    return after / before - 1.0, at + FIRST_STEP
+    # The change is first trained with in step at + 1; the first step, which has no step time, is at no place.
+    for middle_place in range(at + 1 - FIRST_STEP, len(periods)):
+        if (median(periods[middle_place - 2 : middle_place + 3]) > middle) is rises:
+            return after / before - 1.0, middle_place + FIRST_STEP
+    return after / before - 1.0, at + 1
 
 
 def tried(index: int, seed: int) -> Tried:

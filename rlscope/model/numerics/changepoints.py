@@ -160,7 +160,7 @@ def level_changes(values: Sequence[float], least: float) -> list[LevelChange]:
         weakest = min(range(len(found)), key=lambda place: _strength(found[place], cleaned, edges, place, least))
         if _strength(found[weakest], cleaned, edges, weakest, least) >= _LEAST_WORTH:
             is_drift = _line_error(cleaned) <= _level_error(cleaned, edges)
-            return [] if is_drift else found
+            return [] if is_drift else _placed(values, edges, found)
         del edges[weakest + 1]
     return []
 
@@ -172,6 +172,23 @@ def _moved(values: Sequence[float], edges: Sequence[int]) -> list[int]:
     for place in range(1, len(edges) - 1):
         moved[place] = _best_cut(sums, moved[place - 1], moved[place + 1], 0.0) or moved[place]
     return moved
+
+
+def _placed(values: Sequence[float], edges: Sequence[int], changes: Sequence[LevelChange]) -> list[LevelChange]:
+    """Move each change to the place near it that leaves the least distance to the levels of both sides.
+
+    The given values count, and not the cleaned ones: where one side is much noisier than the other, cleaning takes the
+    noise of that side for outliers, and mixes both sides near the change.
+    """
+    placed: list[LevelChange] = []
+    for (first, _, after), change in zip(zip(edges, edges[1:], edges[2:], strict=False), changes, strict=True):
+        near = range(max(first, change.place - LEAST_STEPS_TO_SETTLE), min(after, change.place + LEAST_STEPS_TO_SETTLE))
+        given = np.asarray(values[near.start : near.stop])
+        farther = np.abs(given - change.before) - np.abs(given - change.after)
+        left = np.concatenate([[0.0], np.cumsum(farther)])
+        best = int(np.argmin(left))
+        placed.append(replace(change, place=near.start + best))
+    return placed
 
 
 def _changes(values: Sequence[float], edges: Sequence[int]) -> list[LevelChange]:

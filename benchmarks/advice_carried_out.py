@@ -3,7 +3,8 @@
 Each run of the example pipelines is recorded and analysed; the first action that the example has a setting for is
 carried out, nothing else is changed, and the run is recorded again, one right after the other on the same machine.
 Promised is the gain of the trained tokens per second with its 90 % interval; achieved, the ratio of the two steady
-rates. The example pipeline runs with a learning rate of 0: responses that change their length while the policy learns
+rates; the other prices that the action named, and what the comparison of both recordings measured of them, stand below.
+The example pipeline runs with a learning rate of 0: responses that change their length while the policy learns
 would move the rate more than most actions do. Where what came lies outside the interval, what a comparison of the two
 recordings found to differ besides is kept beside it.
 
@@ -20,7 +21,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,9 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline's; before numpy is loaded
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.comparison.attribution import Attribution, Promise
 from rlscope.comparison.runs import compare_runs, read_runs
+from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
@@ -163,26 +166,48 @@ def lines_of(pair: Pair) -> list[str]:
     promised, achieved = pair.action.gain_ratio, pair.achieved_ratio
     came = "no steady state" if achieved is None else f"{achieved:+.1%}"
     inside = achieved is not None and promised.low <= achieved <= promised.high
-    differing = [] if inside or pair.after is None else what_differs(pair.before, pair.after)
+    compared = None if pair.after is None else comparison_of(pair.before, pair.after)
+    differing = [] if inside or compared is None else what_differs(compared)
     return [
         head,
         f"    {pair.action.kind}: {what_to_do(pair.action)}",
         f"    promised {promised.value:+.1%} ({promised.low:+.1%} to {promised.high:+.1%}), achieved {came},"
         f" {'in' if inside else 'outside'} the interval",
+        *(price_lines(compared.promise) if compared is not None and compared.promise is not None else ()),
         *([f"    besides: {'; '.join(differing)}"] if differing else []),
     ]
 
 
-def what_differs(before: AnalysisResult, after: AnalysisResult) -> list[str]:
-    """What was measured otherwise, with what it brings by the model of the first; and what is left unexplained."""
+def comparison_of(before: AnalysisResult, after: AnalysisResult) -> Attribution:
+    """Return what a comparison of the two recordings finds."""
     baseline, *others = read_runs([before, after], lambda _: None)
     (compared,) = compare_runs(baseline, others).pairs
+    return compared.attribution
+
+
+def price_lines(promise: Promise) -> Iterator[str]:
+    """Yield each price that the action named besides its gain, and what was measured."""
+    dropped, came = promise.dropped_ratio, promise.measured_dropped_ratio
+    if dropped is not None and came is not None:
+        yield _price_line("dropped_ratio", dropped, came, held=bool(promise.drops_as_predicted))
+    for each in promise.prices:
+        yield _price_line(each.name, each.predicted, each.measured, held=each.is_as_predicted)
+
+
+def _price_line(name: str, promised: Estimate, measured: float, *, held: bool) -> str:
+    value, low, high = promised
+    said = "as predicted" if held else "NOT as predicted"
+    return f"    {name}: promised {value:.3f} ({low:.3f} to {high:.3f}), measured {measured:.3f}, {said}"
+
+
+def what_differs(compared: Attribution) -> list[str]:
+    """What was measured otherwise, with what it brings by the model of the first; and what is left unexplained."""
     found = [
         f"{each.name} {each.before} -> {each.after} ({math.expm1(each.log_ratio):+.1%})"
-        for each in compared.attribution.causes
+        for each in compared.causes
         if each.kind == "measured" and each.log_ratio is not None
     ]
-    left = compared.attribution.unexplained_log_ratio
+    left = compared.unexplained_log_ratio
     return [*found, "nothing to compare" if left is None else f"unexplained {math.expm1(left):+.1%}"]
 
 

@@ -34,6 +34,7 @@ _DIGITS: Final = 9
 """Significant digits kept of a number: sums of floats in another order differ beyond them."""
 
 _GAIN: Final = re.compile(r"[+−][\d.,]+%( \(90% interval [^)]*\))?|(?<=throughput by )[\d.,]+% \(90% interval [^)]*\)")
+_AGES: Final = re.compile(r" \(90% interval [\d.]+ to [\d.]+\)")
 _FAR_AHEAD: Final = 0.05
 """Actions whose gains differ by less may change places on another machine."""
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
@@ -60,8 +61,8 @@ def golden_text(trace: Path) -> str:
 
 
 def without_gains(words: str) -> str:
-    """A sentence with modelled gains and their intervals left open."""
-    return _GAIN.sub("+…%", words)
+    """A sentence with modelled gains and all modelled intervals left open."""
+    return _AGES.sub("", _GAIN.sub("+…%", words))
 
 
 def _settled_verdict(document: Any) -> Any:

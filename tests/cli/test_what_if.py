@@ -27,7 +27,7 @@ TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 SIDE = {
     "trainer_gpus", "sampler_gpus", "max_running", "tokens_per_s", "step_s",
     "staleness_mean", "staleness_p95", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "limited_by",
-    "grade", "preemption", "price",
+    "grade", "preemption", "in_flight_limit", "price",
 }  # fmt: skip
 ASKED = {
     "trainer_gpus", "sampler_gpus", "total_gpus", "target_tokens_per_s", "max_running", "max_staleness",

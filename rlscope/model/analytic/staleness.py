@@ -43,6 +43,11 @@ class StalenessTerms:
         """Versions added to the staleness of every token."""
         return self.offset_versions + self.environment_versions
 
+    def scaled(self, factor: float) -> "StalenessTerms":
+        """Return the terms with every age multiplied by a factor."""
+        ages = (self.versions_per_token, self.offset_versions, self.environment_versions)
+        return StalenessTerms(*(factor * each for each in ages))
+
 
 def token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
     """Mean staleness over trained tokens, versions: E[L max - L^2 / 2] / E[L] tokens until the group is complete.

@@ -19,6 +19,7 @@ from rlscope.model.causes import Cause, LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.engine_speeds import slow_engine_names, speed_without_stragglers
 from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.aging import with_staleness_interval
 from rlscope.model.forecast.change import (
     Change,
     changed_systems,
@@ -42,7 +43,7 @@ from rlscope.model.forecast.price import (
     free_price,
 )
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
-from rlscope.model.forecast.simulated import is_doubtful, priced, simulated_run, simulation_noise
+from rlscope.model.forecast.simulated import held_run, is_doubtful, priced, simulation_noise
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
@@ -146,6 +147,9 @@ class Action:
     """Whether the action raises staleness beyond what is recommended unasked."""
     engines: tuple[str, ...] = ()
     """Names of the slow engines, for slow_engines; empty if engines have no names."""
+    in_flight_limit: int | None = None
+    """Limit on samples in flight that belongs to the change and that the run lacks: without it the queue would grow
+    without bound. Gain and price are those with the limit."""
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -172,6 +176,8 @@ class Solved(NamedTuple):
     """Gain over the current rate in every draw."""
     price: Callable[[], Price]
     """Computes the modeled price: it takes long, and most changes gain too little to need one."""
+    in_flight_limit: int | None = None
+    """Limit on samples in flight that was set because the queue would grow."""
 
 
 class Counterfactuals:
@@ -365,7 +371,7 @@ class Counterfactuals:
             return
         now = self._calibration.steps_per_version
         rarer = Change(publish_every=max(2, round(_LIMIT_FACTOR * now)))
-        solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0])
+        solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0], holds=True)
         if solved is not None:
             setting = (now, float(rarer.publish_every or 0))
             yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, setting, solved)
@@ -386,7 +392,7 @@ class Counterfactuals:
         return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
-        solved = self._solve(lambda system: _with_limit(system, name, after))
+        solved = self._solve(lambda system: _with_limit(system, name, after), holds=True)
         return None if solved is None else self._action("change", what, cause, (before, after), solved)
 
     def _action(
@@ -421,6 +427,7 @@ class Counterfactuals:
             price=self._grounds.anchor.moved(price),
             grade=self._today.grade,
             is_staler=kind == "change" and not self._affords(what, setting, price.staleness),
+            in_flight_limit=solved.in_flight_limit,
         )
 
     def _affords(
@@ -437,8 +444,11 @@ class Counterfactuals:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(self, change: Callable[[System], System], *, evened: bool = False) -> Solved | None:
-        """Solve a change; None if it cannot run. evened: no engine is slower."""
+    def _solve(self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False) -> Solved | None:
+        """Solve a change; None if it cannot run.
+
+        evened: no engine is slower. holds: a queue that would grow gets a limit on samples in flight.
+        """
         calibration, layout, asked = self._calibration, self._layout, self._changed(change)
         asked = replace(asked, engine_slowness=None) if evened else asked
         closed = float(rates_of(asked, asked.system, (layout,))[0])
@@ -449,11 +459,18 @@ class Counterfactuals:
             price = free_price(self._today.staleness, asked.system.workload.lengths)
             return Solved(rates / self._rates - 1.0, lambda: price)
         if self._simulates or is_doubtful(asked, layout):
-            simulated = simulated_run(asked, layout, self._settings)
+            run, simulated = held_run(asked, layout, self._settings, holds=holds)
             if simulated is not None:
                 rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
-                return Solved(rates / self._rates - 1.0, lambda: priced(asked, layout, simulated))
-        return Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
+                limit = None if run is asked else run.system.admission.max_in_flight_samples
+                return Solved(
+                    rates / self._rates - 1.0,
+                    lambda: with_staleness_interval(priced(run, layout, simulated), run, layout),
+                    limit,
+                )
+        return Solved(
+            rates / self._rates - 1.0, lambda: with_staleness_interval(closed_price(asked, layout), asked, layout)
+        )
 
 
 def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:

@@ -121,6 +121,8 @@ class Forecast:
     is_rough: bool = False
     """Whether the layout should have been simulated and was not. Far from the leaders, its rate is off by tens of
     percent: good enough to leave it behind them, and too far off to show."""
+    in_flight_limit: int | None = None
+    """Limit on samples in flight that the forecast rests on and the run lacks: without it the queue would grow."""
 
     @property
     def staleness(self) -> StalenessForecast | None:

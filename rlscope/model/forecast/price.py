@@ -42,7 +42,7 @@ binds."""
 _SIMULATION_ERROR: Final = 0.03
 """Log error of the share that is kept where samples age out: that of a simulated rate with known parameters, since
 speeds hardly change how many versions pass while a sample runs."""
-_DRAWS: Final = 60
+DRAWS: Final = 60
 """Draws of an interval: three lie beyond each end."""
 _SEED: Final = 6
 
@@ -61,11 +61,22 @@ class StalenessForecast:
     horizon_steps: int | None = None
     """Steps that were simulated, if staleness still grows at their end: it is then that of a run as long. None: it is
     steady."""
+    sample_p95_low: int | None = None
+    """Low end of the 90% interval of the p95, of which only actions have one; None also if it was measured."""
+    sample_p95_high: int | None = None
+    """High end of that interval."""
 
     @property
     def p95_steps(self) -> float:
         """p95 in steps that could have published; layouts are compared on this."""
         return self.sample_p95 * self.steps_per_version
+
+    @property
+    def p95_interval_steps(self) -> tuple[float, float] | None:
+        """Ends of its 90% interval, in the same steps; None without an interval."""
+        if self.sample_p95_low is None or self.sample_p95_high is None:
+            return None
+        return self.sample_p95_low * self.steps_per_version, self.sample_p95_high * self.steps_per_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +243,11 @@ def with_intervals(
     vary, as they are drawn.
     """
     dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
-    spread = 1.0 if simulated is None else _length_factors(simulated, len(draws[:_DRAWS]))
+    spread = np.ones(1) if simulated is None else _length_factors(simulated, len(draws[:DRAWS]))
     if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
         varied = tokens and simulated and _about(tokens.value, tokens.value * spread)
         return replace(price, mean_trained_tokens=varied or tokens)
-    kept = (1.0 - dropped.value) * _kept_factors(system, draws[:_DRAWS], layout, simulated)
+    kept = (1.0 - dropped.value) * _kept_factors(system, draws[:DRAWS], layout, simulated)
     drawn = 1.0 - np.clip(kept, 0.0, 1.0)
     more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
     # If none is dropped by the best estimate, long samples are dropped as often as others in the draws that drop some.
@@ -259,13 +270,8 @@ def _about(value: float | None, drawn: Reals) -> Estimate:
 
 def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None) -> Reals:
     """Share that is kept in every draw, with all errors, over that of the best estimate."""
-    rng = np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
-    speeds = np.exp(_FORM_ERROR * normals(rng, len(draws)))
-    systems = [
-        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
-        for draw, speed in zip(draws, speeds, strict=True)
-    ]
-    best, *states = steady_states_of_each((system, *systems), layout)
+    rng = generator_of(layout)
+    best, *states = steady_states_of_each((system, *uneven_systems(draws, rng)), layout)
     full = 1.0 if isinstance(best, Refused) else max(1.0 - best.dropped_ratio, np.finfo(np.float64).tiny)
     kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in states]) / full
     if simulated is None or not any(simulated.step_dropped_tokens):
@@ -282,6 +288,20 @@ def _length_factors(simulated: Simulated, draws: int) -> Reals:
     """Sampling error of the mean trained length: once for the simulation, and once for the run that it is moved to."""
     tokens = simulated.step_trained_tokens
     return np.prod([drawn_factors(tokens, np.ones(len(tokens)), seed, draws) for seed in (_SEED, _SEED + 1)], axis=0)
+
+
+def uneven_systems(draws: Sequence[System], rng: np.random.Generator) -> list[System]:
+    """Return the draws with the error of the ratio of both sides' speeds; rng: of the layout."""
+    speeds = np.exp(_FORM_ERROR * normals(rng, len(draws)))
+    return [
+        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
+        for draw, speed in zip(draws, speeds, strict=True)
+    ]
+
+
+def generator_of(layout: Layout) -> np.random.Generator:
+    """Return the generator of the errors of a layout, which are the same wherever it is priced."""
+    return np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
 
 
 def _ages_out(admission: Admission) -> bool:

@@ -18,8 +18,9 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
+from rlscope.model.forecast.aging import held, with_staleness_interval
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
-from rlscope.model.forecast.price import dropped_percent
+from rlscope.model.forecast.price import Price, dropped_percent
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.observed import Observed
@@ -312,10 +313,17 @@ def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendati
             worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
             gains=gains,
             price_before=today.price,
-            price=forecast.price,
+            price=_aged_price(calibration, forecast),
             grade=forecast.grade,
             is_staler=is_staler,
+            in_flight_limit=forecast.in_flight_limit,
         )
+
+
+def _aged_price(calibration: Calibration, forecast: Forecast) -> Price:
+    """Return the price of a layout with the interval of its staleness."""
+    asked = calibration if forecast.in_flight_limit is None else held(calibration, forecast.layout)
+    return with_staleness_interval(forecast.price, asked, forecast.layout)
 
 
 def _what(calibration: Calibration, layout: Layout) -> ActionWhat:

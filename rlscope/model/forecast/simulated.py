@@ -21,17 +21,19 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.engine_speeds import slowness_at
 from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.aging import held
 from rlscope.model.forecast.layouts import (
     Forecast,
     Forecasts,
     preemption_simulated,
     timing_of_simulated,
 )
-from rlscope.model.forecast.price import Price, price_simulated, with_intervals
+from rlscope.model.forecast.price import Price, price_simulated, staleness_simulated, with_intervals
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
 from rlscope.model.system import Admission, Layout, System
+from rlscope.model.warnings import ModelWarning
 
 _MOST_SIMULATED: Final = 10
 """Maximum number of simulated layouts: each takes 0.1 to 0.5 s."""
@@ -75,7 +77,7 @@ def correct_by_simulation(
         asked = next((each.layout for each in leaders if each.layout in doubtful - simulated.keys()), None)
         if asked is None:
             break
-        simulated[asked] = corrected(calibration, rivals[asked], settings, most_staleness)
+        simulated[asked] = corrected(calibration, rivals[asked], settings, most_staleness, holds=True)
     moved = _moved(rivals, simulated, doubtful, today)
     moved |= {each.layout: replace(each, is_rough=False) for each in _leaders(moved)}
     left = [each if each.layout in rivals else _marked(calibration, each) for each in forecasts.others]
@@ -188,14 +190,24 @@ def _has_doubts(calibration: Calibration, state: SteadyState, layout: Layout) ->
     return bool(state.warnings) or passes_cap or kv_binds
 
 
-def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
-    """Replace the forecast by the simulator's and scale its draws; return it unchanged if no step ever starts."""
-    simulated = simulated_run(calibration, forecast.layout, settings)
+def corrected(
+    calibration: Calibration,
+    forecast: Forecast,
+    settings: Settings,
+    most_staleness: int | None,
+    *,
+    holds: bool = False,
+) -> Forecast:
+    """Replace the forecast by the simulator's and scale its draws; return it unchanged if no step ever starts.
+
+    holds: whether a queue that would grow without bound gets a limit on samples in flight.
+    """
+    layout = forecast.layout
+    asked, simulated = held_run(calibration, layout, settings, holds=holds)
     if simulated is None or not forecast.tokens_per_s:
         return forecast
     ratio = simulated.trained_tokens_per_s / forecast.tokens_per_s
-    drawn = forecast.drawn_tokens_per_s
-    price = priced(calibration, forecast.layout, simulated)
+    drawn, price = forecast.drawn_tokens_per_s, priced(asked, layout, simulated)
     stale = price.staleness is not None and most_staleness is not None and price.staleness.sample_p95 > most_staleness
     return replace(
         forecast,
@@ -205,7 +217,26 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         timing=None if forecast.timing is None else timing_of_simulated(simulated, forecast.timing.regime),
         excluded="too_stale" if stale else None,
         preemption=preemption_simulated(simulated, calibration.system),
+        in_flight_limit=None if asked is calibration else asked.system.admission.max_in_flight_samples,
     )
+
+
+def held_run(
+    calibration: Calibration, layout: Layout, settings: Settings, *, holds: bool = True
+) -> tuple[Calibration, Simulated | None]:
+    """Simulate a layout, with samples in flight limited if its queue would otherwise grow without bound.
+
+    The closed forms mostly know that it would, so that one simulation is enough.
+    """
+    admission, state = calibration.system.admission, steady_states(calibration.system, (layout,))[0]
+    grows = not isinstance(state, Refused) and ModelWarning.QUEUE_GROWS in state.warnings
+    if not holds or not grows:
+        simulated = simulated_run(calibration, layout, settings)
+        grows = simulated is not None and staleness_simulated(simulated, admission).horizon_steps is not None
+        if not holds or not grows:
+            return calibration, simulated
+    limited = held(calibration, layout)
+    return limited, simulated_run(limited, layout, settings)
 
 
 def priced(calibration: Calibration, layout: Layout, simulated: Simulated) -> Price:

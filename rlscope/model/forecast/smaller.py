@@ -18,6 +18,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
+from rlscope.model.forecast.aging import with_staleness_interval
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast, closed_price, rates_of_each
 from rlscope.model.forecast.price import Price
@@ -65,7 +66,7 @@ def _action(
             return None
         gains = _corrected(calibration, layout, gains, simulated, now)
     price = closed_price(calibration, layout) if simulated is None else priced(calibration, layout, simulated)
-    price = grounds.anchor.moved(price)
+    price = with_staleness_interval(grounds.anchor.moved(price), calibration, layout)
     spared_ratio = 1.0 - layout.gpus / before.gpus
     is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
     if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
@@ -110,4 +111,5 @@ def _is_fresh_enough(price: Price, grounds: Grounds) -> bool:
     """Whether staleness stays within what a change may cost and what is allowed."""
     most, staleness = grounds.most_staleness, price.staleness
     is_allowed = most is None or (staleness is not None and staleness.sample_p95 <= most)
-    return is_allowed and grounds.within_staleness_budget(staleness)
+    grows = staleness is not None and staleness.horizon_steps is not None
+    return is_allowed and not grows and grounds.within_staleness_budget(staleness)

@@ -80,6 +80,11 @@ class ToldAction:
     """Current value of the setting; None if it is unset."""
     after: Layout | float | None
     """New value of the setting; None if it is removed."""
+    in_flight_limit: int | None
+    """Limit on samples in flight to set with it; without this limit the queue would grow for as long as the run lasts.
+    None if the action needs none."""
+    in_flight_setting: str | None
+    """Name of that limit in the run's framework or in run.json; None without a limit or a known name."""
     tokens_per_s: float | None
     """Trained tokens per second after the action: the measured steady rate times 1 plus `gain_ratio`."""
     gain_ratio: Estimate
@@ -268,6 +273,8 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         setting=action_words.setting_of(action, analysis.run),
         before=action.before,
         after=action.after,
+        in_flight_limit=action.in_flight_limit,
+        in_flight_setting=action_words.limit_setting_of(action, analysis.run),
         tokens_per_s=None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.value),
         gain_ratio=action.gain_ratio,
         probability=action.worthwhile_probability,

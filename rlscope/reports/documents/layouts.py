@@ -41,6 +41,10 @@ class ToldPrice(Price):
     staleness_p95_steps: float | None
     """95th percentile of the staleness of samples, by their oldest token, in optimizer steps; None also if the queue
     would grow without limit."""
+    staleness_p95_low_steps: float | None
+    """Low end of the 90% interval of `staleness_p95_steps`; None if that was measured, or is not of an action."""
+    staleness_p95_high_steps: float | None
+    """High end of that interval."""
     staleness_horizon_steps: float | None
     """Optimizer steps after which a run is as stale, if staleness grows for as long as it lasts; None if it is
     steady."""
@@ -71,6 +75,9 @@ class ModeledLayout(Layout):
     """Distance of the forecast from the decode batches that the run measured."""
     preemption: Preemption | None
     """Preemptions in the event simulation; None if the layout was not simulated."""
+    in_flight_limit: int | None
+    """Limit on samples in flight that the forecast rests on and the run lacks; without it the queue would grow. None if
+    there is none."""
     price: ToldPrice | None
     """Price of the layout: dropped tokens and mean length of the current layout of a run are measured; the rest is
     modeled."""
@@ -121,6 +128,7 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
         limited_by=None if timing is None else _waits(timing.regime),
         grade=forecast.grade,
         preemption=forecast.preemption,
+        in_flight_limit=forecast.in_flight_limit,
         price=None if rate is None else told_price(forecast.price, forecast.layout, steps_per_version),
     )
 
@@ -134,11 +142,14 @@ def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPr
     """Return a price; steps_per_version: optimizer steps per version that may be published, for staleness in steps."""
     staleness = price.staleness
     horizon_steps = None if staleness is None else staleness.horizon_steps
+    ends = None if staleness is None else staleness.p95_interval_steps
     return extended(
         ToldPrice,
         price,
         gpus=layout.gpus,
         staleness_p95_steps=None if staleness is None else staleness.p95_steps * steps_per_version,
+        staleness_p95_low_steps=None if ends is None else ends[0] * steps_per_version,
+        staleness_p95_high_steps=None if ends is None else ends[1] * steps_per_version,
         staleness_horizon_steps=None if horizon_steps is None else horizon_steps * steps_per_version,
     )
 

@@ -96,7 +96,24 @@ def what_to_do(action: Action) -> str:
 
 
 def imperative(action: Action) -> str:
-    """The action itself, however sure it is."""
+    """The action itself, however sure it is, with the limit that belongs to it."""
+    return f"{_single_imperative(action)}{limit_words(action.in_flight_limit)}"
+
+
+def limit_words(in_flight_limit: int | None) -> str:
+    """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
+    return "" if in_flight_limit is None else f", and {_lower(_introduced(in_flight_limit))}"
+
+
+def _introduced(limit: int) -> str:
+    return f"Limit samples in flight (started and not yet taken by trainers; no limit today) to {fmt.count(limit)}"
+
+
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
+def _single_imperative(action: Action) -> str:
     before, after = action.before, action.after
     if isinstance(after, Layout):
         return _layout_imperative(action, after)
@@ -119,7 +136,7 @@ def imperative(action: Action) -> str:
 def _lower_imperative(what: ActionWhat, old: int | None, new: int) -> str:
     """Return the imperative of a lower limit; old: None if there was none."""
     if old is None:
-        return f"Limit samples in flight (started and not yet taken by trainers; no limit today) to {fmt.count(new)}"
+        return _introduced(new)
     limit = "queue capacity" if what == "queue_capacity_samples" else "limit on samples in flight"
     return f"Lower the {limit} from {fmt.count(old)} to {fmt.count(new)} samples"
 
@@ -244,20 +261,23 @@ def staleness_words(action: Action, current: Current) -> str:
         return ""
     (before, after), caps = ages.words, _caps(action, current.cap)
     unit = _unit(after, in_steps=ages.in_steps)
+    between = "" if ages.interval_words is None else f" (90% interval {ages.interval_words})"
     if after == before:
         versions = fmt.counted(current.cap or 0, "version", "versions")
         allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])} optimizer steps" if caps else ""
-        return f"Sample staleness (p95) stays at {after} {unit}{allowed}{_growth_words(action, current)}"
+        return f"Sample staleness (p95) stays at {after} {unit}{between}{allowed}{_growth_words(action, current)}"
     verb = "falls" if ages.after < ages.before else "rises"
-    change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
+    change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}{between}"
     last = ". Ranked last despite its gain, because staleness rises by more than half" if action.is_staler else ""
     why = f"{_cap_words(action, current.cap)}{_versions_last(action, current)}"
     return f"{change}{_growth_words(action, current)}{why}{last}"
 
 
 def _growth_words(action: Action, current: Current) -> str:
-    """Return how long it takes to get as stale, and what would hold it; empty if staleness is steady."""
+    """Return how long it takes to get as stale, and what would hold it or does; empty if staleness is steady."""
     staleness = action.staleness
+    if action.in_flight_limit is not None:
+        return "; without the limit on samples in flight it would grow with every step"
     if staleness is None or staleness.horizon_steps is None:
         return ""
     per_version = steps_per_version_after(action, current.period_steps or 1.0)
@@ -313,11 +333,20 @@ class ActionAges(NamedTuple):
     after: float
     in_steps: bool
     """Counted in optimizer steps; otherwise in versions."""
+    interval: tuple[float, float] | None = None
+    """Ends of the 90% interval of `after`; None if it has none."""
 
     @property
     def words(self) -> tuple[str, str]:
         """Both as text."""
         return age_text(self.before), age_text(self.after)
+
+    @property
+    def interval_words(self) -> str | None:
+        """Ends of the interval as text; None if there is none, or if it has no width."""
+        if self.interval is None or self.interval[0] == self.interval[1]:
+            return None
+        return " to ".join(map(age_text, self.interval))
 
 
 def age_text(age: float) -> str:
@@ -347,11 +376,21 @@ def ages_of(action: Action, current: Current) -> ActionAges | None:
     if action.what == "publish_every":
         steps_before = _number(action.before)
         steps = own.p95_steps * steps_before, after.p95_steps * steps_per_version_after(action, steps_before)
-        return ActionAges(*steps, in_steps=True)
+        return ActionAges(
+            *steps, in_steps=True, interval=_interval(after, steps_per_version_after(action, steps_before))
+        )
     if current.period_steps is not None or lasts_longer(own) or lasts_longer(after):
         steps_each = current.period_steps or 1.0
-        return ActionAges(own.p95_steps * steps_each, after.p95_steps * steps_each, in_steps=True)
-    return ActionAges(own.sample_p95, after.sample_p95, in_steps=False)
+        ages = own.p95_steps * steps_each, after.p95_steps * steps_each
+        return ActionAges(*ages, in_steps=True, interval=_interval(after, steps_each))
+    # A version lasts one step.
+    return ActionAges(own.sample_p95, after.sample_p95, in_steps=False, interval=_interval(after, 1.0))
+
+
+def _interval(staleness: StalenessForecast, steps_each: float) -> tuple[float, float] | None:
+    """Return the interval of a p95 whose steps, which could have published, take so many optimizer steps each."""
+    ends = staleness.p95_interval_steps
+    return None if ends is None else (ends[0] * steps_each, ends[1] * steps_each)
 
 
 def steps_per_version_after(action: Action, steps_per_version: float) -> float:
@@ -373,9 +412,18 @@ def _caps(action: Action, cap: int | None) -> tuple[int, int] | None:
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
     """Return the name of the setting in the run's framework; None if unknown."""
+    return _setting_name(action.what, run)
+
+
+def limit_setting_of(action: Action, run: RunFacts) -> str | None:
+    """Return the name of the limit that belongs to the action; None without a limit, or if unknown."""
+    return None if action.in_flight_limit is None else _setting_name("in_flight_limit", run)
+
+
+def _setting_name(what: ActionWhat, run: RunFacts) -> str | None:
     framework = framework_of(run.settings.get("framework"))
     named: Mapping[str, str] = framework.actions if framework else {}
-    return named.get(action.what) or _RUN_SETTINGS.get(action.what)
+    return named.get(what) or _RUN_SETTINGS.get(what)
 
 
 def cost_of(action: Action) -> Cost:
@@ -385,7 +433,7 @@ def cost_of(action: Action) -> Cost:
         return "engineering"
     if action.what == "asynchronous":
         return "engineering"
-    return "engine_restart" if action.what == "running_limit" else "restart"
+    return "engine_restart" if action.what == "running_limit" and action.in_flight_limit is None else "restart"
 
 
 def cost_words(action: Action) -> str:
@@ -501,9 +549,10 @@ def below_table(ranked: Sequence[Action]) -> str:
 
 def action_row(action: Action, analysis: AnalysisResult, current: Current) -> ActionRow:
     """Return the row of an action."""
+    settings = (setting_of(action, analysis.run), limit_setting_of(action, analysis.run))
     return ActionRow(
         what=_what_cell(action),
-        setting=setting_of(action, analysis.run) or "",
+        setting=fmt.listed([name for name in settings if name]),
         gain="; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         staleness=_staleness_cell(action, current),
         dropped=dropped_words(action.price, action.price_before),
@@ -545,9 +594,11 @@ def _staleness_cell(action: Action, current: Current) -> str:
     if ages is None:
         return ""
     (before, after), unit = ages.words, _unit(ages.words[1], in_steps=ages.in_steps).removeprefix("optimizer ")
+    between = "" if ages.interval_words is None else f" ({ages.interval_words})"
     spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
-    return f"{f'stays at {after}' if before == after else f'{before} → {after}'} {unit}{spanned}{grows}"
+    change = f"stays at {after}" if before == after else f"{before} → {after}"
+    return f"{change}{between} {unit}{spanned}{grows}"
 
 
 def _number(setting: Layout | float | None) -> float:

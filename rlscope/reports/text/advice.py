@@ -19,7 +19,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Bullets, Part, Table
-from rlscope.reports.text.actions import age_words, gain_words, layout_words
+from rlscope.reports.text.actions import age_words, gain_words, layout_words, limit_words
 from rlscope.reports.text.model import OBSERVABLES, remarks
 from rlscope.reports.text.names import ONE_SPLIT, REASONS, layout_remark, scaling_sentence
 from rlscope.reports.text.price import costly_words
@@ -65,12 +65,14 @@ def headline(model: ModelResult) -> str:
 
 def change_words(model: ModelResult) -> str:
     """The change without its gain; for a synchronous run the change includes running asynchronously."""
-    words = layout_words(model.recommendation.best.layout)
+    best = model.recommendation.best
+    words = f"{layout_words(best.layout)}{limit_words(best.in_flight_limit)}"
     return f"Run asynchronously on {words}" if model.calibration.synchronous else f"Use {words}"
 
 
 def _tried_words(model: ModelResult) -> str:
-    words = layout_words(model.recommendation.best.layout)
+    best = model.recommendation.best
+    words = f"{layout_words(best.layout)}{limit_words(best.in_flight_limit)}"
     return f"running asynchronously on {words}" if model.calibration.synchronous else words
 
 

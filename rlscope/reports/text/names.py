@@ -238,7 +238,9 @@ def layout_remark(forecast: Forecast) -> str:
         return EXCLUSIONS[forecast.excluded]
     lost = _worth_saying(forecast.preemption)
     grade = "" if forecast.grade is None else EVIDENCE[forecast.grade]
-    parts = (grade, "" if lost is None else f"{fmt.preemptions(lost.preemptions_per_sample)} a sample")
+    limit = forecast.in_flight_limit
+    held = "" if limit is None else f"with at most {fmt.count(limit)} samples in flight"
+    parts = (grade, held, "" if lost is None else f"{fmt.preemptions(lost.preemptions_per_sample)} a sample")
     return ", ".join(part for part in parts if part)
 
 

@@ -21,7 +21,7 @@ from tests.reports.model_fixture import QUESTION, changing_model, observed, shor
 PRESENT_LAYOUT = {"trainer_gpus": 2, "sampler_gpus": 6, "max_running": 32}
 LAYOUT = set(PRESENT_LAYOUT)
 PRESENT = LAYOUT | {"tokens_per_s", "step_s", "staleness_mean", "staleness_p95", "staleness_max", "trainer_idle_ratio",
-                    "sampler_idle_ratio", "limited_by", "grade", "preemption", "price"}  # fmt: skip
+                    "sampler_idle_ratio", "limited_by", "grade", "preemption", "in_flight_limit", "price"}  # fmt: skip
 CANDIDATE = PRESENT | {"gain_ratio", "probability_best", "excluded"}
 CONTRACT = {
     "throughput": {"predicted_tokens_per_s", "held_out_tokens_per_s", "residual_ratio", "bound_tokens_per_s",
@@ -30,8 +30,8 @@ CONTRACT = {
     "recommendation": {"action", "why", "current", "best", "candidates"},
     "time_to_finish": {"remaining_steps", "current", "best"},
 }  # fmt: skip
-ACTION = {"kind", "target", "setting", "before", "after", "tokens_per_s", "gain_ratio",
-          "probability", "staleness_p95_before", "staleness_p95_after", "price_before", "price_after",
+ACTION = {"kind", "target", "setting", "before", "after", "in_flight_limit", "in_flight_setting",
+          "tokens_per_s", "gain_ratio", "probability", "staleness_p95_before", "staleness_p95_after", "price_before", "price_after",
           "effective_gain_ratio", "evidence", "verify", "cost"}  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
 

@@ -197,6 +197,40 @@ def test_staleness_that_grows_says_how_long_a_run_it_is_for_and_what_holds_it(ow
     assert actions.age_words(replace(aged(then), horizon_steps=120), 2.0) == "30 steps, growing"
 
 
+@pytest.mark.parametrize(
+    ("ends", "steps_each", "words", "cell"),
+    [
+        ((3, 6), 1.0, "rises from 2 to 4 versions (90% interval 3 to 6)", "2 → 4 (3 to 6) versions"),
+        ((3, 6), 2.0, "rises from 4 to 8 optimizer steps (90% interval 6 to 12)", "4 → 8 (6 to 12) steps"),
+        ((4, 4), 1.0, "rises from 2 to 4 versions", "2 → 4 versions"),
+    ],
+    ids=["versions", "steps", "no width"],
+)
+def test_staleness_after_an_action_has_an_interval(ends, steps_each, words, cell):
+    after = replace(aged(4), sample_p95_low=ends[0], sample_p95_high=ends[1])
+    current = Current(aged(2), period_steps=None if steps_each == 1.0 else steps_each)
+    changed = action(price=Price(after))
+    assert actions.staleness_words(changed, current) == f"Sample staleness (p95) {words}"
+    assert actions.action_row(changed, full_analysis(), current).staleness == cell
+
+
+def test_a_layout_whose_queue_would_grow_comes_with_the_limit_that_holds_it():
+    limited = action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152)
+    words = (
+        "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight (started and not "
+        "yet taken by trainers; no limit today) to 1,152"
+    )
+    assert actions.what_to_do(limited) == words
+    assert actions.staleness_words(limited, Current(aged(2))) == (
+        "Sample staleness (p95) rises from 2 to 3 versions; without the limit on samples in flight it would grow with "
+        "every step"
+    )
+    row = actions.action_row(limited, full_analysis(), Current(aged(2)))
+    assert row.what == f"{words} (max_running and max_in_flight_samples)"
+    assert actions.cost_of(limited) == "restart"
+    assert actions.limit_setting_of(action(), full_analysis().run) is None
+
+
 def test_what_makes_samples_so_stale_that_it_comes_last_says_so():
     staler = action(
         "queue_capacity_samples", "trainers", "probe", before=128, after=256, price=Price(aged(4)), is_staler=True

@@ -1,4 +1,4 @@
-"""How old samples may get in a layout: the interval of its p95 staleness, and the limit that holds a growing queue.
+"""Age of the samples in a layout: the interval of its p95 staleness, and the limit that holds a growing queue.
 
 Both come from the closed forms. The best estimate of a p95 is the simulator's; every draw moves it by as much as it
 moves that of the closed forms. If nothing limits the queue and a draw's samplers are ahead, it grows with every step

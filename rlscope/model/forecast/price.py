@@ -62,7 +62,7 @@ class StalenessForecast:
     """Steps that were simulated, if staleness still grows at their end: it is then that of a run as long. None: it is
     steady."""
     sample_p95_low: int | None = None
-    """Low end of the 90% interval of the p95, of which only actions have one; None also if it was measured."""
+    """Low end of the 90% interval of the p95; None if it was measured, or is not that of an action."""
     sample_p95_high: int | None = None
     """High end of that interval."""
 

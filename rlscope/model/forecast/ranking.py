@@ -109,7 +109,7 @@ def rank_actions(
     if not grounds.replayed:
         return Ranking()
     counterfactuals = Counterfactuals(calibration, forecasts.today, grounds, settings)
-    layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
+    layouts = tuple(layout_actions(calibration, forecasts, recommendation))
     removals = counterfactuals.removals()
     every = (*layouts, *counterfactuals.actions(observed, removals))
     has_cap = calibration.system.admission.max_staleness is not None
@@ -289,7 +289,7 @@ def _p95_steps(action: Action) -> float:
     return steps * after / before
 
 
-def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
+def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
     """Yield the recommended layout, a fresher one that is nearly as fast, a staler one and one to try."""
     today, best = forecasts.today, recommendation.best
     chosen: list[tuple[Forecast, ActionKind, bool]] = []

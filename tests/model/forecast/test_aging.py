@@ -13,7 +13,7 @@ from rlscope.model.forecast.aging import held, with_staleness_interval
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
 from rlscope.model.forecast.price import Price, StalenessForecast
-from rlscope.model.forecast.ranking import _layout_actions
+from rlscope.model.forecast.ranking import layout_actions
 from rlscope.model.forecast.recommend import Grounds, recommend
 from rlscope.model.forecast.simulated import correct_by_simulation, held_run, priced, simulated_run
 from rlscope.model.simulate import Settings
@@ -24,13 +24,16 @@ AHEAD, KEEPING_UP = Layout(3, 5, 64), Layout(4, 4, 64)
 """With 3 trainer GPUs the samplers make 9% more than is trained on; with 4 they make less."""
 
 
+UNLIMITED = Admission()
+
+
 @cache
-def calibration(admission: Admission = Admission()) -> Calibration:
+def calibration(admission: Admission = UNLIMITED) -> Calibration:
     return calibration_of(observed(), admission)
 
 
 @cache
-def judged(admission: Admission = Admission()) -> Forecasts:
+def judged(admission: Admission = UNLIMITED) -> Forecasts:
     layouts = possible_layouts(8, Granularity(1), (64,))
     return correct_by_simulation(
         calibration(admission), forecast_layouts(calibration(admission), layouts), Settings(), None
@@ -49,7 +52,7 @@ def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_ho
 
 @pytest.mark.parametrize(
     ("layout", "admission"),
-    [(TODAY, Admission()), (KEEPING_UP, Admission()), (AHEAD, Admission(max_in_flight_samples=900))],
+    [(TODAY, UNLIMITED), (KEEPING_UP, UNLIMITED), (AHEAD, Admission(max_in_flight_samples=900))],
     ids=["the current layout, which has none", "samplers that keep up", "a limit that is set"],
 )
 def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
@@ -60,7 +63,7 @@ def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
 def test_the_action_has_the_limit_and_staleness_that_is_steady_with_it() -> None:
     grounds = Grounds(current_p95_steps=2.0)
     advised = recommend(calibration(), judged(), grounds)
-    first = next(_layout_actions(calibration(), judged(), advised))
+    first = next(layout_actions(calibration(), judged(), advised))
     assert (first.after, first.kind, first.is_staler) == (AHEAD, "change", False)
     assert first.in_flight_limit == advised.best.in_flight_limit is not None
     assert first.staleness is not None and first.staleness.horizon_steps is None

@@ -31,8 +31,8 @@ CONTRACT = {
     "time_to_finish": {"remaining_steps", "current", "best"},
 }  # fmt: skip
 ACTION = {"kind", "target", "setting", "before", "after", "in_flight_limit", "in_flight_setting",
-          "tokens_per_s", "gain_ratio", "probability", "staleness_p95_before", "staleness_p95_after", "price_before", "price_after",
-          "effective_gain_ratio", "evidence", "verify", "cost"}  # fmt: skip
+          "tokens_per_s", "gain_ratio", "probability", "staleness_p95_before", "staleness_p95_after",
+          "price_before", "price_after", "effective_gain_ratio", "evidence", "verify", "cost"}  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
 
 

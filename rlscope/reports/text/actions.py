@@ -480,46 +480,15 @@ def direction_of(action: Action) -> Direction | None:
     return "more_samples" if makes_more else _TOWARDS.get(action.cause)
 
 
-class ActionRow(NamedTuple):
-    """An action as a row of a table."""
-
-    what: str
-    setting: str
-    """Name of the setting in the run's framework; empty if unknown."""
-    gain: str
-    """With its 90% interval, and the grade of the forecast of a layout."""
-    staleness: str
-    """95th percentile of samples before and after, with its unit; empty if unknown."""
-    dropped: str
-    """Share of the generated tokens before and after; empty unless it differs notably."""
-    longest: str
-    """Trained share of the longest tenth of responses before and after; empty unless it differs notably."""
-    cost: str
-    expected: str
-    """Expected steady rate, whose interval is that of the gain; empty if unknown."""
-
-
-COLUMNS: Final = ActionRow(
-    "what",
-    "setting",
-    "predicted gain",
-    "staleness p95",
-    "tokens dropped",
-    "longest 10% trained",
-    "cost",
-    "predicted tokens/s",
-)
-"""The titles of the table."""
 TITLE: Final = "Actions, in the recommended order"
 _KEEPING: Final = frozenset({"fresher", "cheaper"})
 """Kinds of actions that keep the throughput and save something else."""
 
 
-def actions_table(rows: Sequence[ActionRow]) -> Table:
-    """Return the actions as a table, without columns that are empty in every row."""
-    places = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
-    cells = [[row[place] for place in places] for row in rows]
-    return Table(TITLE, [COLUMNS[place] for place in places], cells, "stacks", is_numbered=True)
+def actions_table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return the actions as a table, without columns that are empty in every row; rows: as of `action_row`."""
+    titles = [title for title in rows[0] if any(row[title] for row in rows)]
+    return Table(TITLE, titles, [[row[title] for title in titles] for row in rows], "stacks", is_numbered=True)
 
 
 def below_table(ranked: Sequence[Action]) -> str:
@@ -547,19 +516,22 @@ def below_table(ranked: Sequence[Action]) -> str:
     )
 
 
-def action_row(action: Action, analysis: AnalysisResult, current: Current) -> ActionRow:
-    """Return the row of an action."""
+def action_row(action: Action, analysis: AnalysisResult, current: Current) -> dict[str, str]:
+    """Return an action as the row of a table: the cells by title, empty if there is nothing to say.
+
+    Staleness and the two shares are those before and after; a share is empty unless it differs notably.
+    """
     settings = (setting_of(action, analysis.run), limit_setting_of(action, analysis.run))
-    return ActionRow(
-        what=_what_cell(action),
-        setting=fmt.listed([name for name in settings if name]),
-        gain="; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
-        staleness=_staleness_cell(action, current),
-        dropped=dropped_words(action.price, action.price_before),
-        longest=longest_words(action.price, action.price_before),
-        cost=cost_words(action),
-        expected=_expected_cell(action, analysis.throughput.steady_tokens_per_s),
-    )
+    return {
+        "what": _what_cell(action),
+        "setting": fmt.listed([name for name in settings if name]),
+        "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
+        "staleness p95": _staleness_cell(action, current),
+        "tokens dropped": dropped_words(action.price, action.price_before),
+        "longest 10% trained": longest_words(action.price, action.price_before),
+        "cost": cost_words(action),
+        "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
+    }
 
 
 def _evidence(action: Action) -> str:

@@ -1,7 +1,7 @@
 """The recommended layout in words: what to change or keep, why, how likely it helps, and what to measure next."""
 
 import math
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -29,21 +29,6 @@ CURRENT: Final = "current"
 _LAYOUTS_SHOWN: Final = 6
 _SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
 """Steps that another run needs to measure how training scales: a few to warm up, then a steady state."""
-
-
-class LayoutRow(NamedTuple):
-    """One layout."""
-
-    mark: str
-    """current, recommended or best other; empty for the rest."""
-    trainer_gpus: str
-    sampler_gpus: str
-    running: str
-    rate: str
-    gain: str
-    """Over the current layout, with its interval; empty for the current layout."""
-    staleness: str
-    remark: str
 
 
 def headline(model: ModelResult) -> str:
@@ -90,7 +75,7 @@ def reason(model: ModelResult) -> str:
     if stale is None or _changes_run_type(model):
         return words if _has_other_splits(model) or model.recommendation.reason != "small_gain" else ONE_SPLIT
     gain = fmt.gain(Estimate.of(gains_over(stale, model.forecasts.today)).value)
-    ages = _staleness_text(model, model.forecasts.today), _staleness_text(model, stale)
+    ages = staleness_text(model, model.forecasts.today), staleness_text(model, stale)
     return (
         f"No other layout with samples as fresh is likely to gain 5%. {layout_words(stale.layout)}: predicted gain "
         f"{gain}, but sample staleness p95 rises from {ages[0].partition(' ')[0]} to {ages[1]}."
@@ -187,34 +172,34 @@ def layouts_part(model: ModelResult) -> Part:
         "staleness\np95",
         "",
     )
+    today = model.forecasts.today
     rows = [
         (
-            row.mark,
-            f"{row.trainer_gpus} : {row.sampler_gpus} × {row.running}",
-            row.rate.removesuffix(" tokens/s"),
-            row.gain,
-            row.staleness,
-            row.remark,
+            mark_of(model, each),
+            f"{fmt.count(each.layout.trainer_gpus)} : {fmt.count(each.layout.sampler_gpus)}"
+            f" × {fmt.count(each.layout.max_running)}",
+            rate_text(each, today),
+            gain_text(gain_of(model, each)),
+            staleness_text(model, each),
+            "measured" if each is today else layout_remark(each),
         )
-        for row in layout_rows(model, _LAYOUTS_SHOWN)
+        for each in chosen_layouts(model, _LAYOUTS_SHOWN)
     ]
     table = Table("Layouts", columns, rows, numbers=frozenset({2, 3, 4}), whole=frozenset({1}))
     return Part("Layouts and assumptions", [table, Bullets(remarks(model))])
 
 
-def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
+def chosen_layouts(model: ModelResult, shown: int) -> list[Forecast]:
     """Return the current layout, the best other one, then the rest by gain, infeasible ones last.
 
     If the layout is kept, the current one alone: layouts without a gain need no list.
     """
     forecasts, best = model.forecasts, model.recommendation.best
-    if model.recommendation.advice not in ("change", "probe"):
-        return [_layout_row(model, forecasts.today)]
-    chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
-    if len(chosen) > 1:
-        ranked = sorted(forecasts.shown[1:], key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
-        chosen += [each for each in ranked if each is not best][: max(0, shown - len(chosen))]
-    return [_layout_row(model, each) for each in chosen]
+    if model.recommendation.advice not in ("change", "probe") or best is forecasts.today:
+        return [forecasts.today]
+    ranked = sorted(forecasts.shown[1:], key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
+    others = [each for each in ranked if each is not best]
+    return [forecasts.today, best, *others[: max(0, shown - 2)]]
 
 
 def _gain_ratio(model: ModelResult, forecast: Forecast) -> float:
@@ -239,22 +224,13 @@ def _own_rate(forecast: Forecast) -> Estimate | None:
     return None if rate is None else Estimate(rate, rate, rate)
 
 
-def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
-    layout, gain = forecast.layout, gain_of(model, forecast)
-    rate = rate_of(forecast, model.forecasts.today)
-    return LayoutRow(
-        mark=mark_of(model, forecast),
-        trainer_gpus=fmt.count(layout.trainer_gpus),
-        sampler_gpus=fmt.count(layout.sampler_gpus),
-        running=fmt.count(layout.max_running),
-        rate=fmt.tokens_per_second(None if rate is None else rate.value),
-        gain=gain_text(gain),
-        staleness=_staleness_text(model, forecast),
-        remark="measured" if forecast is model.forecasts.today else layout_remark(forecast),
-    )
+def rate_text(forecast: Forecast, beside: Forecast) -> str:
+    """The rate of a layout, for a table of tokens per second; beside: as in `rate_of`."""
+    rate = rate_of(forecast, beside)
+    return fmt.tokens_per_second(None if rate is None else rate.value).removesuffix(" tokens/s")
 
 
-def _staleness_text(model: ModelResult, forecast: Forecast) -> str:
+def staleness_text(model: ModelResult, forecast: Forecast) -> str:
     """Return staleness in the unit of the actions."""
     return age_words(forecast.staleness, model.calibration.steps_per_version)
 

@@ -161,21 +161,21 @@ def choice_of(analysis: AnalysisResult) -> RecommendedLayout | None:
     result, actions = analysis.model, verdict_words.actions_of(analysis)
     if not isinstance(result, ModelResult):
         return None
-    chosen = advice.layout_rows(result, shown=2)
+    chosen = advice.chosen_layouts(result, shown=2)
     rows = [
-        ("trainer GPUs", [row.trainer_gpus for row in chosen]),
-        ("sampler GPUs", [row.sampler_gpus for row in chosen]),
-        ("max running per engine", [row.running for row in chosen]),
+        ("trainer GPUs", [fmt.count(each.layout.trainer_gpus) for each in chosen]),
+        ("sampler GPUs", [fmt.count(each.layout.sampler_gpus) for each in chosen]),
+        ("max running per engine", [fmt.count(each.layout.max_running) for each in chosen]),
     ]
     # The gain of a later action is in its row of the table of actions, and only there.
     if _place(result, actions) == 1:
         rows += [
-            ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+            ("steady tokens/s", [advice.rate_text(each, result.forecasts.today) for each in chosen]),
             *_gain_rows(result),
-            ("sample staleness p95", [row.staleness for row in chosen]),
+            ("sample staleness p95", [advice.staleness_text(result, each) for each in chosen]),
         ]
     cells = [(name, *values) for name, values in rows]
-    table = Table("Current and recommended layout", ["", *(row.mark for row in chosen)], cells)
+    table = Table("Current and recommended layout", ["", *(advice.mark_of(result, each) for each in chosen)], cells)
     return RecommendedLayout(_choice_headline(result, actions), advice.why_beside_rows(result), table)
 
 

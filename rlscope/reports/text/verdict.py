@@ -386,7 +386,7 @@ def first_action(analysis: AnalysisResult) -> Action | None:
     return next(iter(actions_of(analysis)), None)
 
 
-def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
+def action_rows(analysis: AnalysisResult) -> list[dict[str, str]]:
     """Return the actions as the rows of a table, in order."""
     return [actions.action_row(action, analysis, Current.of(analysis)) for action in actions_of(analysis)]
 

@@ -159,7 +159,7 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
     document = as_document(analysis)
     assert paths == ["actions[0]"]
     first = document["actions"][0]
-    assert first["headline"].startswith(action_rows(analysis)[0].what)
+    assert first["headline"].startswith(action_rows(analysis)[0]["what"])
     assert first["gain_ratio"]["value"] > document["recommendation"]["best"]["gain_ratio"]["value"]
 
 

@@ -246,9 +246,9 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
     terminal = " ".join(card(with_model(said()), 120).split())
     for number, row in enumerate(rows, 1):
         for text in (page, digest, terminal):
-            assert all(value in text for value in row)
-        assert f"{number}. {row.what}" in page and f"| {number}. | {row.what} |" in digest
-        assert f"{number}. {row.what}" in terminal
+            assert all(value in text for value in row.values())
+        assert f"{number}. {row['what']}" in page and f"| {number}. | {row['what']} |" in digest
+        assert f"{number}. {row['what']}" in terminal
     for text in (page, digest, terminal):
         assert ("Actions, in the recommended order" in text) == bool(rows)
 

@@ -179,7 +179,7 @@ def aged(p95: int, steps_per_version: float = 1.0) -> StalenessForecast:
 def test_where_publications_wait_for_the_cap_staleness_is_counted_in_optimizer_steps(own, then, words, cell):
     raised = action("staleness_cap", "staleness_cap", before=1, after=3, price=Price(then))
     assert actions.staleness_words(raised, Current(own)) == words
-    assert actions.action_row(raised, full_analysis(), Current(own)).staleness == cell
+    assert actions.action_row(raised, full_analysis(), Current(own))["staleness p95"] == cell
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_staleness_that_grows_says_how_long_a_run_it_is_for_and_what_holds_it(ow
     raised = action(price=Price(replace(aged(then), horizon_steps=120)))
     held = "within 120 optimizer steps, and grows until a limit on samples in flight holds it"
     assert actions.staleness_words(raised, Current(aged(own))) == f"Sample staleness (p95) {words} {held}"
-    assert actions.action_row(raised, full_analysis(), Current(aged(own))).staleness == cell
+    assert actions.action_row(raised, full_analysis(), Current(aged(own)))["staleness p95"] == cell
     assert actions.age_words(replace(aged(then), horizon_steps=120), 2.0) == "30 steps, growing"
 
 
@@ -318,7 +318,7 @@ def test_colocated_gpus_are_the_one_fix_that_says_how_stale_samples_become():
         "interval +10% to +30%)"
     )
     assert actions.staleness_words(fresh, Current(aged(2))) == "Sample staleness (p95) falls from 2 to 0 versions"
-    assert actions.action_row(fresh, full_analysis(), Current(aged(2))).staleness == "2 → 0 versions"
+    assert actions.action_row(fresh, full_analysis(), Current(aged(2)))["staleness p95"] == "2 → 0 versions"
     assert (actions.cost_of(fresh), actions.direction_of(fresh)) == ("engineering", None)
 
 
@@ -333,10 +333,10 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
     capped = action("staleness_cap", "staleness_cap", before=1, after=2, price=Price(aged(3)))
     rarer = action("publish_every", "weight_updates", before=2.0, after=4.0, price=Price(aged(2)))
     current = Current(aged(2), period_steps=2.0)
-    assert actions.action_row(rarer, full_analysis(), current).staleness == "4 → 8 steps"
+    assert actions.action_row(rarer, full_analysis(), current)["staleness p95"] == "4 → 8 steps"
     words = "Sample staleness (p95) rises from 4 to 6 optimizer steps"
     assert actions.staleness_words(capped, current) == words
-    assert actions.action_row(capped, full_analysis(), current).staleness == "4 → 6 steps"
+    assert actions.action_row(capped, full_analysis(), current)["staleness p95"] == "4 → 6 steps"
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_actions_of_one_list_count_staleness_in_one_unit():
 def test_staleness_under_rarer_publications_is_counted_in_optimizer_steps(setting, cap, words, cell):
     rarer = action("publish_every", "weight_updates", before=setting[0], after=setting[1])
     assert actions.staleness_words(rarer, Current(aged(2), cap)) == words
-    assert actions.action_row(rarer, full_analysis(), Current(aged(2), cap)).staleness == cell
+    assert actions.action_row(rarer, full_analysis(), Current(aged(2), cap))["staleness p95"] == cell
 
 
 def test_rarer_publications_against_the_cap_say_how_much_less_is_dropped():
@@ -424,16 +424,16 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, Current(aged(2)))
     gain = "+20% (+10% to +30%); decoding speed measured at this batch size"
-    assert row[2:7] == (gain, "2 → 3 versions", "", "", "a restart")
+    assert tuple(row.values())[2:7] == (gain, "2 → 3 versions", "", "", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, Current(aged(2)))
-    assert fixed[2:7] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "engineering work")
+    assert tuple(fixed.values())[2:7] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, Current(aged(2)))
-    assert removed.gain == "best case +20% (+10% to +30%), if weight updates took no time"
-    assert actions.action_row(action(), analysis, Current(aged(3))).staleness == "stays at 3 versions"
-    assert actions.action_row(action(price=Price()), analysis, Current(aged(2))).staleness == ""
-    assert actions.action_row(action(), analysis, Current(None)).staleness == ""
+    assert removed["predicted gain"] == "best case +20% (+10% to +30%), if weight updates took no time"
+    assert actions.action_row(action(), analysis, Current(aged(3)))["staleness p95"] == "stays at 3 versions"
+    assert actions.action_row(action(price=Price()), analysis, Current(aged(2)))["staleness p95"] == ""
+    assert actions.action_row(action(), analysis, Current(None))["staleness p95"] == ""
     limit = actions.action_row(action("queue_capacity_samples", before=1, after=2), analysis, Current(aged(2)))
-    assert (limit.gain, limit.staleness) == ("+20% (+10% to +30%)", "2 → 3 versions")
+    assert (limit["predicted gain"], limit["staleness p95"]) == ("+20% (+10% to +30%)", "2 → 3 versions")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

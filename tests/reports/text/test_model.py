@@ -104,7 +104,7 @@ def test_the_headline_of_the_layout_follows_from_the_advice(reason, begins):
 def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason):
     made = with_reason(reason)
     assert advice.why(made) == advice.why_beside_rows(made) == names.REASONS[reason]
-    assert [row.mark for row in advice.layout_rows(made, 6)] == ["current"]
+    assert advice.chosen_layouts(made, 6) == [made.forecasts.today]
     assert "draws" not in advice.why(made) and "throughput" not in advice.headline(made)
 
 
@@ -343,11 +343,11 @@ def test_a_stretch_too_short_compares_nothing_and_says_so():
 
 def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     made = changing_model()
-    today, best = advice.layout_rows(made, shown=2)
-    assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
-    assert best.gain == fmt.with_interval(fmt.gain, *made.recommendation.gain_ratio)
+    today, best = advice.chosen_layouts(made, shown=2)
+    assert [advice.mark_of(made, each) for each in (today, best)] == ["current", "recommended"]
+    assert advice.gain_of(made, today) is None and advice.gain_of(made, best) == made.recommendation.gain_ratio
     tried = with_reason("too_short")
-    assert advice.layout_rows(tried, shown=2)[1].mark == "to try"
+    assert advice.mark_of(tried, advice.chosen_layouts(tried, shown=2)[1]) == "to try"
 
 
 def test_a_layout_that_is_kept_beside_another_kind_of_run_says_so():
@@ -445,7 +445,7 @@ def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_ar
     asked = model_run(observed(12), None, replace(QUESTION, most_staleness=6))
     today = asked.forecasts.today
     assert today.staleness.sample_p95 > 6 and today.excluded is None
-    assert advice.layout_rows(asked, shown=2)[0].mark == "current"
+    assert advice.mark_of(asked, advice.chosen_layouts(asked, shown=2)[0]) == "current"
     assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
 
 
@@ -471,8 +471,9 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
         else replace(each, drawn_tokens_per_s=drawn * next(rates, 0.5), is_rough=False)
         for each in made.forecasts.others
     ]  # fmt: skip
-    rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
-    assert [row.gain for row in rows[2:]] == ["+10%", "+5.0%", "0%", "−5.0%"]
+    ranked = replace(made, forecasts=replace(made.forecasts, others=tuple(others)))
+    chosen = advice.chosen_layouts(ranked, shown=6)
+    assert [advice.gain_text(advice.gain_of(ranked, each)) for each in chosen[2:]] == ["+10%", "+5.0%", "0%", "−5.0%"]
 
 
 def replayed(**values: tuple[float | None, float | None]) -> ModelResult:

@@ -29,16 +29,16 @@ parts AS (
     FROM numbered
     GROUP BY ALL
 ),
-led AS (
-    SELECT worker_id, role, gpu_count, state, reason, state_ns,
-        min(start_ns) OVER of_stretch AS start_ns, max(end_ns) OVER of_stretch AS end_ns,
-        row_number() OVER (PARTITION BY worker_id, stretch ORDER BY state_ns DESC, state, reason) AS place
+longest AS (
+    SELECT worker_id, stretch, min(start_ns) AS start_ns, max(end_ns) AS end_ns
     FROM parts
-    WINDOW of_stretch AS (PARTITION BY worker_id, stretch)
+    GROUP BY worker_id, stretch
+    QUALIFY row_number() OVER (PARTITION BY worker_id ORDER BY max(end_ns) - min(start_ns) DESC, min(start_ns)) = 1
 )
-SELECT worker_id, role, gpu_count, start_ns, end_ns, (end_ns - start_ns) / 1e9 AS idle_s, state, reason,
-    state_ns / (end_ns - start_ns)::DOUBLE AS state_ratio
-FROM led
-WHERE place = 1
-QUALIFY row_number() OVER (PARTITION BY worker_id ORDER BY end_ns - start_ns DESC, start_ns) = 1
+SELECT worker_id, role, gpu_count, longest.start_ns, longest.end_ns,
+    (longest.end_ns - longest.start_ns) / 1e9 AS idle_s, state, reason,
+    state_ns / (longest.end_ns - longest.start_ns)::DOUBLE AS state_ratio
+FROM parts
+JOIN longest USING (worker_id, stretch)
+QUALIFY row_number() OVER (PARTITION BY worker_id ORDER BY state_ns DESC, state, reason) = 1
 ORDER BY idle_s DESC, worker_id

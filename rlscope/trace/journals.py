@@ -174,7 +174,8 @@ class JournalRows:
     """Reads the journals of a run. Their rows are held from the check of the files until the tables are created."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, pa.Table] = {}
+        self._held: dict[Path, tuple[pa.Table, int]] = {}
+        """The rows that a journal was decoded with, and the place of its first one among them."""
         self._bytes = 0
 
     def footers(self, paths: Sequence[Path], table: str) -> Iterator[tuple[Path, Footer | str]]:
@@ -214,7 +215,7 @@ class JournalRows:
             own = group[some]
             for (path, read), footer in zip(own, _footers([read for _, read in own], rows, table), strict=True):
                 if is_held:
-                    self._held[path] = rows.slice(start, read.rows)
+                    self._held[path] = rows, start
                 start += read.rows
                 yield path, footer
 
@@ -223,10 +224,10 @@ class JournalRows:
 
         Raises OSError, ValueError or pa.ArrowException if they cannot be read again.
         """
-        rows = self._held.pop(path, None)
-        if rows is not None:
-            self._bytes -= rows.nbytes
-            return rows.slice(0, count)
+        held = self._held.pop(path, None)
+        if held is not None:
+            rows, start = held
+            return rows.slice(start, count)
         try:
             read = read_batches(path, table)
         except FileNotFoundError:

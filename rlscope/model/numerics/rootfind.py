@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final, cast
 
 import numpy as np
-from scipy.optimize import brentq
 
 from rlscope.model.arrays import Flags, Reals
 
@@ -25,6 +24,9 @@ def root(function: Callable[[float], float], low: float, high: float, *, toleran
 
     Raises ValueError if the signs at the ends are the same.
     """
+    # The import is slow, and a run without a model needs no root.
+    from scipy.optimize import brentq
+
     return cast("float", brentq(function, low, high, xtol=tolerance))
 
 

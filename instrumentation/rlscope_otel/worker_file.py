@@ -60,6 +60,7 @@ class WorkerFile:
         self.worker_id = self._name = wanted_id
         self.claimed = False
         self._folder = run_dir / "workers"
+        self._path = self._folder / f"{wanted_id}.json"
         self._started_ns = started_ns
 
     def claim(self, identity: Identity, progress: Progress) -> None:
@@ -70,15 +71,14 @@ class WorkerFile:
             worker_id = wanted_id[: _MOST_CHARACTERS - len(suffix)] + suffix
             path = self._folder / f"{worker_id}.json"
             if not path.exists() and json_files.create_once(path, self._document(worker_id, identity, progress)):
-                self.worker_id = worker_id
+                self.worker_id, self._path = worker_id, path
                 self.claimed = True
                 return
         raise OSError(f"no free name for worker {wanted_id!r} in {self._folder}")
 
     def write(self, identity: Identity, progress: Progress) -> None:
         """Replace the file by the present state. Raises OSError when the folder cannot be written."""
-        document = self._document(self.worker_id, identity, progress)
-        json_files.replace(self._folder / f"{self.worker_id}.json", document)
+        json_files.replace(self._path, self._document(self.worker_id, identity, progress))
 
     def _document(self, worker_id: str, identity: Identity, progress: Progress) -> dict[str, object]:
         return {

@@ -79,9 +79,10 @@ class Writer:
             self._enter()
             self._learn_cap()
             complete = all([self._drain(table) for table in self._buffers])
-            self._tallies.flushed(Report(self.worker_id, self.identity, self._progress()) if complete else None)
+            progress = self._progress()
+            self._tallies.flushed(Report(self.worker_id, self.identity, progress) if complete else None)
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
-            self._state()
+            self._state(progress)
         except (OSError, SetupError) as error:
             complete = False
             self._note_unwritable(error)
@@ -105,7 +106,7 @@ class Writer:
             pass
         try:
             self._enter()
-            self._state()
+            self._state(self._progress())
         except (OSError, SetupError) as error:
             self._note_unwritable(error)
 
@@ -117,9 +118,9 @@ class Writer:
             self._buffers[table].discard(count)
         return sum(held.values())
 
-    def _state(self) -> None:
+    def _state(self, progress: Progress) -> None:
         """Write the worker file, after which the journals that it says are closed are replaced. Raises OSError."""
-        self._worker_file.write(self.identity, self._progress())
+        self._worker_file.write(self.identity, progress)
         self._closing.stated()
 
     def _close_ended(self) -> None:

@@ -8,9 +8,9 @@ has less detail.
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing, closing
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import Any
 
 from rlscope_otel.faults import Faults
@@ -72,45 +72,46 @@ class Seams:
 
     def __init__(self, faults: Faults, now_ns: Callable[[], int]) -> None:
         self._faults = faults
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self._restores: list[Callable[[], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A host may send a class to another process by value: its watchers go along, what is to give back stays."""
-        return Seams, (self._faults, self._now_ns)
+        return Seams, (self._faults, self.now_ns)
 
     def watch(self, owner: Any, name: str, watch: Watch) -> bool:
         """Watch `owner.name`, a plain function of a class or a module, of any of Python's four kinds.
 
         Returns False, and counts it, if the host has no such function.
         """
-        found = inspect.getattr_static(owner, name, None)
-        if not isinstance(found, FunctionType):
-            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
-            return False
-        self._put(owner, name, found, self._watched(found, watch))
-        return True
+        return self.wrap(owner, name, lambda found: self._watched(found, watch))
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> bool:
         """Replace a plain function by `wrapper(function)`, for calls that are too frequent for a `Watch`.
 
-        The wrapper must let only the host's own errors reach the host, and report its own errors to `failed`.
+        The wrapper must let only the host's own errors reach the host, and report its own errors to `failed`. Returns
+        False, and counts it, if the host has no such function.
         """
         found = inspect.getattr_static(owner, name, None)
         if not isinstance(found, FunctionType):
             self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
             return False
-        self._put(owner, name, found, functools.wraps(found)(wrapper(found)))
+        is_own = name in vars(owner)
+        setattr(owner, name, functools.wraps(found)(wrapper(found)))
+        self._restores.append(lambda: setattr(owner, name, found) if is_own else delattr(owner, name))
         return True
 
     def failed(self, watcher: Callable[..., object], error: Exception) -> None:
         """Count an error of a watcher."""
         self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
 
-    def _put(self, owner: Any, name: str, found: FunctionType, function: Callable[..., Any]) -> None:
-        own = name in vars(owner)
-        setattr(owner, name, function)
-        self._restores.append(lambda: setattr(owner, name, found) if own else delattr(owner, name))
+    def tell(self, watcher: Callable[..., object] | None, *seen: Any) -> None:
+        """Call a watcher, if there is one, and count its error."""
+        if watcher is not None:
+            try:
+                watcher(*seen)
+            except Exception as error:  # Nothing of ours reaches the host.
+                self.failed(watcher, error)
 
     def close(self) -> None:
         """Restore every watched function, last first."""
@@ -123,8 +124,7 @@ class Seams:
             (inspect.isasyncgenfunction, self._async_generator),
             (inspect.isgeneratorfunction, self._generator),
         )
-        wrap = next((wrap for is_kind, wrap in kinds if is_kind(host)), self._function)
-        return functools.wraps(host)(wrap(host, watch))
+        return next((wrap for is_kind, wrap in kinds if is_kind(host)), self._function)(host, watch)
 
     def _function(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         owner = watch.owner
@@ -133,92 +133,59 @@ class Seams:
             """Call the host's function, between what watches it."""
             if owner is not None and args[0] is not owner():
                 return host(*args, **kwargs)
-            call = self._begin(watch, args, kwargs)
-            try:
+            with _Around(self, watch, args, kwargs) as call:
                 call.result = host(*args, **kwargs)
                 return call.result
-            except BaseException as error:
-                call.error = error
-                raise
-            finally:
-                self._end(watch, call)
 
         return watched
 
     def _coroutine(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> Any:
             """Await the host's coroutine, between what watches it."""
-            call = self._begin(watch, args, kwargs)
-            try:
+            with _Around(self, watch, args, kwargs) as call:
                 call.result = await host(*args, **kwargs)
                 return call.result
-            except BaseException as error:
-                call.error = error
-                raise
-            finally:
-                self._end(watch, call)
 
         return watched
 
     def _generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
             """Yield the host's items, and show each of them, between what watches the whole."""
-            call = self._begin(watch, args, kwargs)
-            items = host(*args, **kwargs)
-            try:
-                # Not `yield from`: each item is looked at. A host that sends into its generator is not watched.
+            # Not `yield from`: each item is looked at. A host that sends into its generator is not watched.
+            with _Around(self, watch, args, kwargs) as call, closing(host(*args, **kwargs)) as items:
                 for item in items:
-                    self._see(watch, call, item)
+                    self.tell(watch.each, call, item)
                     yield item
-            except BaseException as error:
-                call.error = error
-                raise
-            finally:
-                items.close()
-                self._end(watch, call)
 
         return watched
 
     def _async_generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             """Yield the host's items, and show each of them, between what watches the whole."""
-            call = self._begin(watch, args, kwargs)
-            items = host(*args, **kwargs)
-            try:
-                async for item in items:
-                    self._see(watch, call, item)
-                    yield item
-            except BaseException as error:
-                call.error = error
-                raise
-            finally:
-                await items.aclose()
-                self._end(watch, call)
+            with _Around(self, watch, args, kwargs) as call:
+                async with aclosing(host(*args, **kwargs)) as items:
+                    async for item in items:
+                        self.tell(watch.each, call, item)
+                        yield item
 
         return watched
 
-    def _begin(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        call = Call(args, kwargs, self._now_ns())
-        before = watch.before
-        if before is not None:
-            try:
-                before(call)
-            except Exception as error:  # Nothing of ours reaches the host.
-                self.failed(before, error)
-        return call
 
-    def _see(self, watch: Watch, call: Call, item: Any) -> None:
-        each = watch.each
-        if each is not None:
-            try:
-                each(call, item)
-            except Exception as error:  # Nothing of ours reaches the host.
-                self.failed(each, error)
+class _Around:
+    """A call of a watched function, and what is told before and after it."""
 
-    def _end(self, watch: Watch, call: Call) -> None:
-        after = watch.after
-        if after is not None:
-            try:
-                after(call)
-            except Exception as error:  # Nothing of ours reaches the host.
-                self.failed(after, error)
+    __slots__ = ("_call", "_seams", "_watch")
+
+    def __init__(self, seams: Seams, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._seams, self._watch = seams, watch
+        self._call = Call(args, kwargs, seams.now_ns())
+
+    def __enter__(self) -> Call:
+        self._seams.tell(self._watch.before, self._call)
+        return self._call
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call.error = error
+        self._seams.tell(self._watch.after, self._call)

@@ -89,14 +89,6 @@ def _run_of(tallies: Tallies) -> Attributes:
     return {RUN_ID: report.progress.run_id or "", WORKER_ID: report.worker_id}
 
 
-def _staleness(tallies: Tallies) -> _Readings:
-    return [(tokens, {_STALENESS: bucket}) for bucket, tokens in tallies.staleness_tokens().items()]
-
-
-def _queue_depths(tallies: Tallies) -> _Readings:
-    return [(depth, {_QUEUE: queue}) for queue, depth in tallies.queue_depths().items()]
-
-
 def _seconds(tallies: Tallies) -> _Readings:
     for state, seconds in tallies.seconds().items():
         reason = {} if state.reason is None else {conventions.WAIT_REASON.key: state.reason}
@@ -104,22 +96,19 @@ def _seconds(tallies: Tallies) -> _Readings:
 
 
 def _level(name: str, label: str | None = None) -> _Reader:
-    return lambda tallies: _named(tallies.totals().levels, name, label)
+    return lambda tallies: _labelled(tallies.levels(name), label)
 
 
 def _count(name: str, label: str | None = None) -> _Reader:
-    return lambda tallies: _named(tallies.totals().counts, name, label)
+    return lambda tallies: _labelled(tallies.counts(name), label)
 
 
-def _named(totals: Mapping[tuple[str, str], int], name: str, label: str | None) -> _Readings:
-    for (known, value_of_label), value in totals.items():
-        if known == name:
-            yield value, {} if label is None else {label: value_of_label}
+def _labelled(values: Mapping[str, float], label: str | None) -> _Readings:
+    return [(value, {} if label is None else {label: own}) for own, value in values.items()]
 
 
 def _update_seconds(tallies: Tallies) -> _Readings:
-    for spent_ns, attributes in _count("update_ns", _PHASE)(tallies):
-        yield spent_ns / _NS_PER_S, attributes
+    return [(spent_ns / _NS_PER_S, own) for spent_ns, own in _count("update_ns", _PHASE)(tallies)]
 
 
 def _reported(read: Callable[[Report], float | None]) -> _Reader:
@@ -139,8 +128,7 @@ def _rows(read: Callable[[Progress], Mapping[str, int]]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
         """Read a number of rows by table."""
         report = tallies.report()
-        by_table = {} if report is None else read(report.progress)
-        return [(rows, {_TABLE: table}) for table, rows in by_table.items()]
+        return [] if report is None else _labelled(read(report.progress), _TABLE)
 
     return readings
 
@@ -173,10 +161,8 @@ METRICS = (
         _reported(lambda report: report.identity.kv_capacity_tokens),
     ),
     _counter("engine.decode", "{token}", "output tokens produced by the engine", _count("decode_tokens")),
-    _gauge("queue.depth", "{sample}", "samples in the queue, last value", _queue_depths),
-    _gauge(
-        "queue.capacity", "{sample}", "maximum number of samples in the queue", _level("queue_capacity_samples", _QUEUE)
-    ),
+    _gauge("queue.depth", "{sample}", "samples in the queue, last value", _level("queue_depth", _QUEUE)),
+    _gauge("queue.capacity", "{sample}", "maximum number of samples in the queue", _level("queue_capacity", _QUEUE)),
     _counter("deliveries", "{sample}", "samples that left the queue, by outcome", _count("deliveries", _OUTCOME)),
     _counter("train.steps", "{step}", "optimizer steps of this worker", _count("train_steps")),
     _gauge(
@@ -195,7 +181,7 @@ METRICS = (
         "train.staleness",
         "{token}",
         "tokens trained, by staleness, from the importance moments of the train steps",
-        _staleness,
+        _count("staleness", _STALENESS),
     ),
     _counter(
         "train.token_age",

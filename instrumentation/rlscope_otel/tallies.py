@@ -5,8 +5,8 @@ Times are innermost: a wait inside a train step counts as wait, not as train. En
 
 import operator
 import threading
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple, cast
 
@@ -42,15 +42,6 @@ class Report(NamedTuple):
     progress: Progress
 
 
-class Totals(NamedTuple):
-    """Numbers under one name each, or one for each name and label (a phase or an outcome)."""
-
-    levels: Mapping[tuple[str, str], int]
-    """Last values."""
-    counts: Mapping[tuple[str, str], int]
-    """Counters, which only grow."""
-
-
 class _Interval(NamedTuple):
     end_ns: int
     start_ns: int
@@ -63,10 +54,10 @@ class Tallies:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ns: dict[State, int] = defaultdict(int)
-        self._staleness_tokens: dict[str, int] = defaultdict(int)
-        self._queue_depths: dict[str, int] = {}
-        self._levels: dict[tuple[str, str], int] = {}
-        self._counts: dict[tuple[str, str], int] = defaultdict(int)
+        self._levels: dict[str, dict[str, int]] = defaultdict(dict)
+        """Last values by name and label (a phase, a queue), or the empty label."""
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        """Counters, which only grow, by name and label (a phase, an outcome), or the empty label."""
         self._report: Report | None = None
         self._max_staleness: int | None = None
         self._step_ends_ns: deque[int] = deque(maxlen=_MOST_STEP_ENDS)
@@ -90,7 +81,7 @@ class Tallies:
         with self._lock:
             self._max_staleness = max_staleness
             # Shown before there is one: what appears with a value has not risen in anybody's eyes.
-            self._counts["over_cap", ""] += 0
+            self._counts["over_cap"][""] += 0
 
     def flushed(self, report: Report | None = None) -> None:
         """All tables of one flush have been counted, so nested intervals can be separated.
@@ -108,16 +99,6 @@ class Tallies:
         with self._lock:
             return {state: total_ns / _NS_PER_S for state, total_ns in self._ns.items()}
 
-    def staleness_tokens(self) -> dict[str, int]:
-        """Trained tokens by bucket of token staleness, from the trainer's importance moments."""
-        with self._lock:
-            return dict(self._staleness_tokens)
-
-    def queue_depths(self) -> dict[str, int]:
-        """The depth that each queue had last."""
-        with self._lock:
-            return dict(self._queue_depths)
-
     def last_step_s(self) -> float | None:
         """When the last optimizer step ended, UTC epoch seconds; None before the first."""
         with self._lock:
@@ -131,10 +112,15 @@ class Tallies:
         periods_ns = list(map(operator.sub, recent_ns[1:], recent_ns))
         return median(periods_ns) / _NS_PER_S if len(periods_ns) >= _LEAST_PERIODS else None
 
-    def totals(self) -> Totals:
-        """The last and the summed values of engine rows, train steps, deliveries and weight updates."""
+    def levels(self, name: str) -> dict[str, int]:
+        """The last values under a name, by label."""
         with self._lock:
-            return Totals(dict(self._levels), dict(self._counts))
+            return dict(self._levels[name])
+
+    def counts(self, name: str) -> dict[str, int]:
+        """The sums under a name, by label."""
+        with self._lock:
+            return dict(self._counts[name])
 
     def report(self) -> Report | None:
         """Return the worker's report at its last complete flush. None before the first."""
@@ -152,11 +138,10 @@ class Tallies:
         elif table == "weight_updates":
             self._take_updates(columns)
         elif table == "deliveries":
-            for outcome in cast(Sequence[str], columns["outcome"]):
-                self._counts["deliveries", outcome] += 1
+            self._counts["deliveries"].update(cast(Sequence[str], columns["outcome"]))
         elif table == "train_steps":
             self._add(columns, [State("train")] * len(columns["step"]))
-            self._counts["train_steps", ""] += len(columns["step"])
+            self._counts["train_steps"][""] += len(columns["step"])
             self._step_ends_ns.extend(_ints(columns["end_ns"]))
             self._take_staleness(columns["importance"])
 
@@ -170,39 +155,39 @@ class Tallies:
             row_ns = sum(ends) - sum(starts) if is_all else sum(e - s for s, e, own_ns in rows if own_ns is not None)
             self._ns[State("forward_pass")] += sum(known)
             self._ns[State("between_passes")] += row_ns - sum(known)
-        self._counts["decode_tokens", ""] += sum(_ints(columns["decode_tokens"]))
+        self._counts["decode_tokens"][""] += sum(_ints(columns["decode_tokens"]))
         for name in ("running", "waiting", "kv_used_tokens"):
             last = next((value for value in reversed(columns[name]) if value is not None), None)
             if last is not None:
-                self._levels[name, ""] = cast(int, last)
+                self._levels[name][""] = cast(int, last)
 
     def _take_queues(self, columns: dict[str, Values]) -> None:
         queues = cast(Sequence[str], columns["queue"])
-        self._queue_depths.update(zip(queues, _ints(columns["depth"]), strict=True))
+        self._levels["queue_depth"].update(zip(queues, _ints(columns["depth"]), strict=True))
         for queue, capacity in zip(queues, cast("Sequence[int | None]", columns["capacity"]), strict=True):
             if capacity is not None:
-                self._levels["queue_capacity_samples", queue] = capacity
+                self._levels["queue_capacity"][queue] = capacity
 
     def _take_updates(self, columns: dict[str, Values]) -> None:
         phases = cast(Sequence[str], columns["phase"])
         # An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
-        generates = ("running", "") in self._levels
+        generates = bool(self._levels["running"])
         starts, ends, paused = _ints(columns["start_ns"]), _ints(columns["end_ns"]), columns["paused"]
         rows = zip(phases, _ints(columns["version"]), starts, ends, paused, strict=True)
         for phase, version, start_ns, end_ns, pauses in rows:
-            self._counts["updates", phase] += 1
-            self._counts["update_ns", phase] += end_ns - start_ns
+            self._counts["updates"][phase] += 1
+            self._counts["update_ns"][phase] += end_ns - start_ns
             if phase not in schema.UPDATE_PARTS and not (generates and phase == "apply" and pauses is False):
                 self._new.append(_Interval(end_ns, start_ns, State("weight_update")))
-            self._levels["version", phase] = max(version, self._levels.get(("version", phase), version))
+            self._levels["version"][phase] = max(version, self._levels["version"].get(phase, version))
 
     def _take_staleness(self, importance: Values) -> None:
         for moments in importance:
             for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
-                self._staleness_tokens[bucket_of(staleness)] += tokens
-                self._counts["token_age", ""] += staleness * tokens
+                self._counts["staleness"][bucket_of(staleness)] += tokens
+                self._counts["token_age"][""] += staleness * tokens
                 if self._max_staleness is not None and staleness > self._max_staleness:
-                    self._counts["over_cap", ""] += tokens
+                    self._counts["over_cap"][""] += tokens
 
     def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
         self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -159,9 +160,8 @@ class Recording:
         if settings.identity.role == "auxiliary":
             # Its hook sees responses, but they are not samples of the policy.
             self._buffers["samples"].close()
-        self._thread = FlushThread(
-            self._write, settings.limits.flush_interval_s, self.faults, self._close_some, self._close_all
-        )
+        write, interval_s = partial(self._write, self._writer), settings.limits.flush_interval_s
+        self._thread = FlushThread(write, interval_s, self.faults, self._writer.close_some, self._writer.close_all)
         try:
             self._thread.start()
         except RuntimeError as error:  # The host is at a limit of its own: the run continues, unrecorded.
@@ -197,17 +197,7 @@ class Recording:
         if self._thread is not None:
             self._thread.press()
 
-    def _close_some(self) -> bool:
-        return self._writer.close_some() if self._writer is not None else False
-
-    def _close_all(self) -> None:
-        if self._writer is not None:
-            self._writer.close_all()
-
-    def _write(self, last: bool) -> bool:
-        writer = self._writer
-        if writer is None:
-            return True
+    def _write(self, writer: Writer, last: bool) -> bool:
         complete = writer.flush(self._stopped_ns if last else None)
         if last and not complete:
             lost = writer.give_up()

@@ -8,9 +8,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from duckdb import DuckDBPyConnection
 
@@ -41,38 +42,27 @@ class SqlLimits:
         return self.memory_mb * 10**6
 
 
-class _Job(Generic[_T]):
-    """Work on its own thread, and its result."""
+def _started(work: Callable[[], _T]) -> "Future[_T]":
+    """Start work on a thread of its own. An executor would wait at exit for a thread that is stuck."""
+    job: Future[_T] = Future()
 
-    def __init__(self, work: Callable[[], _T]) -> None:
-        self.done = threading.Event()
-        self._work = work
-        self._results: list[_T] = []
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, name="rlscope-sql", daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._results.append(self._work())
+            job.set_result(work())
         except BaseException as error:  # The waiting thread raises it, whatever it is.
-            self._error = error
-        finally:
-            self.done.set()
+            job.set_exception(error)
 
-    def result(self) -> _T:
-        """Return the result of the work, or raise its exception."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+    threading.Thread(target=run, name="rlscope-sql", daemon=True).start()
+    return job
 
 
 def interruptible(connection: DuckDBPyConnection, work: Callable[[], _T]) -> _T:
     """Return the result of work on a connection; an exception from a signal handler interrupts the connection."""
     if threading.current_thread() is not threading.main_thread():
         return work()
-    job = _Job(work)
+    job = _started(work)
     try:
-        job.done.wait()
+        wait((job,))
     except BaseException:
         _interrupt(connection, job)
         raise
@@ -81,9 +71,9 @@ def interruptible(connection: DuckDBPyConnection, work: Callable[[], _T]) -> _T:
 
 def limited(connection: DuckDBPyConnection, work: Callable[[], _T], limits: SqlLimits) -> _T:
     """Return the result of work on a connection. Raises QueryError if the work exceeds a limit."""
-    job, started_s, started_bytes = _Job(work), time.monotonic(), _resident_bytes()
+    job, started_s, started_bytes = _started(work), time.monotonic(), _resident_bytes()
     try:
-        while not job.done.wait(_LOOKS_EVERY_S):
+        while not wait((job,), _LOOKS_EVERY_S).done:
             if time.monotonic() - started_s > limits.time_s:
                 raise _too_long(limits)
             # DuckDB's own limit does not see what one function builds.
@@ -111,9 +101,9 @@ def is_anything_stuck() -> bool:
     return bool(_stuck)
 
 
-def _interrupt(connection: DuckDBPyConnection, job: "_Job[_T]") -> None:
+def _interrupt(connection: DuckDBPyConnection, job: "Future[_T]") -> None:
     connection.interrupt()
-    if not job.done.wait(_PATIENCE_S):
+    if not wait((job,), _PATIENCE_S).done:
         _stuck.add(id(connection))
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
@@ -24,8 +25,8 @@ from rlscope_otel.schema import TABLES, arrow_schema
 from rlscope.trace.config import read_config
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
-from rlscope.trace.store import OPENED, OpenRun, open_empty
-from rlscope.trace.worker_files import Worker, dropped_rows, workers_table
+from rlscope.trace.store import OPENED, OpenRun
+from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, workers_table
 from tests.trace_folder import (
     Row,
     activity,
@@ -88,6 +89,18 @@ def _with_starts(document: Row) -> Row:
     """The document of a worker whose open phases have an age instead of a start."""
     phases = [{**each, "since_ns": document["last_flush_ns"] - each["age_ns"]} for each in document.get("open") or ()]
     return {**document, "open": phases}
+
+
+def open_empty() -> DuckDBPyConnection:
+    """A connection with the tables of a run, all empty, and the macros."""
+    connection = duckdb.connect()
+    for table in TABLES:
+        connection.from_arrow(pa.Table.from_batches([], arrow_schema(table))).create_view(table)
+    connection.from_arrow(pa.Table.from_batches([], WORKERS)).create_view("workers")
+    for name in OPENED:
+        connection.execute(f"CREATE TABLE {name} AS\n{find_question(name).sql}")
+    connection.execute(macros_sql())
+    return connection
 
 
 @cache

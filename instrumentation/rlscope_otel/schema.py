@@ -319,14 +319,6 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Key columns by table. Rows with the same key were stored twice and count once."""
 
-CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "samples": {"version_source": VERSION_SOURCES},
-    "deliveries": {"outcome": DELIVERY_OUTCOMES},
-    "weight_updates": {"phase": UPDATE_PHASES},
-    "activities": {"activity": ACTIVITIES},
-}
-"""Valid values by table and column. Rows with other values count nowhere."""
-
 
 @cache
 def arrow_schema(table: str) -> pa.Schema:

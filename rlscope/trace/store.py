@@ -36,7 +36,7 @@ from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
-from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, identity_gaps, read_workers, workers_table
+from rlscope.trace.worker_files import Worker, dropped_rows, identity_gaps, read_workers, workers_table
 
 OPENED: Final = ("worker_extents", "worker_spans")
 """The questions whose answers every open run holds as tables from the start, because macros read them."""
@@ -293,16 +293,6 @@ def open_rows(
                 skipped_files=(),
                 gaps=(),
             )
-
-
-def open_empty() -> DuckDBPyConnection:
-    """Return a connection with the contract's tables, all empty, for checking the headers of queries."""
-    connection = duckdb.connect()
-    for table in TABLES:
-        connection.from_arrow(pa.Table.from_batches([], arrow_schema(table))).create_view(table)
-    connection.from_arrow(pa.Table.from_batches([], WORKERS)).create_view("workers")
-    _create_macros(connection, Path("queries"))
-    return connection
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.journal import SUFFIX, head_length, whole_batches
-from rlscope_otel.schema import CLOSED_VALUES, TABLES, TIMES
+from rlscope_otel.schema import TABLES, TIMES
 
 YEAR_NS: Final = 365 * 86_400 * 10**9
 HOSTILE_TEXTS: Final = (
@@ -32,6 +32,14 @@ HOSTILE_TEXTS: Final = (
     "\u202egnp.exe",
     "",
 )
+
+_CLOSED_VALUES: Final = {
+    "samples": ["version_source"],
+    "deliveries": ["outcome"],
+    "weight_updates": ["phase"],
+    "activities": ["activity"],
+}
+"""Columns with a fixed set of words, by table."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +249,8 @@ def null_values(folder: Path, rng: random.Random) -> Mutation:
 
 
 def unknown_words(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_closed(folder, rng, list(CLOSED_VALUES))
-    column = rng.choice(list(CLOSED_VALUES[path.parent.name]))
+    path = _any_closed(folder, rng, list(_CLOSED_VALUES))
+    column = rng.choice(_CLOSED_VALUES[path.parent.name])
     return _texts(path, rng, column, "unheard_of", "an unknown word")
 
 

@@ -10,7 +10,8 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
 from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
-from rlscope.trace.store import OPENED, open_empty
+from rlscope.trace.store import OPENED
+from tests.case_files import open_empty
 
 VALUES: dict[str, Argument] = {"BIGINT": 1, "BOOLEAN": True, "DOUBLE": 1.0, "VARCHAR": "x"}
 EVERY_ARGUMENT = {arg.name: VALUES[arg.type] for question in questions().values() for arg in question.args}

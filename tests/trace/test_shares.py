@@ -14,8 +14,9 @@ from rlscope.trace.files import list_table, small_run_note
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, find_question, questions
 from rlscope.trace.shares import merge_answers, merged_sql, plan_shares
-from rlscope.trace.store import OpenRun, Partitioner, open_empty, open_run
+from rlscope.trace.store import OpenRun, Partitioner, open_run
 from rlscope.trace.worker_files import read_workers
+from tests.case_files import open_empty
 from tests.in_shares import in_one_process
 from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run

@@ -7,6 +7,7 @@ reads them. A receiver that fails is retried with growing pauses. Time, thread s
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
@@ -124,18 +125,14 @@ class Couriers:
                 desk.out_since_ns = now_ns
                 self._start(lambda receiver=receiver, messages=messages: self._carry(receiver, messages))
 
-    def collect(self, now_ns: int, timeout_s: float = 0.0) -> bool:
-        """Record the outcome of messages, waiting up to timeout_s for the first. True if there was any."""
-        try:
-            report = self._reports.get(timeout=timeout_s) if timeout_s > 0 else self._reports.get_nowait()
-        except Empty:
-            return False
-        while True:
-            self._note(report, now_ns)
-            try:
-                report = self._reports.get_nowait()
-            except Empty:
-                return True
+    def collect(self, now_ns: int) -> bool:
+        """Record the outcome of messages. True if there was any."""
+        has_any = False
+        with suppress(Empty):
+            while True:
+                self._note(self._reports.get_nowait(), now_ns)
+                has_any = True
+        return has_any
 
     def saved(self) -> dict[str, Any]:
         """Return the messages sent to each receiver, as JSON without secrets."""

@@ -5,7 +5,7 @@ import pytest
 
 from rlscope.alerts.notify import couriers as couriers_module
 from rlscope.alerts.notify.couriers import Couriers, pause_s
-from tests.alerts.notify.given import alert, at, at_once, receiver
+from tests.alerts.notify.given import alert, at, at_once, eventually, receiver
 from tests.alerts.notify.listener import Listener
 
 
@@ -61,7 +61,7 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
     look(couriers, 15.1)
     assert couriers.troubles == ("receiver slow: delivery in progress for 15.1 s",)
     listener.hold.set()
-    assert couriers.collect(at(20), timeout_s=10.0)
+    eventually(lambda: couriers.collect(at(20)))
     assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)
 
 

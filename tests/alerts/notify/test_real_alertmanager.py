@@ -6,7 +6,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.notify.senders import webhook_payload
-from tests.alerts.notify.given import S, alert, receiver
+from tests.alerts.notify.given import S, alert, eventually, receiver
 from tests.alerts.notify.listener import Listener
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.services,
     pytest.mark.skipif(ALERTMANAGER is None, reason="alertmanager is missing: apt-get install prometheus-alertmanager"),
 ]
-TIME_LIMIT_S = 60
 CONFIG = """
 route:
   receiver: hook
@@ -34,13 +33,6 @@ receivers:
   webhook_configs:
   - url: {url}
 """
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIME_LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never came about"
-        time.sleep(0.02)
 
 
 def is_ready(url: str) -> bool:
@@ -83,7 +75,7 @@ def test_alertmanager_takes_our_alerts_firing_and_resolved_and_its_own_payload_l
     couriers.take([firing], now_ns)
     couriers.dispatch(now_ns)
     eventually(lambda: len(listener.bodies) == 1)
-    couriers.collect(now_ns, timeout_s=TIME_LIMIT_S)
+    eventually(lambda: couriers.collect(now_ns))
     assert (couriers.troubles, couriers.waiting) == ((), 0)
 
     resolved = alert("starved", start_ns=now_ns - 5 * S, end_ns=now_ns)

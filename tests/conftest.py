@@ -1,3 +1,5 @@
+import gc
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +84,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not _SLOW_PATHS.isdisjoint((item.path, *item.path.parents)):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Look for no garbage among what is collected, which stays until the end: it takes each worker a second."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

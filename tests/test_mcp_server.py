@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from rlscope.planning.schema import EXAMPLE
 from tests.kept import TRACES
 from tests.trace_folder import train_row, worker, write_run
 
-pytest.importorskip("mcp")
+# Imported by the tests alone: it takes each worker more than a second.
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
 
 def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, str]]:

@@ -19,7 +19,6 @@ from rlscope.cli import app, main
 from rlscope.trace.questions import questions
 from tests.trace_folder import small_run
 
-COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()")
 COLOURED = ("NO_COLOR", "FORCE_COLOR")
 
 
@@ -71,15 +70,10 @@ def execute(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     return ended
 
 
-def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
-    command = [*COMMAND, *map(str, arguments)]
-    clean = {name: value for name, value in os.environ.items() if name not in COLOURED}
-    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env={**clean, "COLUMNS": "120"})
-
-
-def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(run_dir: Path) -> None:
-    done = process("analyze", run_dir)
+def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(
+    run_dir: Path, execute: Callable[..., Ended]
+) -> None:
+    done = execute("analyze", run_dir)
     assert done.returncode == 0
     assert "waiting for samples" in done.stdout.lower()
     assert "wrote" in done.stderr and "wrote" not in done.stdout
@@ -183,7 +177,9 @@ def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(
 
 
 def test_a_process_ends_as_the_command_does(tmp_path: Path, execute: Callable[..., Ended]) -> None:
-    done = process("analyze", tmp_path)
+    clean = {name: value for name, value in os.environ.items() if name not in COLOURED}
+    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "analyze", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env={**clean, "COLUMNS": "120"})
     assert (done.returncode, done.stdout, done.stderr) == execute("analyze", tmp_path)
     assert done.returncode == 1
 

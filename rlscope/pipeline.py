@@ -28,6 +28,7 @@ from rlscope.analysis.step_phases import step_phases
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError
+from rlscope.model.causes import LossCause
 from rlscope.model.step_bounds import step_bounds
 from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
 from rlscope.trace.store import OpenRun, Partitioner, open_run
@@ -148,7 +149,7 @@ def analyze_run(
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
     refusal = evidence.data_quality.refusal
-    lost = {loss.cause: loss.gpu_s for loss in losses}
+    lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")
     alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts

@@ -35,7 +35,7 @@ class PromisedPrice:
     `trained_length_change_ratio` (mean length of trained samples, after over before, minus 1), or
     `longest_trained_ratio` (trained share of the longest tenth of responses, over the whole run)."""
     predicted: Estimate
-    """Predicted value, with its 90% interval; that of staleness has no width."""
+    """Predicted value, with its 90% interval."""
     measured: float
     """Measured value."""
 
@@ -53,17 +53,22 @@ def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> 
         return
     old, promised, new = action.price_before, action.price, after.model.forecasts.today.price
     if promised.staleness is not None and new.staleness is not None:
-        rarer = isinstance(action.after, int | float) and action.what == "publish_every"
-        steps = float(action.after) if rarer else before.model.calibration.steps_per_version
-        predicted, measured = promised.staleness.p95_steps * steps, new.staleness.p95_steps
-        measured *= after.model.calibration.steps_per_version
-        yield PromisedPrice("staleness_p95_steps", Estimate.exactly(predicted), measured)
+        steps = _steps_per_version(action, before.model.calibration.steps_per_version)
+        p95_steps = promised.staleness.p95_steps
+        ends = promised.staleness.p95_interval_steps or (p95_steps, p95_steps)
+        measured = new.staleness.p95_steps * after.model.calibration.steps_per_version
+        yield PromisedPrice("staleness_p95_steps", Estimate(*(steps * each for each in (p95_steps, *ends))), measured)
     change, came = length_change(promised, old), length_change(new, old)
     if change is not None and came is not None:
         yield PromisedPrice("trained_length_change_ratio", change, came.value)
     longest = None if after.delivered_lengths is None else longest_trained_ratio(after.delivered_lengths)
     if promised.longest_trained_ratio is not None and longest is not None:
         yield PromisedPrice("longest_trained_ratio", promised.longest_trained_ratio, longest)
+
+
+def _steps_per_version(action: Action, now: float) -> float:
+    """Return the optimizer steps of a version after an action."""
+    return action.after if action.what == "publish_every" and isinstance(action.after, float) else now
 
 
 def length_change(price: Price, before: Price) -> Estimate | None:
@@ -82,5 +87,5 @@ def longest_trained_ratio(delivered_lengths: pl.DataFrame) -> float | None:
         pl.col("samples").sum(), trained=pl.col("samples").filter(pl.col("outcome") == "trained").sum()
     )
     longest = bins.sort("length_from_tokens", descending=True).with_columns(longer=pl.col("samples").cum_sum().shift(1))
-    tenth = longest.filter(pl.col("longer").fill_null(0) < LONGEST_RATIO * bins["samples"].sum())
-    return tenth["trained"].sum() / tenth["samples"].sum() if tenth.height else None
+    tenth = longest.filter(pl.col("longer").fill_null(0) < LONGEST_RATIO * int(bins["samples"].sum()))
+    return int(tenth["trained"].sum()) / int(tenth["samples"].sum()) if tenth.height else None

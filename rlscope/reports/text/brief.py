@@ -245,7 +245,7 @@ def _agreement(compared: ComparedPrediction, basis: str) -> str:
 
 
 def quality(gaps: Sequence[str], found: DataQuality) -> str:
-    """Data quality in one line: the first gap, or whether nothing is missing as far as the workers' counts tell."""
+    """Data quality in one line: the first gap, or whether nothing is missing by the workers' counts."""
     if not gaps:
         return NO_GAPS if found.completeness.state == "complete" else NOT_KNOWN
     return f"The data has a gap. {gaps[0]}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {gaps[0]}"

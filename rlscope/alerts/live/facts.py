@@ -17,6 +17,7 @@ from rlscope.analysis.result import Alert, EvidenceValue, TokenStaleness, Verdic
 from rlscope.analysis.staleness import token_staleness
 from rlscope.diagnose.stalled import stall_of
 from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
+from rlscope.trace.manifest import RunManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class LiveFacts:
     """The slowest engine, if it is slower than the others by as much as the finding of `analyze` needs."""
     stall: Mapping[str, EvidenceValue] | None
     """Evidence of the finding `stalled`: who is stuck and who waits; None if the run moves."""
+    hides_samplers: bool = False
+    """Whether the run is a log that does not show what samplers wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ class LiveView:
 
 SHOWN_NS: Final = 300_000_000_000
 """Facts cover the last five minutes with data."""
+LONGEST_SHOWN_NS: Final = 3_600_000_000_000
+"""Facts of a log cover more if its steps are long, but no more than this."""
+SHOWN_STEPS: Final = 10
+"""Steps that the facts of a log cover: two or three differ by what only some of them do, such as evaluation."""
 SILENT_NS: Final = 15_000_000_000
 """Seven missed flushes at the usual interval of two seconds."""
 
@@ -104,13 +111,18 @@ class StepFacts(NamedTuple):
 
 
 def facts_of(
-    run_id: str, timeline: Timeline, workers: LiveWorkers, steps: StepFacts, longest_ns: LongestPhases, now_ns: int
+    manifest: RunManifest,
+    timeline: Timeline,
+    workers: LiveWorkers,
+    steps: StepFacts,
+    longest_ns: LongestPhases,
+    now_ns: int,
 ) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
     policy_gpus = sum(side.gpu_count for side in sides if side.role != AUXILIARY_ROLE)
     return LiveFacts(
-        run_id=run_id,
+        run_id=manifest.run_id,
         started_ns=timeline.start_ns,
         steps=steps.number,
         last_step_end_ns=steps.last_end_ns,
@@ -126,7 +138,15 @@ def facts_of(
         silent_workers=_silent(workers, now_ns),
         straggler=_straggler(timeline),
         stall=_stall(workers, longest_ns),
+        hides_samplers=manifest.imported is not None and not _shows_samplers(timeline),
     )
+
+
+def _shows_samplers(timeline: Timeline) -> bool:
+    """Whether the rows tell what samplers wait for: a wait with its reason, or an engine's batch."""
+    states = timeline.rows("states")
+    waits = False if states.is_empty() else not states.filter(pl.col("reason").is_not_null(), role="sampler").is_empty()
+    return waits or _value(timeline, "running.per_engine") is not None
 
 
 def _stall(workers: LiveWorkers, longest_ns: LongestPhases) -> Mapping[str, EvidenceValue] | None:

@@ -20,7 +20,15 @@ from rlscope_otel.schema import TIMES
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
 from rlscope.alerts.live.clocks import LiveClocks
-from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveFacts, LiveView, StepFacts, facts_of
+from rlscope.alerts.live.facts import (
+    LONGEST_SHOWN_NS,
+    SHOWN,
+    SHOWN_NS,
+    LiveFacts,
+    LiveView,
+    StepFacts,
+    facts_of,
+)
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.journals import ReadRows
 from rlscope.alerts.live.pieces import Piece
@@ -51,8 +59,10 @@ _STATE_VERSION: Final = 1
 class LiveRun:
     """A run in progress; its directory may appear later."""
 
-    def __init__(self, folder: Path, rules: RuleSet, grace_ns: int = GRACE_NS) -> None:
+    def __init__(self, folder: Path, rules: RuleSet, grace_ns: int = GRACE_NS, shown_steps: int = 0) -> None:
+        """shown_steps: steps that the facts cover, if these are longer than SHOWN_NS."""
         self._folder = folder
+        self._shown_steps = shown_steps
         self._rules = rules
         self._grace_ns = grace_ns
         reaches_ns = [rule.window.length_ns or HISTORY_NS for rule in rules.rules]
@@ -63,7 +73,9 @@ class LiveRun:
         self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
         families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
-        self._families_ns: dict[Family, int] = {family: _kept_ns(rules, family) for family in families}
+        self._families_ns: dict[Family, int] = {
+            family: max(_kept_ns(rules, family), LONGEST_SHOWN_NS if shown_steps else 0) for family in families
+        }
         """Reach of the buckets of each family into the past."""
         self._asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
@@ -92,7 +104,14 @@ class LiveRun:
         """The longest ended phase of each kind that this watch has seen."""
 
     @classmethod
-    def restored(cls, folder: Path, rules: RuleSet, state: Mapping[str, object], grace_ns: int = GRACE_NS) -> "LiveRun":
+    def restored(
+        cls,
+        folder: Path,
+        rules: RuleSet,
+        state: Mapping[str, object],
+        grace_ns: int = GRACE_NS,
+        shown_steps: int = 0,
+    ) -> "LiveRun":
         """Resume from the result of `saved`, in any process. Raises RuleError for a state saved with other rules."""
         if not is_saved_with(rules, state):
             raise RuleError.of(
@@ -101,7 +120,7 @@ class LiveRun:
                 expected="a state saved with these rules",
                 next_step="Delete the state file to start over, or use the rules that it was saved with.",
             )
-        live = cls(folder, rules, grace_ns)
+        live = cls(folder, rules, grace_ns, shown_steps)
         live._restore(state)
         return live
 
@@ -297,7 +316,9 @@ class LiveRun:
         self._states, self._evaluated = dict(judged.states), until
         return judged.resolved
 
-    def _timeline(self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks, first: int) -> Timeline:
+    def _timeline(
+        self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks, first: int, until: int | None = None
+    ) -> Timeline:
         """The timeline from one bucket on; no more than needed, so that a poll costs the same in a long run."""
         config, _ = read_config(manifest.config)
         first = max(0, first)
@@ -312,17 +333,20 @@ class LiveRun:
             end_ns=workers.end_ns,
             own=self._own,
         )
-        return Timeline(parts, first, self._filled - first, self._step_ends_ns, self._warm_up_end_ns)
+        buckets = max(0, (self._filled if until is None else until) - first)
+        return Timeline(parts, first, buckets, self._step_ends_ns, self._warm_up_end_ns)
 
     def _view(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, resolved: Sequence[Alert]) -> LiveView:
         ticks = self._ticks
         known = ticks is not None and self._filled > 0
         facts = None
         if ticks is not None:
-            shown = max(1, SHOWN_NS // ticks.interval_ns)
-            timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
             steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
-            facts = facts_of(manifest.run_id, timeline, workers, steps, self._longest_ns, now_ns)
+            shown = max(1, self._shown_ns(steps, workers) // ticks.interval_ns)
+            newest_ns = max(workers.last_row_ns.values(), default=None)
+            until = self._filled if newest_ns is None else min(self._filled, ticks.tick_from(newest_ns))
+            timeline = self._timeline(manifest, workers, ticks, until - shown, until)
+            facts = facts_of(manifest, timeline, workers, steps, self._longest_ns, now_ns)
         faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
         if not workers.workers:
             faulty.append("workers/: no readable worker file yet, so no GPU-second can be accounted for")
@@ -346,6 +370,14 @@ class LiveRun:
                 *self._late(),
             ),
         )
+
+    def _shown_ns(self, steps: StepFacts, workers: LiveWorkers) -> int:
+        """Return how long the facts reach back."""
+        start_ns = min((life.start_ns for life in workers.lives), default=None)
+        if not self._shown_steps or not steps.number or steps.last_end_ns is None or start_ns is None:
+            return SHOWN_NS
+        steps_ns = self._shown_steps * (steps.last_end_ns - start_ns) // steps.number
+        return max(SHOWN_NS, min(LONGEST_SHOWN_NS, steps_ns))
 
     def _summarised(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
         """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""

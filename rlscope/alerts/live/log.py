@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Final
 
-from rlscope.alerts.live.facts import LiveView
+from rlscope.alerts.live.facts import SHOWN_STEPS, LiveView
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import RlscopeError
@@ -151,7 +151,11 @@ class LiveLog:
         if self._state and abs((self._state["origin_ns"] or 0) - (manifest.created_ns or 0)) > _SAME_START_NS:
             self._start_over()
         rules, state = self._rules, self._state
-        live = LiveRun.restored(made.path, rules, state, 0) if state else LiveRun(made.path, rules, 0)
+        live = (
+            LiveRun.restored(made.path, rules, state, 0, SHOWN_STEPS)
+            if state
+            else LiveRun(made.path, rules, 0, SHOWN_STEPS)
+        )
         self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
         self._total_steps = read_config(manifest.config)[0].total_steps
 

@@ -124,6 +124,9 @@ REMEDIES: Final[Mapping[Bottleneck, str]] = {
 }
 """The change that removes each cause, as the subject of a sentence."""
 
+OPEN_LABEL: Final = "Trainers wait for samples"
+"""Title of the verdict if a log does not show what delays the samples."""
+
 
 def verdict_label(bottleneck: Bottleneck) -> str:
     """The verdict as a title."""

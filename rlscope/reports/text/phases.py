@@ -1,6 +1,6 @@
 """The phases of GPUs that sample and train in turn: there are no two sides to balance, and the longest phase counts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -59,13 +59,17 @@ def phases_in_turn(analysis: AnalysisResult) -> list[StepPhase]:
     states = judged_states(analysis)
     if not states or {key.role for key in states} != {"colocated"}:
         return []
-    total_s, by_name = sum(states.values()), dict[str, float]()
-    for key, gpu_s in states.items():
-        name = _GENERATION if key.state in GENERATING else state_of(key.state).label
-        by_name[name] = by_name.get(name, 0.0) + gpu_s
-    return sorted(
-        (StepPhase(name, gpu_s / total_s) for name, gpu_s in by_name.items()), key=lambda each: -each.share_ratio
-    )
+    return by_share((key.state, gpu_s) for key, gpu_s in states.items())
+
+
+def by_share(times: Iterable[tuple[str, float]]) -> list[StepPhase]:
+    """Return the phases that times by ledger state are of, the longest first. The unit of the times does not matter."""
+    by_name = dict[str, float]()
+    for state, time in times:
+        name = _GENERATION if state in GENERATING else state_of(state).label
+        by_name[name] = by_name.get(name, 0.0) + time
+    total = sum(by_name.values())
+    return sorted((StepPhase(name, time / total) for name, time in by_name.items()), key=lambda each: -each.share_ratio)
 
 
 def label(longest: StepPhase) -> str:

@@ -53,7 +53,6 @@ _FULL_CACHES: Final = (
     "on running requests alone gains nothing."
 )
 """The next step for samplers whose KV caches are full."""
-_OPEN_LABEL: Final = "Trainers wait for samples"
 _ONE_SIDE: Final = (
     "Pass the engines' logs with --engine-log: a trainer's log does not show whether samplers are slow or wait for "
     "the trainers. If they are slow:"
@@ -90,7 +89,7 @@ def label(analysis: AnalysisResult) -> str:
     """The verdict as a title, which claims no more than the headline."""
     if in_turn := _phases(analysis):
         return phases.label(in_turn[0])
-    return _OPEN_LABEL if _is_reason_open(analysis) else causes.verdict_label(analysis.verdict.bottleneck)
+    return causes.OPEN_LABEL if _is_reason_open(analysis) else causes.verdict_label(analysis.verdict.bottleneck)
 
 
 def headline(analysis: AnalysisResult) -> str:

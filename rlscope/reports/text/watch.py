@@ -7,11 +7,12 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
+from rlscope.analysis.ledger import AUXILIARY_ROLE
 from rlscope.analysis.result import SEVERITIES, Alert, Finding
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.format import printable
 from rlscope.reports.blocks import Bar, Bars, Block, Bullets, Callout, Fact, Facts, Paragraph, Part
-from rlscope.reports.text import causes
+from rlscope.reports.text import causes, phases
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.states import role_order, state_label, state_of
 
@@ -194,8 +195,14 @@ def _verdict(facts: LiveFacts) -> str:
     words = causes.headline(verdict, is_ranked=False)
     if verdict.unknown_reason is not None:
         return f"{words}: {verdict.unknown_reason}"
-    lasting = fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
-    return f"{causes.verdict_label(verdict.bottleneck)}. {words}, over the last {lasting}"
+    label, lasting = causes.verdict_label(verdict.bottleneck), fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
+    if verdict.bottleneck == "samplers" and facts.hides_samplers:
+        label = causes.OPEN_LABEL
+    own = [side for side in facts.sides if side.role != AUXILIARY_ROLE]
+    if verdict.bottleneck == "balanced" and [side.role for side in own] == ["colocated"]:
+        longest = phases.by_share(own[0].state_ratios.items())[0]
+        label, words = phases.label(longest), phases.headline(longest)
+    return f"{label}. {words}, over the last {lasting}"
 
 
 def _steps(facts: LiveFacts) -> str:

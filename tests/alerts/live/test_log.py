@@ -13,6 +13,8 @@ from rlscope.alerts.live.log import LiveLog
 from rlscope.alerts.live.watch import Look, watch_run
 from rlscope.importers.join import NO_OPTIONS, resolve
 from rlscope.pipeline import analyze
+from rlscope.reports.text.verdict import label
+from rlscope.reports.text.watch import fact_rows
 from tests.trace_folder import engine_run
 
 WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
@@ -64,6 +66,35 @@ def test_a_log_that_has_been_read_to_its_end_has_the_verdict_of_its_analysis(gro
     # A log has no deliveries to count.
     assert view.facts.trained_tokens_per_s is None
     assert not view.ended
+
+
+def verl(step: int, gen_s: float, saving_s: float = 0.0, update: str = "") -> str:
+    """One of verl's steps, with 60 s of training."""
+    phases = {"gen": gen_s, "update_actor": 60.0, "save_checkpoint": saving_s, "step": gen_s + 60.0 + saving_s}
+    return f"step:{step} - " + " - ".join(f"timing_s/{name}:{each}" for name, each in phases.items()) + update + "\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # The last two steps, which fill five minutes, save for a third of their time; all together hardly ever.
+        ([*(verl(step, 80.0) for step in range(1, 40)), verl(40, 80.0, 60.0)], "Longest phase: generation"),
+        # The last two hardly wait, so that samplers are mostly in no state there.
+        (
+            [verl(step, 80.0 if step < 39 else 20.0, update=" - fully_async/count/total:1.0") for step in range(1, 41)],
+            "Trainers wait for samples",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("later_s", [5.0, 1_000.0])
+def test_a_log_of_long_steps_is_judged_by_ten_of_them_in_the_words_of_its_analysis(
+    growing: Growing, lines: list[str], said: str, later_s: float
+):
+    growing.write("".join(lines))
+    growing.look(5.0)
+    verdict = dict(fact_rows(growing.look(later_s).facts, growing.now_ns))["verdict"]
+    assert verdict.startswith(f"{said}. ")
+    assert label(analyze(resolve(growing.path).path)) == said
 
 
 def test_until_a_log_can_be_read_the_watch_says_why_not(growing: Growing):

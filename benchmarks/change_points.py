@@ -62,6 +62,8 @@ class Tried:
     """True change of the step time."""
     step: int
     """The step of that change."""
+    at: int
+    """The step after which the system changed."""
     events: tuple[RunEvent, ...]
 
     @property
@@ -103,7 +105,7 @@ def tried(index: int, seed: int) -> Tried:
     version = at // system.world.training.steps_per_version
     world = replace(system.world, change=replace(Change(from_version=version), **{kind: factor}))
     periods, events = recorded(world, system.recorded, index)
-    return Tried(system.world.name, kind, *truth(periods, at), events)
+    return Tried(system.world.name, kind, *truth(periods, at), at, events)
 
 
 def alarms(index: int, seed: int, growth_ratio: float) -> int:
@@ -117,12 +119,16 @@ def lines_of(runs: Sequence[Tried], steady: Sequence[int], growing: Sequence[int
     """Write the figures."""
     large = [each for each in runs if abs(each.change_ratio) >= LEAST_RATIO]
     hit = [each for each in large if each.found is not None]
+    # Where a few long steps make up the change, no step is the one from which steps are longer.
+    sudden = [each for each in large if each.step - each.at <= AROUND_STEPS]
     right = [each for each in hit if each.found and each.found.cause in CAUSES[each.kind]]
     by_kind = Counter(each.kind for each in large)
     return [
         f"{len(runs)} runs of {STEPS} steps with a change; the step time changes by {LEAST_RATIO:.0%} or more in"
         f" {len(large)}: " + ", ".join(f"{kind} {by_kind[kind]}" for kind in KINDS) + ".",
         f"Found within {NEAR_STEPS} steps: {len(hit)} of {len(large)}. Cause as changed: {len(right)} of {len(hit)}.",
+        f"The median step changes within {AROUND_STEPS} steps of the system in {len(sudden)} of {len(large)}; of these,"
+        f" {sum(each.found is not None for each in sudden)} are found.",
         f"Without a change: {sum(steady)} events in {len(steady)} runs. Lengths that grow by 1% a version:"
         f" {sum(growing)} in {len(growing)}.",
         "",

@@ -174,6 +174,9 @@ def _forecast(
     predicted = Forecast.of_none(asked.layout, None)
     if judged is not None:
         predicted = scale_to_measured(judged, anchor).today
+    if change == Change():
+        # The price of the current run is measured, and that of a simulation of it is not better.
+        predicted = replace(predicted, price=now.price)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)

@@ -14,7 +14,7 @@ from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 from rlscope.reports.text import advice
-from rlscope.reports.text.actions import gain_words
+from rlscope.reports.text.actions import age_words, gain_words
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import EXCLUSIONS, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 from rlscope.reports.text.price import costly_words, share_words
@@ -152,7 +152,7 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
         "trainers idle": fmt.percent(timing.trainer_idle_ratio if timing else None),
         "samplers idle": fmt.percent(timing.sampler_idle_ratio if timing else None),
         "mean staleness": fmt.versions(ages.token_mean if ages else None),
-        "max sample staleness": fmt.versions(ages.sample_max if ages else None),
+        "p95 sample staleness": age_words(ages, _steps_per_version(answer, forecast)),
         "dropped tokens": share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
         "longest 10%, trained": (
             share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA
@@ -165,8 +165,11 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
 
 def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
     rate = advice.rate_of(forecast, answer.now)
-    per_version = (answer.calibration if forecast is answer.now else answer).steps_per_version
-    return None if rate is None else forecast.step_seconds(rate.value, per_version)
+    return None if rate is None else forecast.step_seconds(rate.value, _steps_per_version(answer, forecast))
+
+
+def _steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
+    return (answer.calibration if forecast is answer.now else answer).steps_per_version
 
 
 def _differences(answer: WhatIf) -> dict[str, str]:

@@ -3,7 +3,8 @@
 The ways to keep it are those of `examples/pipeline_rl`:
 - `drop`: a queued group with a token over the cap is thrown away;
 - `publication_waits`: before a step, wait for every group that this step is the last chance for; should more of them
-  be left than the batch holds, the next publication is skipped and they are trained on first.
+  be left than the batch holds, the next publication is skipped and they are trained on first. Without
+  `waits_for_queued` only groups that generate count, so that finished ones pass the cap in the queue.
 """
 
 from collections import Counter, defaultdict, deque
@@ -134,6 +135,8 @@ class Trainer:
         oldest_kept = exchange.version + 1 - limits.max_staleness
         if _is_older(exchange.oldest_generating(), oldest_kept):
             return "staleness_cap"
+        if not limits.waits_for_queued:
+            return None
         # A group that a full queue holds back is not waited for: the publication is skipped instead.
         held_back = _is_older(exchange.oldest_unqueued(), oldest_kept)
         return "staleness_cap" if held_back and exchange.has_room() else None
@@ -206,6 +209,8 @@ class Trainer:
         if limits.staleness_policy != "publication_waits" or limits.max_staleness is None:
             return True
         oldest_kept = version - limits.max_staleness
+        if not limits.waits_for_queued:
+            return not _is_older(self._exchange.oldest_generating(), oldest_kept)
         queued = min((group.oldest_version for group in self._exchange.queue), default=None)
         return not _is_older(queued, oldest_kept) and not _is_older(self._exchange.oldest_unqueued(), oldest_kept)
 

@@ -148,6 +148,8 @@ class Limits:
     max_staleness: int | None = None
     staleness_policy: StalenessPolicy = "none"
     """How the cap is kept; see `gate.py` and `trainer.py`."""
+    waits_for_queued: bool = True
+    """Whether publications that wait for the cap also wait for what is queued, and not only for what runs."""
     max_in_flight_samples: int | None = None
     in_flight_until_trained: bool = False
     """Whether samples count against that limit until their step ends, and not only until they are taken."""

@@ -54,6 +54,9 @@ _ON_ARRIVAL_RATIO: Final = 0.5
 """Minimum share of samples taken on arrival, relative to the share of time that trainers wait, that shows that trainers
 take samples as they come. The first samples of a batch are also taken at once and count as its first."""
 
+_LEFT_BEHIND_RATIO: Final = 0.01
+"""Share of the trained samples. If more are beyond a cap that publications wait for, these wait for running ones only.
+"""
 _WAIT_RATIO: Final = 0.01
 """Share of a side's time. If it waits longer for a cap, it enforces the cap by waiting."""
 
@@ -297,7 +300,10 @@ def _admission(config: RunConfig, policy: str, whole: Observed) -> Admission:
     if policy == "drop" and cap and (_dropped_ratio(whole) > _DROPPED_RATIO or is_kept):
         return Admission(queue, "wait", cap, *most, staleness_policy="drop")
     if policy == "publication_waits" and cap:
-        return Admission(queue, "wait", cap, *most, staleness_policy="publication_waits")
+        waits_for_queued = _keeps_in_queue(cap, whole)
+        return Admission(
+            queue, "wait", cap, *most, staleness_policy="publication_waits", waits_for_queued=waits_for_queued
+        )
     return Admission(queue, "wait", cap if policy == "admission" and cap else None, *most)
 
 
@@ -315,6 +321,18 @@ def _has_room_for(prefetched: float, config: RunConfig, whole: Observed) -> bool
         return True
     versions_ahead = prefetched * whole.steps.published.sum() / whole.steps.period_s.size
     return config.staleness_policy == "admission" and versions_ahead < config.max_staleness
+
+
+def _keeps_in_queue(cap: int, whole: Observed) -> bool:
+    """Return whether publications also wait for queued samples.
+
+    If they wait only for running ones, samples that the queue left behind are trained on beyond the cap. If none was,
+    the queue is never that deep in the run, or they do. Prefetched batches age after they are taken.
+    """
+    samples = sum(count for _, count in whole.oldest_staleness)
+    most = cap + round(whole.prefetched_batches or 0.0)
+    over = sum(count for staleness, count in whole.oldest_staleness if staleness > most)
+    return over <= _LEFT_BEHIND_RATIO * samples
 
 
 def _is_kept(cap: float, whole: Observed) -> bool:

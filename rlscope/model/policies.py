@@ -30,6 +30,7 @@ StalenessPolicy = Literal["admission", "publication_waits", "drop"]
 
 `admission`: samples start only so many versions ahead of the trainer; a sample overtaken by shorter ones can still
 exceed the cap. `publication_waits`: before a step the trainer waits for running groups that the next version would make
-too stale, and it skips a publication that would leave one behind; nothing exceeds the cap. `drop`: samples beyond the
+too stale, and it skips a publication that would leave one behind. If it also waits for queued groups, it takes the
+oldest first, and nothing exceeds the cap; if it does not, they age in the queue beyond it. `drop`: samples beyond the
 cap are dropped when they finish or while they are queued.
 """

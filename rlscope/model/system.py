@@ -148,6 +148,8 @@ class Admission:
     """Cap on samples that run or are outside, over all engines; samples that wait for their group do not count."""
     staleness_policy: StalenessPolicy = "admission"
     """Enforcement of `max_staleness`; without a cap it has no meaning."""
+    waits_for_queued: bool = True
+    """Whether publications that wait for the cap also wait for queued samples, not only for running ones."""
     in_flight_until_trained: bool = False
     """Whether `max_in_flight_samples` counts samples until their step ends, rather than until the trainer takes
     them."""
@@ -156,6 +158,11 @@ class Admission:
     def waits_for_cap(self) -> bool:
         """Whether a side waits to keep the staleness cap, so that nothing is dropped."""
         return self.max_staleness is not None and self.queue_policy == "wait" and self.staleness_policy != "drop"
+
+    @property
+    def bounds_queue_age(self) -> bool:
+        """Whether a side waits so that not even queued samples exceed the staleness cap."""
+        return self.waits_for_cap and (self.staleness_policy == "admission" or self.waits_for_queued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -575,6 +575,27 @@ def test_a_limit_in_flight_counts_the_batch_in_training_where_it_holds_with_that
     assert read.contradicted == contradicted
 
 
+@pytest.mark.parametrize(
+    ("ages", "prefetched", "waits_for_queued"),
+    [
+        (((1, 50), (2, 50)), None, True),
+        (((1, 50), (2, 49), (3, 1)), None, True),
+        (((1, 50), (2, 48), (5, 2)), None, False),
+        (((1, 50), (3, 50)), 1.0, True),
+        ((), None, True),
+    ],
+    ids=["none beyond the cap", "one in a hundred", "two in a hundred", "prefetched batches age", "nothing known"],
+)
+def test_samples_trained_beyond_the_cap_show_that_publications_wait_for_running_ones_only(
+    ages: tuple[tuple[int, int], ...], prefetched: float | None, waits_for_queued: bool
+):
+    run = replace(observed(), delivered=KEEPING, oldest_staleness=ages, prefetched_batches=prefetched)
+    config = RunConfig(staleness_policy="publication_waits", max_staleness=2, batches_ahead=0)
+    assert likeliest(config, run).admission == Admission(
+        None, "wait", 2, staleness_policy="publication_waits", waits_for_queued=waits_for_queued
+    )
+
+
 def test_without_a_limit_in_flight_nothing_counts_the_batch_in_training():
     run = showing(untaken_high_samples=100, untrained_high_samples=100)
     candidates = read_scheduling(RunConfig(delivery="group"), run).candidates

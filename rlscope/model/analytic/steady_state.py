@@ -281,7 +281,7 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
     drops = admission.staleness_policy == "drop"
-    is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
+    is_strict = drops or (admission.bounds_queue_age and admission.staleness_policy == "publication_waits")
     if not is_strict or admission.max_staleness is None:
         return most
     aged = math.ceil(workload.prefetched_batches) if drops else 0
@@ -310,7 +310,7 @@ def surplus_of(admission: Admission) -> Surplus:
     if admission.staleness_policy == "drop" and admission.max_staleness is not None:
         return "aged"
     in_flight_cap = admission.max_in_flight_samples is not None
-    return "held" if bounded or admission.waits_for_cap or in_flight_cap else "grows"
+    return "held" if bounded or admission.bounds_queue_age or in_flight_cap else "grows"
 
 
 def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
@@ -356,7 +356,7 @@ def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s
     if admission.max_in_flight_samples is not None:
         left = admission.max_in_flight_samples - in_flight - fleet.untrained(running)
         batches = np.minimum(batches, left / samples)
-    if admission.max_staleness is not None and admission.waits_for_cap:
+    if admission.max_staleness is not None and admission.bounds_queue_age:
         batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
     return np.maximum(batches, 0.5 / workload.batches_per_version)
 

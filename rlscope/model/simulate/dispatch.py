@@ -193,7 +193,8 @@ class EngineFleet:
 class Cap:
     """Groups in progress, and the publications that would make one of them too stale."""
 
-    def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: EngineFleet) -> None:
+    def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue | None, fleet: EngineFleet) -> None:
+        """Watch a cap. queue: the finished groups that are waited for; None if only running ones are."""
         self._max_staleness = max_staleness
         self._samples, self._queue, self._fleet = samples, queue, fleet
         self.open_groups: set[int] = set()
@@ -205,15 +206,18 @@ class Cap:
 
         A finished group that a full queue keeps out could not arrive, so it is not waited for.
         """
-        versions = [self._oldest_running(), self._queue.oldest_held_version() if self._queue.has_room else None]
+        queue = self._queue
+        held = queue.oldest_held_version() if queue is not None and queue.has_room else None
+        versions = [self._oldest_running(), held]
         return any(version is not None and version < next_version - self._max_staleness for version in versions)
 
     def allows(self, version: int) -> bool:
         """Whether nothing would be too stale if the version were published.
 
-        Covers samples that run, are finished, or start on the versions that engines hold.
+        Covers samples that run, are finished if those are waited for, or start on the versions that engines hold.
         """
-        versions = (self._oldest_running(), self._queue.oldest_version(), self._fleet.oldest_version())
+        finished = None if self._queue is None else self._queue.oldest_version()
+        versions = (self._oldest_running(), finished, self._fleet.oldest_version())
         return min(each for each in versions if each is not None) >= version - self._max_staleness
 
     def _oldest_running(self) -> int | None:

@@ -152,6 +152,7 @@ class EventLoop:
     def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
         workload, admission = system.workload, system.admission
         capped = admission.staleness_policy == "publication_waits"
+        waits_for_queued = capped and admission.waits_for_queued
         self._system = system
         terms = engine_terms(system, layout, settings)
         # A cap that the trainer keeps is checked before a newcomer joins, which swapping would reverse; engines whose
@@ -162,11 +163,12 @@ class EventLoop:
         self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.max_running, self.samples)
         pulls = settings.dispatch == "pulled"
-        order: QueueOrder = "oldest_first" if capped else settings.queue_order
+        order: QueueOrder = "oldest_first" if waits_for_queued else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
         self.gate = Gate(admission, workload, self.queue)
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
-        self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
+        watched = self.queue if waits_for_queued else None
+        self._cap = Cap(admission.max_staleness or 0, self.samples, watched, self.fleet) if capped else None
         self._takes_as_they_come = settings.dequeue == "as_they_come"
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.idle = IdleEngines()

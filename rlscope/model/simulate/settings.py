@@ -15,8 +15,8 @@ class Settings:
     publication: Literal["in_flight"] = "in_flight"
     """Moment at which engines take new weights: after the current pass."""
     queue_order: QueueOrder = "fifo"
-    """Order in which the trainer takes samples from the queue. Ignored if publications wait for the staleness cap: the
-    oldest is then always first."""
+    """Order in which the trainer takes samples from the queue. Ignored if publications also wait for queued samples to
+    keep the staleness cap: the oldest is then always first."""
     dispatch: Dispatch = "least_loaded"
     """Component that assigns samples to the engines."""
     dequeue: Taking = "batch"

@@ -146,7 +146,8 @@ def scheduling_words(scheduling: Scheduling) -> str:
     admission, settings = scheduling.admission, scheduling.settings
     words = [_DELIVERIES[scheduling.delivery], _ORDERS[settings.queue_order], _DISPATCHES[settings.dispatch]]
     if admission.max_staleness is not None:
-        words.append(_POLICIES[admission.staleness_policy])
+        running_only = admission.staleness_policy == "publication_waits" and not admission.waits_for_queued
+        words.append(f"{_POLICIES[admission.staleness_policy]}{', for running samples only' if running_only else ''}")
     if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
         words.append("in-flight limit includes the batch in training")
     if settings.dequeue == "as_they_come":

@@ -201,6 +201,19 @@ def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
         assert ages.samples.max <= cap
 
 
+def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap() -> (
+    None
+):
+    limits = {"max_staleness": 3, "staleness_policy": "publication_waits", "queue_capacity_samples": 96}
+    both, running = (
+        simulate(with_admission(BUSY, **limits, waits_for_queued=queued), LAYOUT, steps=40, seed=4)
+        for queued in (True, False)
+    )
+    assert (both.staleness.samples.max, running.published_versions) == (3, running.steps)
+    assert both.published_versions < both.steps
+    assert running.staleness.samples.max > 3
+
+
 def queue_of(
     order: QueueOrder = "fifo", *, held_by_engines: bool = False, **limits: object
 ) -> tuple[GroupQueue, Samples]:
@@ -290,6 +303,15 @@ def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_fo
     queue.offer(4, 5, 0.0)
     assert not cap.waits_for_one(3), "it could not arrive"
     assert not cap.allows(3)
+
+
+def test_finished_groups_do_not_count_where_only_running_ones_are_waited_for() -> None:
+    watched, samples, queue = cap_of_1(9, 9)
+    cap = Cap(1, samples, None, watched._fleet)
+    queue.hold_back(1)
+    queue.offer(5, 0, 0.0)
+    assert not watched.allows(2) and cap.allows(2)
+    assert watched.waits_for_one(3) is False and cap.waits_for_one(9) is False
 
 
 def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:

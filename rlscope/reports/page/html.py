@@ -30,7 +30,7 @@ from rlscope.reports.card import first_screen
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
-from rlscope.reports.sections import DATA_QUALITY, SECTIONS, Section
+from rlscope.reports.sections import DATA_QUALITY, SECTIONS
 from rlscope.reports.sections.appendix import queries_section
 from rlscope.reports.text import brief, verdict
 from rlscope.reports.text.origin import start_words
@@ -79,13 +79,8 @@ class PageSection(NamedTuple):
     blocks: Sequence[Block]
     folded: str = ""
     """Summary shown while the section is folded; empty if it is open."""
-
-
-class _Made(NamedTuple):
-    """A section with its blocks."""
-
-    section: Section
-    blocks: Sequence[Block]
+    questions: tuple[str, ...] = ()
+    """The queries behind its facts and tables, besides those of its figures."""
 
     @property
     def no_data(self) -> str:
@@ -103,9 +98,9 @@ class _Made(NamedTuple):
 
 def render(analysis: AnalysisResult) -> str:
     """Return the report as one string of at most PAGE_MAX_BYTES."""
-    made = _made(analysis)
-    figures = [figure for each in made for figure in figures_in(each.blocks)]
-    return with_pictures(_page(analysis, made), {figure.anchor: figure for figure in figures})
+    sections = _sections(analysis)
+    figures = [figure for each in sections for figure in figures_in(each.blocks)]
+    return with_pictures(_page(analysis, sections), {figure.anchor: figure for figure in figures})
 
 
 def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
@@ -132,17 +127,20 @@ def content_policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _made(analysis: AnalysisResult) -> list[_Made]:
+def _sections(analysis: AnalysisResult) -> list[PageSection]:
     """Return the sections with something to show."""
-    every = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    every = [
+        PageSection(each.anchor, each.title, each.short, each.make(analysis), each.folded, each.questions)
+        for each in SECTIONS
+    ]
     not_shown = _not_shown(every)
     made = [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
-    make_queries = partial(queries_section, uses=_uses(made))
-    queries = Section("queries", "Queries behind the numbers", "Queries", make_queries, (), "the SQL of every figure")
-    return [*made, _Made(queries, queries.make(analysis))]
+    queries = queries_section(analysis, _uses(made))
+    folded = "the SQL of every figure"
+    return [*made, PageSection("queries", "Queries behind the numbers", "Queries", queries, folded)]
 
 
-def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
+def _page(analysis: AnalysisResult, sections: Sequence[PageSection]) -> str:
     """Return the page without its charts."""
     run, first = analysis.run, first_screen(analysis)
     del first["about"]  # The header of the page has it.
@@ -151,7 +149,7 @@ def _page(analysis: AnalysisResult, made: Sequence[_Made]) -> str:
         header=run.run_id,
         about=brief.about(analysis),
         first=first,
-        sections=[PageSection(*each.section[:3], each.blocks, each.section.folded) for each in made],
+        sections=sections,
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
         foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
@@ -175,29 +173,27 @@ def page(template: str, title: str, words: Mapping[str, object], scripts: Sequen
     )
 
 
-def _not_shown(sections: Sequence[_Made]) -> list[str]:
+def _not_shown(sections: Sequence[PageSection]) -> list[str]:
     """Return the sections that are left out, and the charts left out of other sections, with the reasons."""
-    reasons = [
-        (each.section.title, each.left_out or each.no_data) for each in sections if each.section.anchor != DATA_QUALITY
-    ]
+    reasons = [(each.title, each.left_out or each.no_data) for each in sections if each.anchor != DATA_QUALITY]
     return [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
 
 
-def _with_not_shown(made: _Made, not_shown: Sequence[str]) -> _Made:
+def _with_not_shown(section: PageSection, not_shown: Sequence[str]) -> PageSection:
     """Return the section on data quality with what is not shown, and any other section as it is."""
-    if made.section.anchor != DATA_QUALITY or not not_shown:
-        return made
-    said = [Paragraph(made.left_out)] if made.left_out else made.blocks
-    return _Made(made.section, [*said, Part("Not shown", [Bullets(not_shown)])])
+    if section.anchor != DATA_QUALITY or not not_shown:
+        return section
+    said = [Paragraph(section.left_out)] if section.left_out else section.blocks
+    return section._replace(blocks=[*said, Part("Not shown", [Bullets(not_shown)])])
 
 
-def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
+def _uses(sections: Sequence[PageSection]) -> dict[str, list[str]]:
     """Return the places where each query is used: titles of figures, and of sections whose facts and tables need it."""
     uses: dict[str, list[str]] = {}
-    for section, blocks in sections:
+    for section in sections:
         for name in section.questions:
             uses.setdefault(name, []).append(f"the section “{section.title}”")
-        for drawn in figures_in(blocks):
+        for drawn in figures_in(section.blocks):
             for name in drawn.figure.asked if drawn.spec else ():
                 uses.setdefault(name, []).append(drawn.figure.title)
     return uses

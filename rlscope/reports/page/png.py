@@ -38,26 +38,14 @@ _OTHER_EM: Final = 0.625
 _BOLD: Final = 1.11
 
 
-class _Segment(NamedTuple):
-    state: StateStyle
-    x_px: float
-    width_px: float
-
-
-class _Key(NamedTuple):
-    """A color with its label, and its line in the legend."""
-
-    part: RolePart
-    x_px: float
-    line: int
-
-
 class DrawnBar(NamedTuple):
     """The bar of a role with the positions of its parts."""
 
     role: RoleBar
-    segments: list[_Segment]
-    legend: list[_Key]
+    segments: list[tuple[StateStyle, float, float]]
+    """State, left edge and width of each part, in pixels."""
+    legend: list[tuple[RolePart, float, int]]
+    """Part, left edge in pixels and line of each color with its label."""
 
 
 def as_svg(analysis: AnalysisResult) -> str:
@@ -119,23 +107,23 @@ def _has_font() -> bool:
 
 def drawn_bar(role: RoleBar, bar_px: float, legend_lines: int) -> DrawnBar:
     """Return the bar of a role at the given width, with at most the given number of legend lines."""
-    segments, x_px = list[_Segment](), 0.0
+    segments, x_px = list[tuple[StateStyle, float, float]](), 0.0
     for part in role.parts:
         width_px = part.share_ratio * bar_px
-        segments.append(_Segment(part.state, x_px, width_px))
+        segments.append((part.state, x_px, width_px))
         x_px += width_px
     return DrawnBar(role, segments, _legend(role.named, bar_px, legend_lines))
 
 
-def _legend(parts: Sequence[RolePart], bar_px: float, lines: int) -> list[_Key]:
-    keys, x_px, line = list[_Key](), 0.0, 0
+def _legend(parts: Sequence[RolePart], bar_px: float, lines: int) -> list[tuple[RolePart, float, int]]:
+    keys, x_px, line = list[tuple[RolePart, float, int]](), 0.0, 0
     for part in parts:
         width_px = _KEY_PX + _width_px(f"{part.label} {part.share}", 13, bold=False)
         if x_px and x_px + width_px > bar_px:
             x_px, line = 0.0, line + 1
-        keys.append(_Key(part, x_px, line))
+        keys.append((part, x_px, line))
         x_px += width_px
-    return [key for key in keys if key.line < lines]
+    return [key for key in keys if key[-1] < lines]
 
 
 def broken_lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:

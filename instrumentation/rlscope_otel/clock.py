@@ -5,7 +5,6 @@ shows how far the two clocks drifted apart.
 """
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 
@@ -74,14 +73,11 @@ class RunClock:
         """Reads the monotonic clock alone, for hooks that add `offset_ns` later."""
         self.offset_ns = self._wall_start_ns - self._monotonic_start_ns
         """Difference between the time of the run and the monotonic clock."""
-        self.now_ns = _sum_of(self.offset_ns, clock.monotonic_ns)
+        offset_ns, read_ns = self.offset_ns, self.read_ns
+        # One call and no lookups of attributes: hooks read the clock several times a step.
+        self.now_ns = lambda: offset_ns + read_ns()
         """UTC epoch nanoseconds; never smaller than an earlier reading."""
 
     def anchors(self) -> Anchors:
         """Return the readings of the start and current ones."""
         return Anchors(self._wall_start_ns, self._monotonic_start_ns, self._clock.wall_ns(), self._clock.monotonic_ns())
-
-
-def _sum_of(offset_ns: int, read_ns: Callable[[], int]) -> Callable[[], int]:
-    """Return a function that reads the clock with one call and no lookups."""
-    return lambda: offset_ns + read_ns()

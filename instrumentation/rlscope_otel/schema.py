@@ -288,10 +288,10 @@ class FileNumber(NamedTuple):
         return f"{self.worker_id}-{self.number:06d}"
 
     @classmethod
-    def of(cls, stem: str) -> "FileNumber | None":
-        """Parse a file name without its suffix. None if it does not have this form."""
+    def of(cls, stem: str) -> "FileNumber":
+        """Parse a file name without its suffix. One without a number is a worker's file number 0."""
         found = _NUMBERED.fullmatch(stem)
-        return None if found is None else cls(found["worker_id"], int(found["number"]))
+        return cls(stem, 0) if found is None else cls(found["worker_id"], int(found["number"]))
 
 
 TIMES: Final[dict[str, tuple[str, str]]] = {

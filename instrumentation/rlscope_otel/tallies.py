@@ -90,7 +90,7 @@ class Tallies:
         """
         with self._lock:
             self._report = report or self._report
-            for interval in sorted(self._new, key=_inner_first):
+            for interval in sorted(self._new, key=lambda each: (each.end_ns, -each.start_ns)):
                 self._settle(interval)
             self._new.clear()
 
@@ -201,10 +201,6 @@ class Tallies:
         self._ns[interval.state] += max(0, own_ns)
         self._open.append(interval)
         del self._open[:-_MOST_OPEN]
-
-
-def _inner_first(interval: _Interval) -> tuple[int, int]:
-    return interval.end_ns, -interval.start_ns
 
 
 def bucket_of(staleness: int) -> str:

@@ -144,7 +144,7 @@ class _Checker:
         owned: dict[str, _Files] = {}
         misplaced: list[tuple[StoredFile, FileNumber]] = []
         for file in files:
-            named, stamp = owner_of(file.path), file.footer.stamp
+            named, stamp = FileNumber.of(file.path.stem), file.footer.stamp
             if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
                 self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r} according to its {_says(file)}")
             elif stamp is not None and stamp.owner != named:
@@ -265,11 +265,6 @@ class _Checker:
         gpus = self._workers[worker_id].gpu_count
         gpu_s = gpus * length_ns / 1e9 if gpus and length_ns is not None else None
         self._gaps.append(RowGap(kind, table, worker_id, rows, gpu_s, detail))
-
-
-def owner_of(path: Path) -> FileNumber:
-    """Return the worker and the number in a file's name; number 0 if it has none."""
-    return FileNumber.of(path.stem) or FileNumber(path.stem, 0)
 
 
 def _cut(journal: StoredFile, end: int) -> StoredFile:

@@ -40,8 +40,8 @@ class StoredFile:
         return self.path.suffix == SUFFIX
 
     @property
-    def owner(self) -> FileNumber | None:
-        """Worker and number from the stamp or, if there is none, from the name; None if neither has any."""
+    def owner(self) -> FileNumber:
+        """Worker and number from the stamp or, if there is none, from the name."""
         stamp = self.footer.stamp
         return stamp.owner if stamp is not None else FileNumber.of(self.path.stem)
 
@@ -215,16 +215,12 @@ def _data_files(folder: Path) -> list[tuple[Path, ...]]:
             found.append((path,) if path.suffix == _CLOSED else (path, other))
         elif path.suffix == _CLOSED:
             found.append((path, other))
-    return sorted(found, key=lambda each: _worker_and_number(each[0]))
+    return sorted(found, key=lambda each: (FileNumber.of(each[0].stem), each[0].name))
 
 
 def unlisted(error: OSError) -> str:
     """Return why the files of a folder are not read, from the error of listing it."""
     return f"a folder that cannot be listed ({error.strerror})"
-
-
-def _worker_and_number(path: Path) -> tuple[str, int]:
-    return FileNumber.of(path.stem) or (path.stem, -1)
 
 
 def name_in(folder: Path, path: Path) -> str:

@@ -94,7 +94,7 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
         is_plain=all(kinds.get(field.name) == field.type for field in _contract(table)),
-        stamp=stamp_of(metadata),
+        stamp=stamp_in(metadata.metadata or {}),
         first_ns=first_ns,
         last_ns=last_ns,
         suspects=shared(frozenset(_suspects(table, found, chunks))),
@@ -191,11 +191,6 @@ def _is_optional(field: pa.Field) -> bool:
     inside = [field.type.value_field] if pa.types.is_list(field.type) else ()
     inside = list(field.type) if pa.types.is_struct(field.type) else inside
     return field.nullable or any(_is_optional(each) for each in inside)
-
-
-def stamp_of(file: pq.FileMetaData) -> Stamp | None:
-    """Return the stamp of a Parquet file; None if it has none or an invalid one."""
-    return stamp_in(file.metadata or {})
 
 
 def stamp_in(metadata: Mapping[bytes, bytes]) -> Stamp | None:

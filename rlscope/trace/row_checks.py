@@ -12,7 +12,7 @@ from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
 from rlscope.trace.files import TableFiles
 from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
 from rlscope.trace.impossible_values import MOST_RUNS
-from rlscope.trace.usual_times import Window, worker_of
+from rlscope.trace.usual_times import Window
 
 
 class CheckedRows(NamedTuple):
@@ -112,7 +112,7 @@ def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fau
     """Yield the fault of times far from the rest of the run, if a footer shows one or lacks its times."""
     if window is None:
         return
-    ends = [(window.of(worker_of(file)), file.footer) for file in files.files if file.footer.rows]
+    ends = [(window.of(file.owner.worker_id), file.footer) for file in files.files if file.footer.rows]
     if all(
         footer.first_ns is not None
         and footer.last_ns is not None

@@ -14,7 +14,6 @@ from duckdb import DuckDBPyConnection
 
 from rlscope.trace.files import StoredFile, TableFiles
 from rlscope.trace.questions import SAMPLE, WORKER, Question
-from rlscope.trace.usual_times import worker_of
 from rlscope.trace.worker_files import Worker
 
 Argument = int | float | str | bool
@@ -94,7 +93,7 @@ def plan_shares(
     rows = {worker.worker_id: 0 for worker in workers}
     for files in tables.values():
         for file in files.files:
-            owner = worker_of(file)
+            owner = file.owner.worker_id
             rows[owner] = rows.get(owner, 0) + file.footer.rows
     groups: list[list[str]] = [[] for _ in range(max(1, min(by_worker, len(rows))))]
     filled = [0] * len(groups)

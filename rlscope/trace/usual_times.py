@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.trace.files import StoredFile, TableFiles
+from rlscope.trace.files import TableFiles
 from rlscope.trace.worker_files import Worker
 
 APART_NS: Final = 30 * 86_400 * 10**9
@@ -72,16 +72,11 @@ def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Worker]) ->
     for files in tables.values():
         for file in files.files:
             ends = (file.footer.first_ns, file.footer.last_ns)
-            known.setdefault(worker_of(file), []).extend(time for time in ends if time is not None)
+            known.setdefault(file.owner.worker_id, []).extend(time for time in ends if time is not None)
     for worker in workers:
         stated = (worker.started_ns, worker.stopped_ns, worker.last_flush_ns)
         known.setdefault(worker.worker_id, []).extend(time for time in stated if time is not None)
     return known
-
-
-def worker_of(file: StoredFile) -> str:
-    """Return the worker that a file belongs to; the file's stem if it has no number."""
-    return file.path.stem if file.owner is None else file.owner.worker_id
 
 
 def _window(times: Sequence[int]) -> Window:
@@ -137,7 +132,7 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
         for file in files.files:
             time = file.footer.first_ns
             if time is not None and window.holds(time):
-                (own if worker_of(file) == worker_id else others).append(time)
+                (own if file.owner.worker_id == worker_id else others).append(time)
     return min(own or others or [window.earliest_ns])
 
 

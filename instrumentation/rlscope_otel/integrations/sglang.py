@@ -262,13 +262,9 @@ class Recorder:
             running=len(batch.reqs),
             waiting=len(scheduler.waiting_queue) if scheduler is not None else 0,
             decode_tokens=tokens,
-            prefill_tokens=int(getattr(batch, "extend_num_tokens", None) or 0) if _is_prefill(batch) else 0,
+            prefill_tokens=int(getattr(batch, "extend_num_tokens", None) or 0) if batch.forward_mode.is_extend() else 0,
             kv_used_tokens=or_none(lambda: _kv_used_tokens(scheduler)),
         )
-
-
-def _is_prefill(batch: Any) -> bool:
-    return bool(batch.forward_mode.is_extend())
 
 
 def _kv_used_tokens(scheduler: Any) -> int:

@@ -23,7 +23,7 @@ import json
 import queue
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,7 +235,8 @@ class Rollouts:
             rollout = self._by_rollout_id.pop(sequences[0].rollout_id, None) if sequences else None
             for row in itertools.islice(rows, len(sequences)):
                 if rollout is not None:
-                    tag(row.metrics, rollout.number, _as_runs(rollout.tokens))
+                    runs = ((version, 0, tokens) for version, tokens in rollout.tokens.items())
+                    tag(row.metrics, rollout.number, runs)
 
     def _measured(self, call: Call) -> None:
         """Record TRL's own measurement of the time that the queue to the trainer was full."""
@@ -243,10 +244,6 @@ class Rollouts:
         if blocked_s is not None:
             now_ns = self._run.now_ns()
             self._run.wait("backpressure").between(now_ns - int(blocked_s * 1e9), now_ns)
-
-
-def _as_runs(tokens: Mapping[int, int]) -> list[VersionRun]:
-    return [(version, 0, count) for version, count in tokens.items()]
 
 
 # The queue between TRL's rollouts and its trainer, seen from the trainer: which samples were taken, and their

@@ -160,8 +160,6 @@ class LiveFiles:
     def _holds_nothing_new(self, table: str, name: str) -> bool:
         """Whether a Parquet file replaced a journal whose rows were all found, by what its worker states."""
         owner = FileNumber.of(name.removesuffix(".parquet"))
-        if owner is None:
-            return False
         worker = self._workers.get(owner.worker_id)
         own = None if worker is None or worker.closed is None else worker.closed.get(table)
         if not isinstance(own, dict) or str(owner.number) not in own:
@@ -179,8 +177,7 @@ class LiveFiles:
         if stamp is not None and (stamp.run_id, stamp.table) != (self._run_id, table):
             self._say_once(f"skipped {table}/{name}: it belongs to table {stamp.table} of run {stamp.run_id}")
             return
-        owner = FileNumber.of(path.stem)
-        worker_id = path.stem if owner is None else owner.worker_id
+        worker_id = FileNumber.of(path.stem).worker_id
         ranges: Sequence[Range] = [(0, footer.rows)]
         if stamp is None or not footer.spans:
             self._rows_of(table, worker_id).count += footer.rows
@@ -241,8 +238,8 @@ class LiveFiles:
 
     def _begun(self, table: str, name: str) -> Journal:
         """Return a journal that was not read before."""
-        path, owner = self._folder / table / name, FileNumber.of(name.removesuffix(SUFFIX))
-        journal = Journal(path, "" if owner is None else owner.worker_id)
+        path = self._folder / table / name
+        journal = Journal(path, FileNumber.of(path.stem).worker_id)
         why = irregularity(path, self._folder)
         if why is not None and os.path.lexists(path):
             self._give_up(table, name, journal, why)

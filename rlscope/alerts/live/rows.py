@@ -118,7 +118,7 @@ class LiveRows:
                 self._mark(possible)
             self._count_left_out(table, _CANNOT_BE, left_out)
             rows = pa.concat_tables([*held, possible])
-            self._tables[table] = rows.combine_chunks() if _chunks(rows) > _MOST_CHUNKS else rows
+            self._tables[table] = rows.combine_chunks() if rows.column(0).num_chunks > _MOST_CHUNKS else rows
         self._added.clear()
         return self._tables
 
@@ -199,7 +199,3 @@ def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDAr
     workers = rows["worker_id"].combine_chunks().dictionary_encode()
     ahead = np.array([ahead_ns.get(name, 0) for name in workers.dictionary.to_pylist()], np.int64)
     return instants - ahead[workers.indices.to_numpy()]
-
-
-def _chunks(rows: pa.Table) -> int:
-    return rows.column(0).num_chunks

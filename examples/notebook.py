@@ -45,7 +45,8 @@ print(f"bottleneck: {analysis.verdict.bottleneck}")
 print(f"trained: {analysis.throughput.steady_tokens_per_s:,.0f} tokens/s over the steady state")
 print(f"staleness: p95 {tokens.p95}, at most {tokens.max} versions")
 for finding in analysis.findings:
-    print(f"{finding.severity}: {finding.rule}, {finding.cost_gpu_s:.1f} GPU-s")
+    cost = "" if finding.cost_gpu_s is None else f", {finding.cost_gpu_s:.1f} GPU-s"
+    print(f"{finding.severity}: {finding.rule}{cost}")
 
 # %% [markdown]
 # ## Look at it

@@ -211,7 +211,7 @@ def test_staleness_after_an_action_has_an_interval(ends, steps_each, words, cell
     current = Current(aged(2), period_steps=None if steps_each == 1.0 else steps_each)
     changed = action(price=Price(after))
     assert actions.staleness_words(changed, current) == f"Sample staleness (p95) {words}"
-    assert actions.action_row(changed, full_analysis(), current).staleness == cell
+    assert actions.action_row(changed, full_analysis(), current)["staleness p95"] == cell
 
 
 def test_a_layout_whose_queue_would_grow_comes_with_the_limit_that_holds_it():
@@ -226,7 +226,7 @@ def test_a_layout_whose_queue_would_grow_comes_with_the_limit_that_holds_it():
         "every step"
     )
     row = actions.action_row(limited, full_analysis(), Current(aged(2)))
-    assert row.what == f"{words} (max_running and max_in_flight_samples)"
+    assert (row["what"], row["setting"]) == (words, "max_running and max_in_flight_samples")
     assert actions.cost_of(limited) == "restart"
     assert actions.limit_setting_of(action(), full_analysis().run) is None
 

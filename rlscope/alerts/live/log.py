@@ -17,9 +17,10 @@ from rlscope.alerts.live.facts import SHOWN_STEPS, LiveView
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import RlscopeError
-from rlscope.format import counted, duration
+from rlscope.format import counted, duration, printable
 from rlscope.importers.importer import open_regular
 from rlscope.importers.join import RELATIVE_ORIGIN_NS, RunFolder, import_run
+from rlscope.importers.lines import clean
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.config import read_config
 from rlscope.trace.manifest import read_manifest
@@ -31,6 +32,10 @@ _STILL_STEPS: Final = 3.0
 """Least number of mean steps that it has to last."""
 _OVER_STEPS: Final = 10.0
 """Least number of mean steps after which the run has ended."""
+_TAIL_BYTES: Final = 64 << 10
+"""Bytes in which the last line is looked for."""
+_LINE_CHARACTERS: Final = 160
+"""Characters of the last line that are shown."""
 _HEAD_BYTES: Final = 4096
 """Bytes that tell a log from the next one of the same name: settings and times are among them."""
 _SAME_START_NS: Final = 60_000_000_000
@@ -188,7 +193,25 @@ class LiveLog:
             return ()
         steps = counted(view.facts.steps, "step", "steps")
         mean = duration(self._step_ns / 1e9)
-        return (f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",)
+        last = ((path.name, _last_line(path)) for path in (self._path, *self._options.engine_logs))
+        return (
+            f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",
+            *(f"the last line of {name}: {line}" for name, line in last if line),
+        )
+
+
+def _last_line(path: Path) -> str:
+    """Return the last line with text, on one line and without colors; empty if the file is a folder or no text."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = (
+        [] if "\0" in text else [line for each in text.splitlines() if (line := printable(clean(each).text).strip())]
+    )
+    return lines[-1][:_LINE_CHARACTERS] if lines else ""
 
 
 def _head_of(path: Path) -> str | None:

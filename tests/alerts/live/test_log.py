@@ -22,6 +22,10 @@ TOTAL = "'total_training_steps': 60"
 TEXT = WRITTEN.read_text(encoding="utf-8")
 LINES = TEXT.replace(TOTAL, "'total_training_steps': 1000").splitlines(keepends=True)
 """The settings, and the first 60 steps of 1,000, of 0.55 s each; no dates."""
+ENGINE = (
+    "INFO 01-01 00:00:00 [loggers.py:127] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+    "447.0 tokens/s, Running: 200 reqs, Waiting: 0 reqs, GPU KV cache usage: 49.2%"
+)
 S = 10**9
 START_NS = 1_800_000_000 * S
 
@@ -126,6 +130,18 @@ def test_a_log_that_stands_still_for_half_a_minute_is_told_and_its_alarms_fire(g
         assert (said in view.problems) is is_told
         assert ("steps_stalled" in {each.rule for each in view.alerts}) is is_told
     assert said not in growing.see(LINES[-1].replace("step:60", "step:61")).problems
+
+
+def test_a_log_that_stands_still_is_told_with_the_last_line_of_each_file(tmp_path: Path):
+    engine = tmp_path / "engine.log"
+    engine.write_text(f"\x1b[32m{ENGINE}\x1b[0m\n\n")
+    growing = Growing(tmp_path, engine_logs=(engine,))
+    growing.see("".join(LINES) + "\x1b[36m(TaskRunner pid=7)\x1b[0m validation begins\r\n")
+    assert not any("the last line" in each for each in growing.look(5.0).problems)
+    assert [each for each in growing.look(60.0).problems if "the last line" in each] == [
+        "the last line of run.log: validation begins",
+        f"the last line of engine.log: {ENGINE[:160]}",
+    ]
 
 
 def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):

@@ -48,7 +48,7 @@ EVIDENCE = {
                       "finished_reward_after": 0.1, "truncated_ratio": 0.98},
     "drifting_lengths": {"before_tokens": 100.0, "after_tokens": 200.0},
     "stale_reward": {"lost_per_version": 0.02, "least_lost": 0.01, "most_lost": 0.03, "mean_staleness": 3.2,
-                     "mean_reward": 0.5},
+                     "mean_reward": 0.5, "gained_per_version": 0.001},
     "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
                           "slowdown_ratio": 0.33},
     "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "missing_rows": 3, "workers_without_end": 0,

@@ -1,5 +1,6 @@
 """The input of a finding rule (facts of the run and query results), and the rule itself with its texts."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -45,6 +46,8 @@ class Evidence:
 
 END_STEPS: Final = 5
 """Steps at each end of a run that are compared."""
+_CLEAR_ERRORS: Final = 3.36
+"""Standard errors of a change that chance makes in 1 of 100 runs: Student's t with 8 degrees of freedom."""
 
 Direction = Literal["more_samples", "fewer_samples", "fresher"]
 """Direction in which an action moves the run. more_samples: samples reach the trainers faster, or more are in flight.
@@ -99,6 +102,15 @@ class Ends(NamedTuple):
         """Return the mean of a column at both ends."""
         first, last = (column_total(each, column) / END_STEPS for each in self)
         return first, last
+
+    def clear_change(self, column: str) -> float:
+        """Return the change of the mean of a column from one end to the other; 0 unless it is _CLEAR_ERRORS or more."""
+        before, after = self.means(column)
+        squares = sum(
+            float(((each[column] - mean) ** 2).sum()) for each, mean in zip(self, (before, after), strict=True)
+        )
+        error = math.sqrt(squares / (END_STEPS - 1) / END_STEPS)
+        return after - before if abs(after - before) >= _CLEAR_ERRORS * error else 0.0
 
 
 def ends_of(steps: pl.DataFrame, column: str) -> Ends | None:

@@ -398,6 +398,7 @@ def test_the_notebook_of_the_examples_runs_cell_by_cell(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlscope.pipeline.analyze", analyze_kept)
+    monkeypatch.setattr("rlscope.comparison.runs.analyze", analyze_kept)
     path = ROOT / "examples" / "notebook.py"
     cells = [
         cell

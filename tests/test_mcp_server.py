@@ -16,6 +16,7 @@ from rlscope.errors import ArgumentError, RlscopeError
 from rlscope.mcp_server import MOST_CHARACTERS, PART_CHARACTERS, RunTools, server_of
 from rlscope.planning.schema import EXAMPLE
 from tests.kept import TRACES
+from tests.nightly import nightly
 from tests.trace_folder import train_row, worker, write_run
 
 # Imported by the tests alone: it takes each worker more than a second.
@@ -171,7 +172,7 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Pat
         tools.plan("plan.toml")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_a_signal_ends_the_server_while_its_client_waits(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from rlscope.cli import main; main()", "mcp", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:

@@ -78,7 +78,7 @@ def mean(values: Sequence[int]) -> float:
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *map(nightly, range(2, 6))])
+@pytest.mark.parametrize("seed", [1, *map(nightly, (0, *range(2, 6)))])
 def test_the_staleness_of_a_run_is_what_counting_single_tokens_gives(seed: int, tmp_path: Path) -> None:
     workers, tables = scattered_rows(seed, 60)
     staleness = analyze(write_run(tmp_path, workers, {"max_staleness": 3}, **tables), also_ask=()).staleness

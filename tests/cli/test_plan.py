@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import rlscope
 from rlscope.cli import app
 from rlscope.document import as_dict
-from rlscope.errors import ArgumentError, RlscopeError
+from rlscope.errors import ArgumentError
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
@@ -116,11 +116,6 @@ def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_pa
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
 def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
-
-
-def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RlscopeError, match=r"plan.toml, gpus\.total: found 1; expected at least 2"):
-        invoke(write(tmp_path, PLAN.replace("total = 6", "total = 1")))
 
 
 def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:

@@ -100,12 +100,22 @@ def test_the_table_of_verdicts_has_every_verdict() -> None:
     assert sorted(named) == sorted(get_args(Bottleneck))
 
 
-@pytest.mark.parametrize("line", sorted(set(re.findall(r"^rlscope .*", README + COMMANDS, re.MULTILINE))))
-def test_every_command_and_option_exists(line: str) -> None:
+PAGES = [ROOT / "README.md", ROOT / "instrumentation" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def calls_in(page: Path) -> list[str]:
+    """The calls of `rlscope` on a page, in its blocks of code and within its sentences."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL))
+    return re.findall(r"^rlscope [^#\n]*", blocks, re.MULTILINE) + re.findall(r"`(rlscope [^`]+)`", text)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if calls_in(page)], ids=lambda page: page.name)
+def test_every_command_and_option_that_a_page_names_exists(page: Path) -> None:
     commands: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, arguments in re.findall(r"rlscope ([a-z-]+)([^|&#]*)", line):
-        known = {option for parameter in commands[name].params for option in parameter.opts}
-        assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments)) <= known
+    for name, arguments in re.findall(r"rlscope ([a-z-]+)([^|&\n]*)", "\n".join(calls_in(page))):
+        known = {"--help"}.union(*(parameter.opts for parameter in commands[name].params))
+        assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments)) <= known, name
 
 
 def test_every_command_is_documented() -> None:

@@ -1,13 +1,10 @@
-"""docs/questions.md names only what there is: commands, options, queries, findings, alert rules and sections."""
+"""docs/questions.md names only what there is: queries, findings, alert rules, metrics and sections."""
 
 import re
 from pathlib import Path
 
-import typer.main
-
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.cli import app
 from rlscope.diagnose import RULES
 from rlscope.reports.sections import SECTIONS
 from rlscope.reports.text.actions import TITLE as ACTIONS
@@ -16,21 +13,12 @@ from rlscope.trace.questions import questions
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "questions.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+) \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
-COMMANDS = typer.main.get_command(app).commands
 
 
 def test_each_of_the_24_questions_has_a_link_and_an_answer() -> None:
     assert [int(number) for number, _, _ in ROWS] == list(range(1, 25))
     for _, asked, answer in ROWS:
         assert "https://github.com/" in asked and "`" in answer
-
-
-def test_every_command_and_option_that_is_named_exists() -> None:
-    named = re.findall(r"`rlscope ([a-z-]+)([^`]*)`", TEXT + (DOCS / "export.md").read_text(encoding="utf-8"))
-    assert len(named) > 20
-    for command, rest in named:
-        options = {option for parameter in COMMANDS[command].params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", rest)) <= options, command
 
 
 def test_every_query_finding_rule_metric_and_section_that_is_named_exists() -> None:

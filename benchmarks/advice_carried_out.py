@@ -207,8 +207,8 @@ def what_differs(compared: Attribution) -> list[str]:
         for each in compared.causes
         if each.kind == "measured" and each.log_ratio is not None
     ]
-    left = compared.unexplained_log_ratio
-    return [*found, "nothing to compare" if left is None else f"unexplained {math.expm1(left):+.1%}"]
+    left = compared.unexplained_share_ratio
+    return [*found, "no share of the change is known" if left is None else f"unexplained {left:.0%} of the change"]
 
 
 def main() -> None:

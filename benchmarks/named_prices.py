@@ -35,6 +35,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.simulate.results import longest_trained_ratio
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.pipeline import analyze
+from rlscope.reports.text.actions import steps_per_version_after
 
 FIGURES = Path(__file__).with_suffix(".txt")
 TRUE_STEPS = 90
@@ -131,8 +132,8 @@ def _at(system: System, layout: Layout) -> Iterator[CarriedOut]:
     for action in model.ranking.actions:
         changed = done(system, layout, action)
         if changed is not None:
-            steps_per_version = action.after if action.what == "publish_every" else model.calibration.steps_per_version
-            prices = _prices(action, float(steps_per_version), before, cost_of(*changed))
+            steps_per_version = steps_per_version_after(action, model.calibration.steps_per_version)
+            prices = _prices(action, steps_per_version, before, cost_of(*changed))
             yield CarriedOut(system.world.name, action, tuple(prices))
 
 

@@ -255,19 +255,21 @@ class Current(NamedTuple):
 
 
 def staleness_words(action: Action, current: Current) -> str:
-    """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown."""
+    """Return how the staleness of samples changes; empty if a fix leaves it alone, or if it is unknown.
+
+    The interval is in the table of actions.
+    """
     ages = ages_of(action, current)
     if ages is None:
         return ""
     (before, after), caps = ages.words, _caps(action, current.cap)
     unit = _unit(after, in_steps=ages.in_steps)
-    between = "" if ages.interval_words is None else f" (90% interval {ages.interval_words})"
     if after == before:
         versions = fmt.counted(current.cap or 0, "version", "versions")
         allowed = f". The cap of {versions} would then allow {fmt.count(caps[1])} optimizer steps" if caps else ""
-        return f"Sample staleness (p95) stays at {after} {unit}{between}{allowed}{_growth_words(action, current)}"
+        return f"Sample staleness (p95) stays at {after} {unit}{allowed}{_growth_words(action, current)}"
     verb = "falls" if ages.after < ages.before else "rises"
-    change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}{between}"
+    change = f"Sample staleness (p95) {verb} from {before} to {after} {unit}"
     last = ". Ranked last despite its gain, because staleness rises by more than half" if action.is_staler else ""
     why = f"{_cap_words(action, current.cap)}{_versions_last(action, current)}"
     return f"{change}{_growth_words(action, current)}{why}{last}"
@@ -497,8 +499,8 @@ def below_table(ranked: Sequence[Action]) -> str:
     Actions that keep the throughput gain none, and need no explanation at the end of the list.
     """
     verify = (
-        f"Each gain is for that change alone. To verify it, make the change, record {fmt.count(STEPS_TO_PREDICT)} "
-        "steps in steady state, and run `rlscope compare BEFORE AFTER`."
+        f"Each gain is for that change alone. To verify one, make it, record {fmt.count(STEPS_TO_PREDICT)} steady "
+        "steps and run `rlscope compare BEFORE AFTER`."
     )
     layouts = [fmt.count(number) for number, each in enumerate(ranked, 1) if isinstance(each.after, Layout)]
     if len(layouts) > 1:
@@ -523,28 +525,32 @@ def action_row(action: Action, analysis: AnalysisResult, current: Current) -> di
     """
     settings = (setting_of(action, analysis.run), limit_setting_of(action, analysis.run))
     return {
-        "what": _what_cell(action),
-        "setting": fmt.listed([name for name in settings if name]),
+        "what": _what_cell(action, [name for name in settings if name]),
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         "staleness p95": _staleness_cell(action, current),
         "tokens dropped": dropped_words(action.price, action.price_before),
         "longest 10% trained": longest_words(action.price, action.price_before),
-        "cost": cost_words(action),
+        "cost": _cost_cell(action),
         "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
     }
 
 
 def _evidence(action: Action) -> str:
-    """Return the evidence behind a layout; empty for an action that changes no batch."""
+    """Return how far the batches of a layout are from the measured ones; empty if they were measured or stay."""
     changes_batch = isinstance(action.after, Layout) and action.kind != "cheaper"
-    return EVIDENCE[action.grade] if action.grade is not None and changes_batch else ""
+    return EVIDENCE[action.grade] if action.grade not in (None, "measured") and changes_batch else ""
 
 
-def _what_cell(action: Action) -> str:
-    """Return the action; its setting and its price have columns of their own."""
-    tried = f" (try it for {fmt.count(STEPS_TO_PREDICT)} steps first)" if action.kind == "probe" else ""
+def _what_cell(action: Action, settings: Sequence[str]) -> str:
+    """Return the action with the names of its settings; its price has columns of its own."""
     spared = _spared_words(action) if action.kind == "cheaper" else ""
-    return f"{imperative(action)}{spared}{tried}"
+    named = f" ({fmt.listed(settings)})" if settings else ""
+    return f"{imperative(action)}{spared}{named}"
+
+
+def _cost_cell(action: Action) -> str:
+    tried = f", for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    return f"{cost_words(action)}{tried}"
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -554,10 +560,12 @@ def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
 
 
 def _gain_cell(action: Action) -> str:
-    """Return the gain, with its condition if the action as such has none."""
+    """Return the gain, with its condition where the action does not tell it."""
     gain = fmt.with_interval(fmt.gain, *action.gain_ratio)
     if action.what in _FASTER:
         return f"{gain} {_FASTER[action.what]}"
+    if action.what == "slow_engines":
+        return f"best case {gain}"
     return f"best case {gain}, {_IF[action.what]}" if action.kind == "fix" else gain
 
 
@@ -567,7 +575,7 @@ def _staleness_cell(action: Action, current: Current) -> str:
         return ""
     (before, after), unit = ages.words, _unit(ages.words[1], in_steps=ages.in_steps).removeprefix("optimizer ")
     between = "" if ages.interval_words is None else f" ({ages.interval_words})"
-    spanned = f" (cap {fmt.count(caps[0])} → {fmt.count(caps[1])})" if caps else ""
+    spanned = f", cap {fmt.count(caps[1])}" if caps else ""
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     change = f"stays at {after}" if before == after else f"{before} → {after}"
     return f"{change}{between} {unit}{spanned}{grows}"

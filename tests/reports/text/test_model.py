@@ -159,9 +159,8 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     assert (own, after) == (8, 8)
     low, high = first.staleness.p95_interval_steps
     assert 5 <= low < 8 < high <= 12
-    staleness = f"Sample staleness (p95) stays at 8 optimizer steps (90% interval {low:.0f} to {high:.0f})"
     step = verdict_words.next_step(analysed(made, "trainers"))
-    assert step == f"Use {words}. Predicted throughput: {gain}. {staleness}."
+    assert step == f"Use {words}. Predicted throughput: {gain}. Sample staleness (p95) stays at 8 optimizer steps."
 
 
 def test_a_first_action_against_another_cause_says_why():

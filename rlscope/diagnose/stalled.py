@@ -6,7 +6,7 @@ a worker of its role has ended shows how long it may take.
 Threshold: a phase is stuck once it has lasted a quarter and 5 s longer than the longest of its kind. Without one to
 compare with, it is stuck after 5 minutes if it is a wait or a weight update, and after half an hour if it may take long
 at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 30 s, while others were, is
-silent; one that is in no phase and has recorded nothing for as long is quiet. A worker that is stuck in anything but a
+silent; one that is in no phase and has recorded nothing for 15 s is quiet. A worker that is stuck in anything but a
 wait holds up the others, and so does one that waits for an environment. So does a silent one if another waits, and a
 quiet one if all others wait. Where all wait, they wait for each other. Always critical.
 Remedy: look at the stack of the worker that is stuck.
@@ -33,6 +33,8 @@ FIRST_WAIT_S: Final = 300.0
 FIRST_WORK_S: Final = 1800.0
 # Fifteen times the interval of flushes: a busy disk delays a few of them.
 SILENT_S: Final = 30.0
+# A quiet worker is heard all the time, and counts only where every other one waits for longer than it ever did.
+QUIET_S: Final = 15.0
 
 _UPDATING: Final[Mapping[str, str]] = {
     "publish": "publishing version {version}",
@@ -134,7 +136,8 @@ def _worker(worker_id: str, rows: list[dict[str, Any]], now_ns: int) -> _Worker:
         return _Worker(worker_id, doing, age_s, waits_for, is_heard=True, moves=False)
     last_ns = rows[0]["last_row_ns"]
     quiet_s = 0.0 if last_ns is None else (now_ns - last_ns) / 1e9
-    is_quiet = not ages and (last_ns is None or quiet_s >= SILENT_S)
+    # Of a worker that was not heard lately, nobody knows what it recorded since.
+    is_quiet = not ages and (last_ns is None or quiet_s - silent_s >= QUIET_S)
     return _Worker(worker_id, None, quiet_s, None, is_heard=True, moves=not is_quiet)
 
 

@@ -549,7 +549,7 @@ def _what_cell(action: Action, settings: Sequence[str]) -> str:
 
 
 def _cost_cell(action: Action) -> str:
-    tried = f", for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    tried = f"; test {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
     return f"{cost_words(action)}{tried}"
 
 

@@ -144,7 +144,7 @@ UNKNOWNS: Final[Mapping[Unknown, _UnknownWords]] = {
     "weight_bandwidth": _UnknownWords("speed of small batches", "time an engine with a few requests"),
     "compute": _UnknownWords("speed of large batches", "time an engine with as many requests as fit"),
     "kv_bandwidth": _UnknownWords("cost of long contexts", "time an engine with long contexts"),
-    "pass_overhead": _UnknownWords("time between passes", "time an engine with one request"),
+    "pass_overhead": _UnknownWords("time to launch a pass", "time an engine with one request"),
     "curve_shape": _UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
     "prefill": _UnknownWords("speed of prefill", "time an engine on prompts only"),
     "training_rate": _UnknownWords("training speed", "time a few training steps on synthetic samples"),

@@ -426,7 +426,7 @@ def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor
     assert tuple(row.values())[1:6] == ("+20% (+10% to +30%)", "2 → 3 versions", "", "", "a restart")
     guessed = actions.action_row(action(grade="assumed", kind="probe"), analysis, Current(aged(2)))
     assert guessed["predicted gain"] == "+20% (+10% to +30%); speed not measured at this batch size"
-    assert guessed["cost"] == "a restart, for 20 steps first"
+    assert guessed["cost"] == "a restart; test 20 steps first"
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, Current(aged(2)))
     assert tuple(fixed.values())[1:6] == ("+20% (+10% to +30%) for 10% faster training", "", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, Current(aged(2)))

@@ -1,6 +1,9 @@
 """Fills a run folder from one file, as an import does, and reads back what was written."""
 
+import atexit
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from rlscope.importers.timer_console import timer_console
 from rlscope.pipeline import focused_grid
 from rlscope.trace.imported import Imported
 from rlscope.trace.query import ask
-from rlscope.trace.store import open_run
+from rlscope.trace.store import OpenRun, open_run
 
 Row = dict[str, Any]
 NS = 1_000_000_000
@@ -72,8 +75,18 @@ def fill_text(path: Path, importer: Importer, *parts: str, **options: Any) -> Fi
 
 def asked(folder: Path, sql: str) -> list[tuple[Any, ...]]:
     """What a SELECT finds in a run."""
-    with open_run(folder) as run:
-        return run.connection.sql(sql).fetchall()
+    return _opened(folder, (folder / "run.json").stat().st_mtime_ns).connection.sql(sql).fetchall()
+
+
+_LAST_OPENED = ExitStack()
+atexit.register(_LAST_OPENED.close)
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: Path, _written_ns: int) -> OpenRun:
+    """Open a run once for all that a test asks of it: to open one takes longer than to ask."""
+    _LAST_OPENED.close()
+    return _LAST_OPENED.enter_context(open_run(folder))
 
 
 def spent_s(folder: Path) -> dict[str, float]:

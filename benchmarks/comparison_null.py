@@ -186,7 +186,7 @@ def steps_of(world: World, layout: Layout, seed: int) -> StepSeries:
 def change_line(name: str, wanted: str, before: ComparedRun, after: ComparedRun) -> str:
     """One known change: what came, what was named as its largest cause, and what the model made of it."""
     pair = compare_runs(before, [after]).pairs[0]
-    rate, largest = pair.differences.row("tokens_per_s"), pair.attribution.largest
+    rate, largest = pair.differences.row("tokens_per_s"), next(iter(pair.attribution.causes), None)
     named = "nothing" if largest is None else largest.name
     share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
     assert rate.change is not None

@@ -1,15 +1,9 @@
 """Tests whether two runs differ: a difference with its interval, and the smallest difference that would be detected.
 
-A quantity of a run is a sum over its steps divided by another sum. Its variance comes from resampling blocks of
-adjacent steps (`model/numerics/bootstrap.py`), because steps that share samples are correlated; the two runs are
-resampled independently. Blocks are a few steps long and miss slower variation, so the quarters of each run are compared
-too (batch means, Conway 1963), and the larger of the two variances is used. With few blocks, Student's t with Welch's
-degrees of freedom widens the interval.
-
-If samplers limit the rate, the step after a slow one makes up for it, because both share the samples in flight. Every
-block then has noise at its two ends, which cancels over the run. Such runs are detected because the variance of their
-blocks is below that of independent steps (Lo and MacKinlay 1988); their variance is estimated from the slowest cosine
-waves instead (cosine transforms, Müller 2007).
+A quantity of a run is a sum over its steps divided by another sum. Its variance comes from the slowest cosine waves of
+the steps (Müller 2007): neighboring steps depend on each other, because samples in flight span several of them, and
+slow waves have both what adds up over steps and what cancels between them. Student's t with Welch's degrees of freedom
+allows for the small number of waves.
 
 Not covered: anything that differs between two starts of one run and stays constant within each, such as a different
 node of the same kind. The only sign of this within a run is the difference between its halves, so no smaller difference
@@ -19,14 +13,13 @@ is called significant.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from rlscope.model.arrays import Reals
-from rlscope.model.numerics.bootstrap import block_draws, block_steps
+from rlscope.model.numerics.bootstrap import block_steps
 
 LEVEL: Final = 0.05
 """Significance level of every test: the share of identical pairs that may be called different."""
@@ -35,21 +28,17 @@ INTERVAL_RATIO: Final = 0.95
 LEAST_STEPS: Final = 8
 """Minimum number of steps: fewer carry no information about their correlation."""
 LEAST_BLOCKS: Final = 4
-"""Minimum number of blocks: with four, Student's t already widens the interval by half; fewer give no usable spread."""
+"""Minimum number of stretches of two autocorrelation times: with fewer, slow variation cannot be told from a level."""
 _POWER_RATIO: Final = 0.8
 """Share of pairs of runs in which a detectable difference would be detected."""
 _ROUNDING: Final = 1e-24
 """Maximum variance, relative to the squared value, that is only floating-point error."""
-_PARTS: Final = 4
-"""Number of parts of a run: fewer give no usable spread, and more are too short for slow variation."""
-_EVENED_OUT: Final = -1.645
-"""Threshold on the variance ratio of blocks, in standard errors from 1: independent steps pass it in 5% of runs."""
 _WAVES: Final = 0.41
 """Waves per steps^(2/3), which minimizes the mean squared error (Lazarus, Lewis, Stock and Watson 2018)."""
-_LEAST_WAVES: Final = 3
-"""Minimum number of waves: the slowest ones, which show variation as slow as the quarters do."""
-_DRAWS: Final = 1000
-_SEED: Final = 20_261_122
+_LEAST_WAVES: Final = 6
+"""Minimum number of waves: with fewer, a short run often has too little spread by chance."""
+_SLOW_WAVES: Final = 3
+"""Number of the slowest waves, which show slow changes best."""
 
 Scale = Literal["ratio", "absolute"]
 """ratio: B / A - 1. absolute: B - A, in the unit of the quantity."""
@@ -130,7 +119,7 @@ def difference(before: Measure, after: Measure, scale: Scale) -> Difference:
     if not isinstance(before, StepSeries) or not isinstance(after, StepSeries) or change is None:
         return Difference(first, then, scale, change)
     plain = Difference(first, then, scale, change, own_change=_own_change(before, after, scale))
-    spreads = [_spread(each, scale, stream) for stream, each in enumerate((before, after))]
+    spreads = [_spread(each, scale) for each in (before, after)]
     if spreads[0] is None or spreads[1] is None:
         return plain
     return _judged(plain, spreads[0], spreads[1])
@@ -244,71 +233,23 @@ def _between_halves(series: StepSeries, scale: Scale) -> float | None:
     return changed(series.part(slice(0, steps // 2)).value, series.part(slice(steps // 2, steps)).value, scale)
 
 
-def _spread(series: StepSeries, scale: Scale, stream: int) -> _Spread | None:
-    """Return the variance of the quantity over resampled blocks of steps; None if there are too few.
+def _spread(series: StepSeries, scale: Scale) -> _Spread | None:
+    """Return the variance of the quantity, or of its logarithm for a ratio; None if there are too few steps.
 
-    n blocks give n - 1 degrees of freedom, and the variance is scaled by n / (n - 1).
+    The larger of two estimates is used: one from the number of waves with the least error, one from the three slowest
+    waves. Each wave is one degree of freedom.
     """
     steps, value = series.numerators.size, series.value
-    if steps < LEAST_STEPS or value is None:
+    if steps < LEAST_STEPS or value is None or (scale == "ratio" and value <= 0):
         return None
     residuals = series.numerators - value * series.denominators
-    block = block_steps(residuals)
-    blocks = steps / block
-    if blocks < LEAST_BLOCKS:
+    if steps < LEAST_BLOCKS * block_steps(residuals):
         return None
-    if _evens_out(residuals, block):
-        return _of_waves(residuals, float(series.denominators.sum()) * (value if scale == "ratio" else 1.0))
-    chosen = block_draws(np.random.default_rng([_SEED, stream]), steps, block, _DRAWS)
-    below = series.denominators[chosen].sum(axis=1)
-    drawn = series.numerators[chosen].sum(axis=1)[below > 0] / below[below > 0]
-    if scale == "ratio":
-        if (drawn <= 0).any():
-            return None
-        drawn = np.log(drawn)
-    if drawn.size < 2:
-        return None
-    variance = float(drawn.var(ddof=1))
-    if variance <= _ROUNDING * max(1.0, float((drawn**2).mean())):
-        variance = 0.0
-    quick = _Spread(variance * blocks / (blocks - 1.0), blocks - 1.0)
-    slow = _between_quarters(series, scale)
-    return quick if slow is None or slow.variance <= quick.variance else slow
-
-
-def _evens_out(residuals: Reals, block: int) -> bool:
-    """Whether blocks of steps vary less than independent steps would, because each step offsets the one before."""
-    steps, variance = residuals.size, float((residuals**2).mean())
-    if block < 2 or not variance:
-        return False
-    sums = np.lib.stride_tricks.sliding_window_view(residuals, block).sum(axis=1)
-    ratio = float((sums**2).mean()) / (block * variance)
-    error = math.sqrt(2.0 * (2 * block - 1) * (block - 1) / (3.0 * block * steps))
-    # Subtracting the run's own mean reduces the variance of blocks of independent steps by (block - 1) / steps.
-    return ratio - 1.0 + (block - 1) / steps < _EVENED_OUT * error
-
-
-def _of_waves(residuals: Reals, total: float) -> _Spread:
-    """Return the variance of the sum relative to the squared total, from the slowest cosine waves of the steps.
-
-    Noise at the ends of steps grows with the frequency of a wave, so the slowest waves have little of it. The larger of
-    two estimates is used: one from the number of waves with the least error, one from the three slowest waves, which
-    show slow changes best.
-    """
-    steps = residuals.size
+    total = float(series.denominators.sum()) * (value if scale == "ratio" else 1.0)
     most = max(_LEAST_WAVES, round(_WAVES * steps ** (2.0 / 3.0)))
     phases = np.pi / steps * np.outer(np.arange(1, most + 1), np.arange(steps) + 0.5)
     powers = 2.0 * (np.cos(phases) @ residuals) ** 2 / total**2
-    spreads = [_Spread(float(powers[:waves].mean()), float(waves)) for waves in (most, _LEAST_WAVES)]
-    return max(spreads, key=lambda spread: spread.variance)
-
-
-def _between_quarters(series: StepSeries, scale: Scale) -> _Spread | None:
-    """Return the variance of the quantity estimated from the quarters of the run; None if a quarter has no value."""
-    edges = np.linspace(0, series.numerators.size, _PARTS + 1).astype(int)
-    values = [series.part(slice(first, last)).value for first, last in pairwise(edges)]
-    known = [each for each in values if each is not None and (scale == "absolute" or each > 0)]
-    if len(known) < _PARTS:
-        return None
-    spread = np.log(known) if scale == "ratio" else np.array(known)
-    return _Spread(float(spread.var(ddof=1)) / _PARTS, _PARTS - 1.0)
+    variances = {waves: float(powers[:waves].mean()) for waves in (most, _SLOW_WAVES)}
+    waves = max(variances, key=lambda waves: variances[waves])
+    size = 1.0 if scale == "ratio" else value**2
+    return _Spread(variances[waves] if variances[waves] > _ROUNDING * max(1.0, size) else 0.0, float(waves))

@@ -187,9 +187,6 @@ def comparison_of(before: AnalysisResult, after: AnalysisResult) -> Attribution:
 
 def price_lines(promise: Promise) -> Iterator[str]:
     """Yield each price that the action named besides its gain, and what was measured."""
-    dropped, came = promise.dropped_ratio, promise.measured_dropped_ratio
-    if dropped is not None and came is not None:
-        yield _price_line("dropped_ratio", dropped, came, held=bool(promise.drops_as_predicted))
     for each in promise.prices:
         yield _price_line(each.name, each.predicted, each.measured, held=each.is_as_predicted)
 

@@ -79,7 +79,8 @@ def compared(change: Change, folder: Path, steps: int) -> Pair:
 
 def line(change: Change, pair: Pair) -> str:
     """What came, what was named, and whether that is right."""
-    rate, largest, promise = pair.differences.row("tokens_per_s"), pair.attribution.largest, pair.attribution.promise
+    rate, promise = pair.differences.row("tokens_per_s"), pair.attribution.promise
+    largest = next(iter(pair.attribution.causes), None)
     assert rate.change is not None
     interval = "no interval" if rate.low is None else f"{rate.low:+.0%} to {rate.high:+.0%}"
     named = "nothing" if largest is None else largest.name
@@ -89,7 +90,7 @@ def line(change: Change, pair: Pair) -> str:
         verdict = "no significant change, and none is claimed"
     kept = ""
     if promise is not None:
-        said = f"{promise.promised.low:+.0%} to {promise.promised.high:+.0%}"
+        said = f"{promise.gain_ratio.low:+.0%} to {promise.gain_ratio.high:+.0%}"
         what = f"action {promise.rank}" if promise.is_recommended else "the model, asked afterwards"
         kept = f"; {what} promised {said}: {'kept' if promise.is_kept else f'missed by {promise.missed_by_ratio:+.0%}'}"
     return f"{change.name:<40} {rate.change:+7.1%} ({interval})  {verdict}: {named}{share}{kept}"

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.engines import SPEED_RATIO, engine_speed, speed_of_cap
+from rlscope.comparison.engines import SPEED_RATIO, engine_speed
 from rlscope.comparison.facts import (
     ALIKE_RATIO,
     ComparedRun,
@@ -26,17 +26,7 @@ from rlscope.comparison.facts import (
     same_compute_cost,
     version_steps,
 )
-from rlscope.comparison.lengths import (
-    CAP,
-    CapChange,
-    LengthCredit,
-    cap_change,
-    change_of_cap,
-    dropping_change,
-    law_of,
-    length_credit,
-    length_factor,
-)
+from rlscope.comparison.lengths import CAP, LengthChange, cap_input, length_change, scaled
 from rlscope.comparison.prices import PromisedPrice, promised_prices
 from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.document import LEFT_OUT, computed_field
@@ -44,10 +34,8 @@ from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
-from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
 
@@ -149,25 +137,10 @@ class Promise:
     """Whether no other setting changed."""
     is_fix: bool = False
     """Whether the action is a fix (a lower cost or a faster side); the prediction then uses its measured size."""
-    dropped_ratio: Estimate | None = None
-    """Share of the generated tokens, 0 to 1, that a recommended change was predicted to drop, with its 90% interval.
-    None if it is unknown, or if the change was not recommended."""
-    measured_dropped_ratio: float | None = None
-    """Measured share; None if it was not recorded, or if none was predicted."""
     prices: tuple[PromisedPrice, ...] = ()
-    """Further predicted prices of a recommended change; empty if it was not recommended."""
+    """Predicted prices of a recommended change beside the measured ones; empty if it was not recommended."""
     is_within_error: bool = False
     """Whether the measured gain, with its 95% interval, may lie within the predicted interval."""
-
-    @computed_field
-    @property
-    def drops_as_predicted(self) -> bool | None:
-        """Whether the measured share of dropped tokens is within 1 point of the interval; None if either is unknown."""
-        predicted, measured = self.dropped_ratio, self.measured_dropped_ratio
-        if predicted is None or measured is None:
-            return None
-        # Two runs of the same settings differ by as much, and a predicted 0 has no interval.
-        return predicted.low - NOTABLE_RATIO <= measured <= predicted.high + NOTABLE_RATIO
 
     @computed_field
     @property
@@ -195,7 +168,7 @@ class Attribution:
     """Predicted gain with all causes together."""
     unexplained_share_ratio: float | None
     promise: Promise | None
-    lengths: LengthCredit
+    lengths: LengthChange
     """The part of the change of response lengths that a changed cap and dropping explain."""
 
     @property
@@ -212,8 +185,12 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
     rate = differences.row("tokens_per_s")
     obstacle = _obstacle(before, after)
     model = None if obstacle else before.model
-    lengths = _Lengths.of(before, after, differences, model, changes)
-    found = (*_setting_causes(before, after, changes, lengths), *_measured_causes(before, after, lengths))
+    measured_tokens = differences.row("response_tokens")
+    lengths = length_change(before, after, measured_tokens)
+    found = [
+        *_setting_causes(before, after, changes, model, lengths),
+        *_measured_causes(before, after, model, lengths, measured_tokens.before),
+    ]
     candidates = _limited([each for each in (_alone(model, cause) for cause in found) if _is_worth_naming(each)])
     causes = _shared(model, obstacle, candidates, rate)
     measured = None if rate.change is None else math.log1p(rate.change)
@@ -227,65 +204,8 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         together_ratio=None if together is None or not contributions else math.expm1(together),
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
         promise=_promise(before, after, changes, rate, candidates, model),
-        lengths=lengths.credit,
+        lengths=lengths,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Lengths:
-    """Response lengths of both runs, and the cap if it changed."""
-
-    law: LengthLaw | None
-    """The baseline's length distribution; None if no model can predict the causes."""
-    cap: CapChange | None
-    measured: Difference
-    credit: LengthCredit
-    engines: float | None
-    """Speedup of the engines at equal work, as a factor; None if it is unknown or below 5%."""
-    engines_of_cap: float
-    """The part of this factor that the cap explains; 1 unless the cap is the only setting that changed."""
-
-    @classmethod
-    def of(
-        cls,
-        before: ComparedRun,
-        after: ComparedRun,
-        differences: Differences,
-        model: ModelResult | None,
-        changes: Sequence[SettingChange],
-    ) -> "_Lengths":
-        law = None if model is None else law_of(before)
-        cap, measured = cap_change(before, after), differences.row("response_tokens")
-        engines = engine_speed(before, after)
-        others = [each for each in changes if each.name != CAP and not is_same_size(each.name, each.before, each.after)]
-        most = speed_of_cap(before, after, cap) if model is not None and engines is not None and not others else 1.0
-        of_cap = min(max(engines or 1.0, min(1.0, most)), max(1.0, most))
-        credit = length_credit(law, cap, measured, dropping_change(before, after))
-        return cls(law, cap, measured, credit, engines, of_cap)
-
-    def of_cap(self) -> Change | None:
-        """Return the model input for the changed cap; None if the cap did not change or there is no model."""
-        if self.law is None or self.cap is None:
-            return None
-        change = change_of_cap(self.law, self.cap, self.credit, is_measured=self.measured.is_significant)
-        return change if self.engines_of_cap == 1.0 else replace(change, engine_speed=self.engines_of_cap)
-
-    def engines_beyond_cap(self) -> float | None:
-        """Return the factor on engine speed that the cap does not explain; None if it is below 5%."""
-        beyond = (self.engines or 1.0) / self.engines_of_cap
-        return beyond if abs(beyond - 1.0) >= SPEED_RATIO else None
-
-    def beyond_cap(self) -> Change:
-        """Return the model input for the length change that the cap does not explain, to be merged with the cap's."""
-        change, with_cap = self.credit.of_generated, self.of_cap() or Change()
-        if self.law is None:
-            return Change(length_factor=1.0 + change)
-        max_output_tokens = (
-            self.law.max_output_tokens if with_cap.max_output_tokens is None else with_cap.max_output_tokens
-        )
-        return Change(
-            length_factor=length_factor(self.law, max_output_tokens, change) / (with_cap.length_factor or 1.0)
-        )
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
@@ -321,7 +241,11 @@ def _limited(causes: Sequence[ChangeCause]) -> list[ChangeCause]:
 
 
 def _setting_causes(
-    before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], lengths: _Lengths
+    before: ComparedRun,
+    after: ComparedRun,
+    changes: Sequence[SettingChange],
+    model: ModelResult | None,
+    lengths: LengthChange,
 ) -> list[ChangeCause]:
     by_name = {each.name: each for each in changes}
     causes: list[ChangeCause] = []
@@ -337,7 +261,9 @@ def _setting_causes(
         if each not in modelled and each.name not in _GPUS and not is_same_size(each.name, each.before, each.after)
     ]
     for each in (*modelled, *rest):
-        change = lengths.of_cap() if each.name == CAP else _limit(each) if each in modelled else None
+        change = _limit(each) if each in modelled else None
+        if each.name == CAP and model is not None and (change is not None or each.after is None):
+            change = cap_input(model, change and change.max_output_tokens, lengths.of_cap)
         causes.append(ChangeCause("setting", each.name, _text(each.before), _text(each.after), change))
     return causes
 
@@ -361,18 +287,18 @@ def _limit(setting: SettingChange) -> Change | None:
     return Change(**{setting.name: value})  # type: ignore[arg-type]
 
 
-def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths) -> list[ChangeCause]:
-    """Return the measured differences that no changed setting explains."""
+def _measured_causes(
+    before: ComparedRun, after: ComparedRun, model: ModelResult | None, lengths: LengthChange, mean: float | None
+) -> list[ChangeCause]:
+    """Return the measured differences that no changed setting explains. mean: the baseline's mean length in tokens."""
     causes: list[ChangeCause] = []
-    measured, credit = lengths.measured, lengths.credit
-    if credit.beyond is not None and measured.before is not None:
-        expected = f"{measured.before * (1.0 + credit.explained):.4g}" + " by the new cap" * (credit.of_cap != 0.0)
-        causes.append(
-            ChangeCause("measured", "response_lengths", expected, f"{measured.after:.4g}", lengths.beyond_cap())
-        )
+    if lengths.beyond is not None and mean is not None:
+        factor = 1.0 + lengths.beyond
+        ends = (f"{mean:.4g}", f"{mean * factor:.4g}")
+        causes.append(ChangeCause("measured", "response_lengths", *ends, scaled(model, factor)))
     if (training := _training_speed(before, after)) is not None:
         causes.append(ChangeCause.measured("trainer_speed", 1, training, Change(trainer_speed=training)))
-    if (engines := lengths.engines_beyond_cap()) is not None:
+    if (engines := engine_speed(before, after)) is not None:
         causes.append(ChangeCause.measured("engine_speed", 1, engines, Change(engine_speed=engines)))
     if (saved := _checkpoint_time(before, after)) is not None:
         causes.append(ChangeCause.measured("checkpoints", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
@@ -531,16 +457,13 @@ def _answer_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
 
 
 def merged(changes: Sequence[Change]) -> Change:
-    """Return the changes as one; the last value of a field wins, except that factors on lengths and speeds multiply."""
+    """Return the changes as one; the last value of a field wins."""
     values = {
         each.name: value
         for change in changes
         for each in fields(change)
         if (value := getattr(change, each.name)) is not None
     }
-    for name in ("length_factor", "engine_speed"):
-        if name in values:
-            values[name] = math.prod(getattr(change, name) or 1.0 for change in changes)
     return Change(**values)
 
 
@@ -567,7 +490,6 @@ def _promise(
     if carried_out:
         others_changed, rank = min(carried_out)
         action = before.promised[rank - 1]
-        dropped = action.price.dropped_ratio
         return Promise(
             True,
             rank,
@@ -575,13 +497,11 @@ def _promise(
             action.gain_ratio,
             rate.change,
             not others_changed,
-            dropped_ratio=dropped,
-            measured_dropped_ratio=None if dropped is None else after.dropped_ratio,
             prices=tuple(promised_prices(action, before, after)),
             is_within_error=_reaches(rate, action.gain_ratio),
         )
-    # Lengths and speeds measured under a new cap were not available to a prediction made before the change.
-    priced = [replace(each.change, length_factor=None, engine_speed=None) for each in settings if each.change]
+    # Lengths measured under a new cap were not available to a prediction made before the change.
+    priced = [replace(each.change, length_factor=None) for each in settings if each.change]
     fix = None if priced or model is None else _fixed(before.promised, candidates)
     if fix is not None and model is not None and (gain := _expected(model, [fix[1]])) is not None:
         rank, is_near = fix[0], _reaches(rate, gain)

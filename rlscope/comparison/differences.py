@@ -1,17 +1,14 @@
 """Differences between two runs with intervals, and breakdowns that add up.
 
-A breakdown splits one difference into parts: the step period and the GPU time per trained token by state, the shares of
-each role's GPU time, staleness by origin, trained tokens per step by batch size and length, and the rate by all three.
-Parts are exact fractions of whole nanoseconds and tokens, so that nothing is left over. The runs are compared in steady
-state if both have one; otherwise whole runs are compared.
+A breakdown splits one difference by state of the ledger: the step period, the GPU time per trained token, or the shares
+of a role's GPU time. Parts are exact fractions of whole nanoseconds and tokens, so that nothing is left over. The runs
+are compared in steady state if both have one; otherwise whole runs are compared.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import polars as pl
@@ -25,7 +22,6 @@ from rlscope.comparison.statistics import (
     StepSeries,
     corrected,
     difference,
-    value_of,
 )
 from rlscope.document import LEFT_OUT, computed_field
 
@@ -55,9 +51,7 @@ the queue that was dropped as stale or abandoned."""
 Learned = Literal["reward", "loss", "entropy"]
 Place = Literal["step", "gpu_hours"]
 """Basis of a comparison of learning: the same number of steps or the same number of GPU-hours."""
-BreakdownName = Literal[
-    "rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness_steps", "staleness", "tokens_per_step"
-]
+BreakdownName = Literal["step_s", "gpu_s_per_1k_tokens", "role_share"]
 
 _IN_STEPS: Final[Mapping[Quantity, Quantity]] = {
     "staleness_mean": "staleness_mean_steps",
@@ -104,9 +98,9 @@ class BreakdownPart:
     """One part of a breakdown."""
 
     name: str
-    """State of the ledger, or name of the part."""
-    role: str | None
-    """Role of the workers; None for a part that is not a state."""
+    """State of the ledger."""
+    role: str
+    """Role of the workers."""
     reason: str | None
     """Reason for the wait; None if the state needs no reason."""
     before: float
@@ -116,9 +110,13 @@ class BreakdownPart:
     change: float
     """Contribution to the change of the total."""
     difference: Annotated[Difference | None, LEFT_OUT] = None
-    """The difference with its interval, if both runs have steps."""
-    is_significant: bool | None = None
-    """Whether the change exceeds the noise. Only shares of GPU time are tested; None for other parts."""
+    """The difference with its interval, if both runs have steps. Only shares of GPU time have one."""
+
+    @computed_field
+    @property
+    def is_significant(self) -> bool | None:
+        """Whether the change exceeds the noise; None if it was not tested."""
+        return None if self.difference is None else self.difference.is_significant
 
     @computed_field
     @property
@@ -138,9 +136,8 @@ class Breakdown:
     """A difference and the parts that add up to it."""
 
     name: BreakdownName
-    """rate: logarithm of the trained tokens per second. step_s: seconds of a step by the trainers' states.
-    gpu_s_per_1k_tokens: GPU-seconds per 1,000 trained tokens by state. role_share: shares of a role's GPU time.
-    staleness: versions per trained token. tokens_per_step: trained tokens per step."""
+    """step_s: seconds of a step by the trainers' states. gpu_s_per_1k_tokens: GPU-seconds per 1,000 trained tokens by
+    state. role_share: shares of a role's GPU time."""
     role: str | None
     """Role of role_share; None for other breakdowns."""
     before: float
@@ -174,9 +171,9 @@ class Differences:
     @property
     def tested(self) -> int:
         """Number of differences tested; the significance of all but the rate is corrected for this number."""
-        shares = [part.difference for each in self.breakdowns if each.name == "role_share" for part in each.parts]
+        shares = [part.difference for each in self.breakdowns for part in each.parts if part.difference is not None]
         every = [*(row.difference for row in self.quantities), *(row.difference for row in self.learning), *shares]
-        return sum(each is not None and each.p_value is not None for each in every)
+        return sum(each.p_value is not None for each in every)
 
 
 def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
@@ -197,46 +194,34 @@ def _with_correction(differences: Differences) -> Differences:
     """Correct all differences for multiple testing, except the rate, which is the main question and tested alone."""
     rate, *quantities = differences.quantities
     others = [row.difference for row in quantities] + [row.difference for row in differences.learning]
-    shares = [part.difference for each in differences.breakdowns if each.name == "role_share" for part in each.parts]
-    tested = iter(corrected([each for each in (*others, *shares) if each is not None]))
-    corrected_quantities = (rate, *(replace(row, difference=next(tested)) for row in quantities))
-    learning = tuple(replace(row, difference=next(tested)) for row in differences.learning)
-    breakdowns = tuple(
-        replace(each, parts=tuple(_tested(part, tested) for part in each.parts)) if each.name == "role_share" else each
-        for each in differences.breakdowns
+    shares = [part.difference for each in differences.breakdowns for part in each.parts if part.difference is not None]
+    tested = iter(corrected([*others, *shares]))
+    return replace(
+        differences,
+        quantities=(rate, *(replace(row, difference=next(tested)) for row in quantities)),
+        learning=tuple(replace(row, difference=next(tested)) for row in differences.learning),
+        breakdowns=tuple(
+            replace(each, parts=tuple(_tested(part, tested) for part in each.parts)) for each in differences.breakdowns
+        ),
     )
-    return replace(differences, quantities=corrected_quantities, learning=learning, breakdowns=breakdowns)
 
 
 def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
-    if part.difference is None:
-        return part
-    difference = next(tested)
-    return replace(part, difference=difference, is_significant=difference.is_significant)
+    return part if part.difference is None else replace(part, difference=next(tested))
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
     (first, then), spans = (measures(run, basis) for run in (before, after)), version_steps(before, after)
     rows: list[Row] = []
-    for quantity in first:
+    for quantity, ends in ((name, (first[name], then[name])) for name in first):
         if quantity == "tokens_per_gpu_s" and before.facts.policy_gpus == after.facts.policy_gpus:
             continue
-        if spans is not None and quantity == "staleness_mean":
-            rows += _rows_in_steps(first, then, spans)
-        ends = first[quantity], then[quantity]
         if spans is not None and quantity in _IN_STEPS:
             # Versions span different numbers of steps, so a difference in versions carries no information.
-            ends = value_of(ends[0]), value_of(ends[1])
+            ends = _times(ends[0], spans[0]), _times(ends[1], spans[1])
+            quantity = _IN_STEPS[quantity]
         rows.append(Row(quantity, difference(*ends, scale_of(quantity))))
     return tuple(rows)
-
-
-def _rows_in_steps(
-    first: Mapping[Quantity, Measure], then: Mapping[Quantity, Measure], spans: tuple[float, float]
-) -> Iterator[Row]:
-    for quantity, in_steps in _IN_STEPS.items():
-        ends = _times(first[quantity], spans[0]), _times(then[quantity], spans[1])
-        yield Row(in_steps, difference(*ends, "absolute"))
 
 
 def _times(value: Measure, factor: float) -> Measure:
@@ -336,20 +321,13 @@ def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepS
 
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
     times = tuple(_time(run, basis) for run in (before, after))
-    tables = (before, after) if basis == "steady" else None
-    known = [each for each in map(_factors, (before, after)) if each is not None and basis == "steady"]
-    if len(known) == 2:
-        yield _of_rate(before, after, known)
     if all(each.steps and _trainers(each) for each in times):
-        yield _of_states("step_s", times, tables)
+        yield _of_states("step_s", times)
     if all(each.tokens for each in times):
-        yield _of_states("gpu_s_per_1k_tokens", times, tables)
+        yield _of_states("gpu_s_per_1k_tokens", times)
     for role in times[0].gpus:
         if role in times[1].gpus and all(each.of_role(role) for each in times):
-            yield _of_states("role_share", times, tables, role)
-    yield from _of_staleness(before, after, basis)
-    if len(known) == 2:
-        yield _of_tokens(*known)
+            yield _of_states("role_share", times, (before, after) if basis == "steady" else None, role)
 
 
 def _trainers(time: GpuTime) -> int:
@@ -357,28 +335,22 @@ def _trainers(time: GpuTime) -> int:
 
 
 def _of_states(
-    name: BreakdownName, times: Sequence[GpuTime], runs: tuple[ComparedRun, ComparedRun] | None, role: str | None = None
+    name: BreakdownName,
+    times: Sequence[GpuTime],
+    runs: tuple[ComparedRun, ComparedRun] | None = None,
+    role: str | None = None,
 ) -> Breakdown:
-    """Return a breakdown by state."""
+    """Return a breakdown whose parts add up to the total; a state that a run lacks counts as 0 there."""
     sides: list[dict[StateKey, Fraction]] = []
     for time in times:
         per = _divisor(name, time, role)
         sides.append({key: gpu_ns / per for key, gpu_ns in time.states.items() if _belongs(name, key, role)})
-    return _sum_of_parts(name, sides, role, None if runs is None else partial(_state_difference, name, runs, role))
-
-
-def _sum_of_parts(
-    name: BreakdownName,
-    sides: Sequence[Mapping[StateKey, Fraction]],
-    role: str | None = None,
-    tested: Callable[[StateKey], Difference | None] | None = None,
-) -> Breakdown:
-    """Return a breakdown whose parts add up to the total; a part that a run lacks counts as 0 there."""
     parts: list[BreakdownPart] = []
     for key in {**sides[0], **sides[1]}:
         before, after = (side.get(key, Fraction(0)) for side in sides)
         numbers = (float(before), float(after), float(after - before))
-        parts.append(BreakdownPart(key.state, key.role or None, key.reason, *numbers, tested and tested(key)))
+        tested = None if runs is None else _share_difference(key, *runs)
+        parts.append(BreakdownPart(key.state, key.role, key.reason, *numbers, tested))
     parts.sort(key=lambda part: -abs(part.change))
     before, after = (sum(side.values(), Fraction(0)) for side in sides)
     return Breakdown(name, role, float(before), float(after), float(after - before), tuple(parts))
@@ -399,105 +371,14 @@ def _divisor(name: BreakdownName, time: GpuTime, role: str | None) -> Fraction:
     return Fraction(time.of_role(role or ""))
 
 
-def _state_difference(
-    name: BreakdownName, runs: tuple[ComparedRun, ComparedRun], role: str | None, key: StateKey
-) -> Difference | None:
-    first, then = (_state_series(name, key, run, role) for run in runs)
-    return None if first is None or then is None else difference(first, then, "absolute")
+def _share_difference(key: StateKey, before: ComparedRun, after: ComparedRun) -> Difference | None:
+    sides = [_share_series(key, run) for run in (before, after)]
+    return None if sides[0] is None or sides[1] is None else difference(sides[0], sides[1], "absolute")
 
 
-def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: str | None) -> StepSeries | None:
+def _share_series(key: StateKey, run: ComparedRun) -> StepSeries | None:
     table = run.table
     if table is None or run.steady is None or not table.state_gpu_s:
         return None
     spent = table.state_gpu_s.get(key, np.zeros(table.step.size))
-    if name == "step_s":
-        return StepSeries(spent / _trainers(run.steady), np.ones(table.step.size))
-    if name == "gpu_s_per_1k_tokens":
-        return None if table.trained_tokens is None else StepSeries(spent * 1000.0, table.trained_tokens.astype(float))
-    return StepSeries(spent, table.period_s * run.steady.gpus[role or ""])
-
-
-def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
-    """Split staleness into versions published before the sample ended and those published before its step."""
-    sides = [parts for run in (before, after) if (parts := _staleness_parts(run, basis)) is not None]
-    if len(sides) < 2:
-        return
-    spans = version_steps(before, after)
-    if spans is not None:
-        in_steps = [
-            {key: part * Fraction(span) for key, part in side.items()} for side, span in zip(sides, spans, strict=True)
-        ]
-        yield _sum_of_parts("staleness_steps", in_steps)
-    yield _sum_of_parts("staleness", sides)
-
-
-def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[StateKey, Fraction] | None:
-    table, known = run.table, 1
-    in_flight, in_queue = run.staleness.in_flight_mean, run.staleness.in_queue_mean
-    if basis == "steady" and table is not None:
-        known = int(table.known_tokens.sum())
-        in_flight, in_queue = int(table.in_flight.sum()), int(table.in_queue.sum())
-    if not known or in_flight is None or in_queue is None:
-        return None
-    # These parts belong to no role.
-    parts = {StateKey("", "in_flight", None): in_flight, StateKey("", "in_queue", None): in_queue}
-    return {key: Fraction(part) / known for key, part in parts.items()}
-
-
-class _Factors(NamedTuple):
-    """Sums over the steps of a run's steady state."""
-
-    steps: int
-    samples: int
-    tokens: int
-
-
-def _factors(run: ComparedRun) -> _Factors | None:
-    """Return the sums; None if samples or response tokens are unknown: token counts with prompts are not lengths."""
-    table = run.table
-    if table is None or run.counts_prompts or table.samples is None or table.trained_tokens is None:
-        return None
-    return _Factors(table.step.size, int(table.samples.sum()), int(table.trained_tokens.sum()))
-
-
-def _of_tokens(before: _Factors, after: _Factors) -> Breakdown:
-    """Split trained tokens per step into samples per step and tokens per sample.
-
-    The contribution of each factor is computed at the mean of the other factor.
-    """
-    (batch, length), (later_batch, later_length) = (
-        (Fraction(each.samples, each.steps), Fraction(each.tokens, each.samples)) for each in (before, after)
-    )
-    batch_change = (later_batch - batch) * (length + later_length) / 2
-    length_change = (later_length - length) * (batch + later_batch) / 2
-    ends = (batch * length, later_batch * later_length)
-    parts = (
-        BreakdownPart("samples_per_step", None, None, float(batch), float(later_batch), float(batch_change)),
-        BreakdownPart("response_tokens", None, None, float(length), float(later_length), float(length_change)),
-    )
-    return Breakdown("tokens_per_step", None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), parts)
-
-
-def _of_rate(before: ComparedRun, after: ComparedRun, factors: Sequence[_Factors]) -> Breakdown:
-    """Split the logarithm of the rate: log(samples per step) + log(tokens per sample) - log(step period)."""
-    sides: list[dict[str, float]] = []
-    for run, each in zip((before, after), factors, strict=True):
-        assert run.table is not None
-        sides.append(
-            {
-                "samples_per_step": each.samples / each.steps,
-                "response_tokens": each.tokens / each.samples,
-                "step_s": float(run.table.period_s.sum()) / each.steps,
-            }
-        )
-    signs = {"samples_per_step": 1.0, "response_tokens": 1.0, "step_s": -1.0}
-    parts = [
-        BreakdownPart(
-            name, None, None, sides[0][name], sides[1][name], sign * math.log(sides[1][name] / sides[0][name])
-        )
-        for name, sign in signs.items()
-    ]
-    ends = [side["samples_per_step"] * side["response_tokens"] / side["step_s"] for side in sides]
-    parts.sort(key=lambda part: -abs(part.change))
-    return Breakdown("rate", None, ends[0], ends[1], math.log(ends[1] / ends[0]), tuple(parts))
+    return StepSeries(spent, table.period_s * run.steady.gpus[key.role])

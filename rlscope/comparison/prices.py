@@ -1,7 +1,6 @@
 """Prices of a recommended change besides its work, as predicted and as measured after it.
 
-Dropped tokens are part of the promise itself (`attribution.py`). Here: staleness, the mean trained length, and the long
-responses that are still trained. Not covered: an interval of staleness, which the model does not give.
+They are dropped tokens, staleness, the mean trained length, and the long responses that are still trained.
 """
 
 from collections.abc import Iterator
@@ -17,8 +16,9 @@ from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import NOTABLE_RATIO, Price
 from rlscope.model.simulate.results import LONGEST_RATIO
 
-PriceName = Literal["staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio"]
+PriceName = Literal["dropped_ratio", "staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio"]
 _MARGINS: Final[dict[PriceName, float]] = {
+    "dropped_ratio": NOTABLE_RATIO,
     "staleness_p95_steps": 1.0,
     "trained_length_change_ratio": NOTABLE_RATIO,
     "longest_trained_ratio": NOTABLE_RATIO,
@@ -31,9 +31,10 @@ class PromisedPrice:
     """One price of a recommended change."""
 
     name: PriceName
-    """Price: `staleness_p95_steps` (p95 staleness of samples by their oldest token, in optimizer steps),
-    `trained_length_change_ratio` (mean length of trained samples, after over before, minus 1), or
-    `longest_trained_ratio` (trained share of the longest tenth of responses, over the whole run)."""
+    """Price: `dropped_ratio` (share of the generated tokens that is dropped), `staleness_p95_steps` (p95 staleness of
+    samples by their oldest token, in optimizer steps), `trained_length_change_ratio` (mean length of trained
+    samples, after over before, minus 1), or `longest_trained_ratio` (trained share of the longest tenth of responses,
+    over the whole run)."""
     predicted: Estimate
     """Predicted value, with its 90% interval."""
     measured: float
@@ -49,6 +50,8 @@ class PromisedPrice:
 
 def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> Iterator[PromisedPrice]:
     """Yield every price that was predicted for an action and measured after it."""
+    if action.price.dropped_ratio is not None and after.dropped_ratio is not None:
+        yield PromisedPrice("dropped_ratio", action.price.dropped_ratio, after.dropped_ratio)
     if before.model is None or after.model is None:
         return
     old, promised, new = action.price_before, action.price, after.model.forecasts.today.price

@@ -1,6 +1,6 @@
-"""Finds warnings: other reasons for a difference between two runs, or for the lack of one.
+"""Finds warnings: reasons for a difference between two runs, or for the lack of one, besides its causes.
 
-Reports show them before the numbers.
+Reports show them before the numbers. A changed setting is a cause (`attribution.py`) and no warning.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Final
 
 from rlscope.comparison.attribution import Attribution
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, network_changes, one_sided_settings, version_steps
+from rlscope.comparison.facts import ComparedRun, one_sided_settings
 from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
@@ -35,22 +35,14 @@ class CompareWarningKind(StrEnum):
     """The runs contain the same steps, for example a run and a part of its log."""
     HIDDEN_SAMPLERS = "hidden_samplers"
     """The log of one run does not show what its samplers do; the other run does."""
-    OTHER_MODEL = "other_model"
-    OTHER_DEVICE = "other_device"
-    OTHER_GPUS = "other_gpus"
-    LENGTHS = "lengths"
-    """Mean lengths of the generated responses differ."""
     DROPPED_LENGTHS = "dropped_lengths"
     """Trained responses are shorter or longer because of dropping: an effect of the change."""
-    PUBLISH_INTERVAL = "publish_interval"
-    """The runs differ in the number of optimizer steps per version."""
     DRIFT = "drift"
     """Response lengths drift within a run."""
     NOISY = "noisy"
     """The halves of one run differ by more than the two runs do."""
     OTHER_STEPS = "other_steps"
     """The steady states cover different training steps."""
-    SEVERAL_CHANGES = "several_changes"
     SETTINGS_PARTLY_KNOWN = "settings_partly_known"
     """A run was imported from a log that lacks settings of the other run."""
 
@@ -73,18 +65,13 @@ def warnings_of(
     before: ComparedRun, after: ComparedRun, differences: Differences, attribution: Attribution
 ) -> tuple[CompareWarning, ...]:
     """Return all warnings, the most important first."""
-    settings = sum(each.kind == "setting" for each in attribution.causes)
     asks_model = any(each.log_ratio is not None for each in attribution.causes)
     checks = (
         _missing(before, after),
-        _model(before, after),
-        _devices(before, after),
-        _gpus(before, after),
         _lengths(before, after, differences, attribution),
-        _published(before, after),
         _noise(differences),
         _steps(before, after, differences),
-        _settings(before, after, settings),
+        _settings(before, after),
         _model_check(before, asks_model=asks_model),
     )
     return tuple(each for check in checks for each in check)
@@ -115,44 +102,16 @@ def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
     return len(common) if is_same and len({first[step] for step in common}) >= _LEAST_SAME else 0
 
 
-def _model(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    for name, (first, second) in network_changes(before, after).items():
-        yield CompareWarning(CompareWarningKind.OTHER_MODEL, name.removeprefix("model."), str(first), str(second))
-
-
-def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    devices, other_devices = before.facts.devices, after.facts.devices
-    for role in sorted(devices.keys() & other_devices.keys()):
-        if devices[role] != other_devices[role]:
-            yield CompareWarning(CompareWarningKind.OTHER_DEVICE, role, devices[role], other_devices[role])
-
-
-def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    gpus, other_gpus = before.facts.policy_gpus, after.facts.policy_gpus
-    if gpus != other_gpus:
-        yield CompareWarning(CompareWarningKind.OTHER_GPUS, "GPUs", str(gpus), str(other_gpus))
-
-
 def _lengths(
     before: ComparedRun, after: ComparedRun, differences: Differences, attribution: Attribution
 ) -> Iterator[CompareWarning]:
-    lengths, credit = differences.row("response_tokens"), attribution.lengths
-    if lengths.change is not None:
-        # Length changes due to the cap or to dropping are effects of the change, not separate explanations.
-        rest = (1.0 + lengths.change) / (1.0 + credit.explained) - 1.0
-        if abs(rest) >= _LENGTH_RATIO and (credit.beyond is not None or differences.basis == "whole"):
-            yield CompareWarning(CompareWarningKind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
-        if abs(credit.of_dropping) >= _LENGTH_RATIO and (lengths.is_significant or differences.basis == "whole"):
-            yield CompareWarning(CompareWarningKind.DROPPED_LENGTHS, f"{credit.of_dropping}")
+    of_dropping = attribution.lengths.of_dropping
+    is_tested = differences.row("response_tokens").is_significant
+    if abs(of_dropping) >= _LENGTH_RATIO and (is_tested or differences.basis == "whole"):
+        yield CompareWarning(CompareWarningKind.DROPPED_LENGTHS, f"{of_dropping}")
     for run in (before, after):
         if run.drifts:
             yield CompareWarning(CompareWarningKind.DRIFT, run.name)
-
-
-def _published(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    spans = version_steps(before, after)
-    if spans is not None:
-        yield CompareWarning(CompareWarningKind.PUBLISH_INTERVAL, "steps", *(f"{span:.2g}" for span in spans))
 
 
 def _noise(differences: Differences) -> Iterator[CompareWarning]:
@@ -178,9 +137,7 @@ def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[CompareWa
         yield CompareWarning(CompareWarningKind.MODEL_MISSES, before.name)
 
 
-def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[CompareWarning]:
-    if settings > 1:
-        yield CompareWarning(CompareWarningKind.SEVERAL_CHANGES, str(settings))
+def _settings(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     one_sided = one_sided_settings(before, after)
     if one_sided:
         yield CompareWarning(CompareWarningKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))

@@ -12,9 +12,9 @@ import rlscope
 from benchmarks.token_simulator import Layout, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, SettingChange, _reaches, merged, setting_changes
-from rlscope.comparison.engines import engine_speed, longest_age, speed_of_cap
+from rlscope.comparison.engines import engine_speed
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, StateKey, flattened, run_of
-from rlscope.comparison.lengths import CapChange, length_credit, length_factor
+from rlscope.comparison.lengths import length_change
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarningKind
@@ -23,7 +23,6 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.price import Price
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
@@ -59,6 +58,12 @@ def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscop
     assert said.causes[0].name == "max_running"
     assert said.promise is not None and (said.promise.is_recommended, said.promise.rank) == (True, 1)
     assert said.promise.is_kept and said.promise.is_alone and said.promise.missed_by_ratio == 0.0
+    assert [(each.name, each.is_as_predicted) for each in said.promise.prices] == [
+        ("dropped_ratio", True),
+        ("staleness_p95_steps", True),
+        ("trained_length_change_ratio", True),
+        ("longest_trained_ratio", True),
+    ]
 
 
 def test_the_causes_and_the_rest_are_the_measured_change(pair: rlscope.Comparison) -> None:
@@ -145,44 +150,6 @@ def with_pass_s(run: ComparedRun, factor: float) -> ComparedRun:
     return replace(run, passes=run.passes.with_columns(pl.col("pass_mean_s", "between_mean_s") * factor))
 
 
-def test_engines_that_get_faster_with_a_lower_cap_are_credited_to_it_up_to_the_longest_contexts(
-    capped: dict[int, ComparedRun],
-) -> None:
-    """As engines do that compute attention up to the longest running sequence."""
-    long, short = capped[600], capped[150]
-    most = speed_of_cap(long, short, CapChange(600, 150))
-    assert most > 1.5
-    found = compare_runs(long, [with_pass_s(short, 1.0 / 1.25)]).pairs[0].attribution
-    assert [each.name for each in found.causes] == ["max_output_tokens"]
-    plain = compare_runs(long, [short]).pairs[0].attribution
-    assert found.causes[0].log_ratio is not None and plain.causes[0].log_ratio is not None
-    assert found.causes[0].log_ratio > plain.causes[0].log_ratio
-
-
-def test_engines_that_get_faster_by_more_or_slower_with_a_lower_cap_have_a_cause_of_their_own(
-    capped: dict[int, ComparedRun],
-) -> None:
-    long, short = capped[600], capped[150]
-    most = speed_of_cap(long, short, CapChange(600, 150))
-    for factor in (1.0 / (1.5 * most), 2.0):
-        found = compare_runs(long, [with_pass_s(short, factor)]).pairs[0].attribution
-        assert {each.name for each in found.causes} == {"max_output_tokens", "engine_speed"}
-
-
-def test_engines_are_not_credited_to_a_cap_that_changed_beside_something_else(capped: dict[int, ComparedRun]) -> None:
-    short = with_settings(with_pass_s(capped[150], 1.0 / 1.25), attention_backend="flash")
-    found = compare_runs(capped[600], [short]).pairs[0].attribution
-    assert {"max_output_tokens", "attention_backend", "engine_speed"} == {each.name for each in found.causes}
-
-
-def test_the_longest_of_many_running_responses_is_near_the_cap() -> None:
-    even = LengthLaw(np.array([100.0]), np.array([1.0]))
-    # Ages are even over 0 to 100: the mean of the largest of n is 100 n / (n + 1).
-    assert longest_age(even, 1) == pytest.approx(50.0, rel=0.01)
-    assert longest_age(even, 9) == pytest.approx(90.0, rel=0.01)
-    assert longest_age(even.with_cap(50), 9) == pytest.approx(45.0, rel=0.01)
-
-
 @dataclass(frozen=True)
 class HeldCurve:
     """Decode passes of a known length."""
@@ -205,35 +172,24 @@ def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(capped: di
 @pytest.mark.parametrize(
     ("cap", "change", "of_cap", "beyond"),
     [
-        # Lengths 1 to 100, each as likely as any other, cut at 100: a cap of 50 takes the mean from 50.5 to 37.75.
-        ((100, 50), -0.25, -0.2525, None),
-        ((100, 50), -0.40, -0.2525, -0.1973),
-        ((100, 50), 0.10, -0.2525, 0.4715),
-        # One in a hundred reaches 100: under a cap of 300 the mean is at most 2 tokens longer.
-        ((100, 300), 0.03, 0.03, None),
-        ((100, 300), 0.50, 0.0396, 0.4429),
+        ((100, 50), -0.25, -0.25, None),
+        ((100, 50), 0.10, 0.0, 0.10),
+        ((100, 300), 0.50, 0.50, None),
         ((100, 300), -0.20, 0.0, -0.20),
         ((100, None), 0.50, 0.50, None),
+        ((None, 100), -0.50, -0.50, None),
         ((100, 100), 0.50, 0.0, 0.50),
+        ((100, 100), 0.005, 0.0, None),  # The interval is a hundredth to either side.
+        (("long", 100), 0.50, 0.0, 0.50),
     ],
 )
-def test_a_cap_is_credited_with_what_it_can_explain(
-    cap: tuple[int, int | None], change: float, of_cap: float, beyond: float | None
+def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_the_cap(
+    cap: tuple[object, object], change: float, of_cap: float, beyond: float | None
 ) -> None:
-    law = LengthLaw(np.arange(1.0, 101.0), np.full(100, 0.01), 100)
-    measured = Difference("ratio", 50.5, 50.5 * (1 + change), change, change - 0.01, change + 0.01, 0.001)
-    measured = replace(measured, is_significant=True)
-    changed = None if cap[0] == cap[1] else CapChange(*cap)
-    found = length_credit(law, changed, measured)
-    assert (found.of_cap, found.beyond) == (pytest.approx(of_cap, abs=1e-4), pytest.approx(beyond, abs=1e-4))
-
-
-@pytest.mark.parametrize("change", [-0.5, -0.1, 0.0, 0.2, 0.8])
-def test_a_length_factor_changes_the_mean_after_the_cut_by_what_was_asked(change: float) -> None:
-    law = LengthLaw(np.arange(1.0, 101.0), np.full(100, 0.01), 100)
-    factor = length_factor(law, 100, change)
-    mean = np.minimum(law.support * factor, 100.0).mean()
-    assert mean == pytest.approx(50.5 * (1 + change), rel=1e-4)
+    before, after = (made_run(periods_s=EVEN, settings={"max_output_tokens": each}) for each in cap)
+    measured = Difference(50.0, 50.0 * (1 + change), "ratio", change, change - 0.01, change + 0.01)
+    found = length_change(before, after, replace(measured, is_significant=True))
+    assert (found.of_cap, found.beyond) == (pytest.approx(of_cap), pytest.approx(beyond))
 
 
 def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:

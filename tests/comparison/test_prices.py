@@ -30,6 +30,8 @@ def test_the_trained_share_of_the_longest_tenth_is_counted_by_bins_of_length(
 @pytest.mark.parametrize(
     ("name", "measured", "holds"),
     [
+        ("dropped_ratio", 4.0099, True),
+        ("dropped_ratio", 4.0101, False),
         ("staleness_p95_steps", 5.0, True),
         ("staleness_p95_steps", 5.1, False),
         ("longest_trained_ratio", 2.9901, True),

@@ -11,12 +11,11 @@ from rlscope import format as fmt
 from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
 from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
-from rlscope.comparison.prices import PriceName, PromisedPrice
+from rlscope.comparison.prices import PriceName
 from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
-from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.reports.blocks import (
     Answer,
     Block,
@@ -34,7 +33,6 @@ from rlscope.reports.blocks import (
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.brief import role_bar
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.price import share_words
 from rlscope.reports.text.states import role_order, state_label
 
 Write = Callable[[float | None], str]
@@ -186,9 +184,9 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     found, title = pair.differences, f"{letter} against A"
     rows = [_row(row) for row in found.quantities if (row.difference.before, row.difference.after) != (None, None)]
     numbers = Differences(title, letter, _verdicts_filled([*rows, *(_learning(row) for row in found.learning)]))
-    breakdowns = [breakdown_block(each, letter) for each in found.breakdowns if each.name in _TITLES]
+    breakdowns = [breakdown_block(each, letter) for each in found.breakdowns]
     parts = [Part(each.title, [each]) for each in breakdowns]
-    more = "Breakdown of the change: step period, GPU time, staleness and tokens"
+    more = "Breakdown of the change by state"
     shown = [
         Paragraph(f"{_stretch(baseline, pair, letter)} {_SIGNIFICANT}", "note"),
         numbers,
@@ -358,35 +356,21 @@ def promise_sentence(promise: Promise) -> str:
         error = ", less than the measurement may be off" if promise.is_within_error else ""
         outcome = f"{points} {side} the interval{error}"
     others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
-    prices = f"{_dropped_sentence(promise)}{_prices_sentence(promise.prices)}"
-    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{prices}{others}"
-
-
-def _dropped_sentence(promise: Promise) -> str:
-    """Return the predicted and measured drops after a space; empty if unknown, or if nothing was to be dropped or was.
-
-    The share is that of all generated tokens, whatever was dropped before the change.
-    """
-    predicted, measured = promise.dropped_ratio, promise.measured_dropped_ratio
-    if predicted is None or measured is None or max(predicted.value, measured) < NOTABLE_RATIO:
-        return ""
-    side = "more" if measured > predicted.high else "less"
-    outcome = "as predicted" if promise.drops_as_predicted else f"{side} than predicted"
-    predicted_words = f"It predicted that {share_words(predicted)} of the generated tokens would be dropped"
-    return f" {predicted_words}; measured {fmt.percent(measured)}, {outcome}."
+    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{_prices(promise)}{others}"
 
 
 _PRICES: Final[Mapping[PriceName, tuple[str, Write]]] = {
+    "dropped_ratio": ("dropped tokens", fmt.percent),
     "staleness_p95_steps": ("p95 sample staleness", fmt.optimizer_steps),
     "trained_length_change_ratio": ("mean trained length", fmt.signed_percent),
     "longest_trained_ratio": ("trained share of the longest 10% of responses", fmt.percent),
 }
 
 
-def _prices_sentence(prices: Sequence[PromisedPrice]) -> str:
-    """Return the other predicted prices and the measured ones after a space; empty without any."""
+def _prices(promise: Promise) -> str:
+    """Return the predicted prices and the measured ones after a space; empty without any."""
     said: list[str] = []
-    for price in prices:
+    for price in promise.prices:
         name, write = _PRICES[price.name]
         outcome = "" if price.is_as_predicted else " (not as predicted)"
         said.append(f"{name} {fmt.with_interval(write, *price.predicted)}, measured {write(price.measured)}{outcome}")
@@ -407,23 +391,12 @@ _WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
         "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
     ),
     CompareWarningKind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
-    CompareWarningKind.SEVERAL_CHANGES: "{about} settings differ; the effect of each was not measured.",
     CompareWarningKind.SETTINGS_PARTLY_KNOWN: (
         "{about} settings are not compared because a run's log does not record them."
-    ),
-    CompareWarningKind.OTHER_MODEL: "The models differ: {about} is {ends}.",
-    CompareWarningKind.OTHER_DEVICE: "The hardware differs: the {about} GPUs are {ends}.",
-    CompareWarningKind.OTHER_GPUS: "The number of GPUs differs: {ends}. The table has the throughput per GPU.",
-    CompareWarningKind.LENGTHS: (
-        "Response lengths differ: {before} tokens on average in A, {after} in {letter}. They may explain part of the "
-        "difference."
     ),
     CompareWarningKind.DROPPED_LENGTHS: (
         "Trained responses are {size} {longer} in {letter} because long samples are dropped {more} often: an effect of "
         "the change, not a separate cause of the difference."
-    ),
-    CompareWarningKind.PUBLISH_INTERVAL: (
-        "Optimizer steps per version differ: {ends}. Staleness is compared in optimizer steps."
     ),
     CompareWarningKind.DRIFT: (
         "Response lengths drift within {about}, so its rate applies only to the compared steps."
@@ -511,17 +484,8 @@ _TITLES: Final[Mapping[str, tuple[str, Write]]] = {
     "step_s": ("Step period by trainer state", fmt.duration),
     "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time),
     "role_share": ("Share of GPU time", fmt.percent),
-    "staleness_steps": ("Token staleness by origin, in steps", fmt.optimizer_steps),
-    "staleness": ("Token staleness by origin", fmt.versions),
-    "tokens_per_step": ("Trained tokens per step by batch size and length", fmt.tokens),
 }
 """Titles of the breakdowns shown, and the formatter of their numbers."""
-_PARTS: Final[Mapping[str, str]] = {
-    "in_flight": "during generation",
-    "in_queue": "in the queue",
-    "samples_per_step": "samples per step",
-    "response_tokens": "response length",
-}
 MOST_PARTS: Final = 8
 _LEAST_PART: Final = 0.01
 """Minimum share of a breakdown's largest change that gets a row of its own; smaller parts share the row "other"."""
@@ -533,9 +497,7 @@ def breakdown_block(each: Breakdown, letter: str) -> Differences:
     """Return the rows of a breakdown, with its small parts in one row; the last row is the total."""
     title, write = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
-    # The parts of a product are factors: none is negligible, and they do not add up.
-    factors = each.name == "tokens_per_step"
-    shown = [part for part in each.parts[:MOST_PARTS] if factors or abs(part.change) >= least]
+    shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
     rows, signed = [_part(part, each, write) for part in shown], _signed(write)
     rest = each.parts[len(shown) :]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
@@ -547,18 +509,14 @@ def breakdown_block(each: Breakdown, letter: str) -> Differences:
 
 def _part(part: BreakdownPart, each: Breakdown, write: Write) -> DifferenceRow:
     found, signed = part.difference, _signed(write)
-    if each.name == "tokens_per_step":
-        # Each factor has its own unit; only its change is in tokens.
-        write = fmt.significant if part.name == "samples_per_step" else fmt.tokens
     numbers = (write(part.before), write(part.after), signed(part.change))
-    verdict = "" if found is None or each.name != "role_share" else _verdict(found)
-    return DifferenceRow(part_name(part, each), *numbers, _ends(signed, found), verdict)
+    return DifferenceRow(
+        part_name(part, each), *numbers, _ends(signed, found), "" if found is None else _verdict(found)
+    )
 
 
 def part_name(part: BreakdownPart, each: Breakdown) -> str:
     """Return the name of a part: a state, with its role if the breakdown has several."""
-    if part.role is None:
-        return _PARTS.get(part.name, part.name)
     name = state_label(part.name, part.reason)
     return name if each.role is not None or each.name == "step_s" else f"{part.role}: {name}"
 

@@ -72,24 +72,8 @@ class _WithPage:
         raise NotImplementedError
 
 
-class _WithPicture(_WithPage):
-    """An answer with a page and a picture, which shows the top of the page."""
-
-    def to_png(self, path: str | PathLike[str]) -> Path:
-        """Write the picture as a PNG of 2560 x 1440 pixels and return its path.
-
-        Raises:
-            OutputError: The file cannot be written.
-            RlscopeError: No font is installed.
-        """
-        return write_file(Path(path), self._picture())
-
-    def _picture(self) -> bytes:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Analysis(_WithPicture, InBlocks, AnalysisResult):
+class Analysis(_WithPage, InBlocks, AnalysisResult):
     """The analysis of one run, returned by `rlscope.analyze`: results, charts and output formats.
 
     Numbers carry their unit in their name; None means no data. `query`, `sql` and `what_if` answer further questions
@@ -198,10 +182,16 @@ class Analysis(_WithPicture, InBlocks, AnalysisResult):
 
         return render(self.drawn)
 
-    def _picture(self) -> bytes:
+    def to_png(self, path: str | PathLike[str]) -> Path:
+        """Write the card as a PNG of 2560 x 1440 pixels and return its path.
+
+        Raises:
+            OutputError: The file cannot be written.
+            RlscopeError: No font is installed.
+        """
         from rlscope.reports.page.png import as_png
 
-        return as_png(self)
+        return write_file(Path(path), as_png(self))
 
     def __repr__(self) -> str:
         return repr_of("Analysis", self.run.run_id, headline(self))
@@ -255,7 +245,7 @@ class PlanAnswer(InBlocks, PlanResult):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(_WithPicture, InBlocks, RunComparison):
+class Comparison(_WithPage, InBlocks, RunComparison):
     """Comparison with a baseline, returned by `compare`: what changed and why, and whether it is significant."""
 
     @cached_property
@@ -278,11 +268,6 @@ class Comparison(_WithPicture, InBlocks, RunComparison):
         from rlscope.reports.page.comparison import render_comparison
 
         return render_comparison(self)
-
-    def _picture(self) -> bytes:
-        from rlscope.reports.page.comparison import comparison_png
-
-        return comparison_png(self)
 
     def __repr__(self) -> str:
         return repr_of("Comparison", self.baseline.name, "; ".join(pair.answer.headline for pair in pair_blocks(self)))

@@ -31,10 +31,6 @@ def compare(
             "-o", "--output", show_default="none", callback=checked_output, help="The HTML report with paired charts."
         ),
     ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", metavar="FILE", callback=checked_output, help="Write a PNG of the first pair."),
-    ] = None,
     json_to: JsonTo = None,
     comparison_format: Annotated[
         AnswerFormat,
@@ -55,16 +51,8 @@ def compare(
     else:
         is_json = comparison_format == "json"
         print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())
-    _draw(comparison, output, png, notes)
-
-
-def _draw(comparison: "rlscope.Comparison", page: Path | None, png: Path | None, notes: Console) -> None:
-    """Write the report and the picture, which take longest and therefore come last."""
-    if page is not None:
+    if output is not None:
+        # The report takes longest and therefore comes last.
         with progress_on(notes, "drawing the report"):
-            comparison.to_html(page)
-        note_written(notes, page)
-    if png is not None:
-        with progress_on(notes, "drawing the picture"):
-            comparison.to_png(png)
-        note_written(notes, png)
+            comparison.to_html(output)
+        note_written(notes, output)

@@ -1,4 +1,4 @@
-"""A comparison as an HTML page, which adds charts of all runs on one scale, and as a picture for a slide."""
+"""A comparison as an HTML page, which adds charts of all runs on one scale."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,23 +16,16 @@ from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
 from rlscope.reports.page.html import PageSection, page, page_scripts, with_pictures
-from rlscope.reports.page.png import FONT, broken_lines, drawn_bar, drawn_png
-from rlscope.reports.page.templating import filled
 from rlscope.reports.sections.lengths import BIAS_RATIO
 from rlscope.reports.text.comparison import (
     basis_of,
-    compared_runs,
     first_screen,
     letter_of,
     pair_blocks,
     repeated_parts,
-    role_bars,
     state_bars,
 )
 
-_ROWS_IN_PICTURE: Final = 7
-_BARS_IN_PICTURE: Final = 6
-_BAR_PX: Final = 590.0
 _SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
 """zoom.js is left out because no chart here has a time axis."""
 
@@ -57,11 +50,6 @@ def render_comparison(compared: RunComparison) -> str:
     )
     html = page("report.html", title, words, page_scripts(_SCRIPTS))
     return with_pictures(html, {each.anchor: each for each in figures if each.spec})
-
-
-def comparison_png(compared: RunComparison) -> bytes:
-    """Draw the first pair as a picture of 2560 x 1440 pixels. Raises RlscopeError if there is no usable font."""
-    return drawn_png(_picture(compared))
 
 
 def _charts(figures: Sequence[Drawn]) -> PageSection:
@@ -191,24 +179,3 @@ _FIGURES: Final = (
         "rewards_by_gpu_hours", "reward_mean", partial(charts.rewards, by_step=False), _NO_REWARD,
     ),
 )  # fmt: skip
-
-
-def _picture(compared: RunComparison) -> str:
-    """Return the picture as SVG, with strings from the runs escaped."""
-    pair = pair_blocks(compared)[0]
-    bars = role_bars(compared)[:_BARS_IN_PICTURE]
-    legend_lines, bar_step_px = (2, 84) if len(bars) < _BARS_IN_PICTURE else (1, 66)
-    runs = [f"{letter}: {about}" for letter, about, _ in compared_runs(compared).facts[:2]]
-    return filled(
-        "comparison.svg",
-        font=FONT,
-        runs=[line for run in runs for line in broken_lines(run, 14, 1200, 1)],
-        label=pair.answer.label,
-        headline=broken_lines(pair.answer.headline, 32, 1200, 2, bold=True),
-        why=broken_lines(pair.answer.reasons[-1].value, 16, 1200, 2),
-        notes=broken_lines(" ".join(pair.answer.warnings), 14, 1200, 1),
-        rows=pair.numbers.rows[:_ROWS_IN_PICTURE],
-        letter=pair.numbers.letter,
-        bars=[drawn_bar(bar, _BAR_PX, legend_lines) for bar in bars],
-        bar_step_px=bar_step_px,
-    )

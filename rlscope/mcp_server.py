@@ -187,7 +187,7 @@ class RunTools:
 def _listed(folder: Path, filters: Sequence[str]) -> str:
     """Return the runs below a folder as CSV, or why there are none."""
     try:
-        return rlscope.list_runs(folder, reverse=True, filters=list(filters)).to_text("csv")
+        return rlscope.list_runs(folder, reverse=True, filters=list(filters)).to_csv()
     except RunFolderError as error:
         return f"{error}\n"
 

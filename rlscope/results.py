@@ -291,25 +291,11 @@ class RunList(_WithPage, InBlocks, Document):
         """Return the list as a polars frame with one row per run. Column names carry their unit."""
         return pl.DataFrame({name: [getattr(each, name) for each in self.runs] for name in NAMES}, strict=False)
 
-    def to_text(
-        self, form: Literal["text", "csv", "json"] = "text", columns: int | None = None, kept: str | None = None
-    ) -> str:
-        """Return the list as text, CSV or JSON.
+    def to_csv(self) -> str:
+        """Return the list as CSV with one row per run, whose columns are the keys of the JSON."""
+        from rlscope.reports.text.history import as_csv
 
-        Args:
-            form: "text", "csv" or "json".
-            columns: Maximum width of text, in characters. None does not limit it.
-            kept: Column that is not dropped to fit the width.
-
-        Raises:
-            ArgumentError: The form is unknown.
-        """
-        from rlscope.reports.text.history import as_csv, as_text, on_terminal
-
-        check_one_of("form", form, ("text", "csv", "json"))
-        if form != "text":
-            return self.to_json() if form == "json" else as_csv(self.runs)
-        return as_text(self.runs) if columns is None else on_terminal(self.runs, columns, kept)
+        return as_csv(self.runs)
 
     def _page(self) -> str:
         from rlscope.reports.page.html import page

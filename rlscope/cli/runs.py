@@ -33,13 +33,17 @@ def list_(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyze every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
+    from rlscope.reports.terminal import print_blocks
+
     notes = Console(stderr=True)
     with progress_on(notes, "looking for runs") as progress:
         runs = rlscope.list_runs(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
-    out = Console()
-    text = runs.to_text(list_format, columns=out.width if out.is_terminal else None, kept=sort)
-    print_or_write(STDOUT, text, is_data=list_format == "csv")
+    if list_format == "text":
+        print_blocks(runs.blocks, Console())
+    else:
+        is_csv = list_format == "csv"
+        print_or_write(STDOUT, runs.to_csv() if is_csv else runs.to_json(), is_data=is_csv)
     if output is not None:
         note_written(notes, runs.to_html(output))

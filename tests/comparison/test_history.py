@@ -13,13 +13,15 @@ from typing import Any
 import polars as pl
 import pytest
 from jsonschema import Draft202012Validator
+from rich.console import Console
 
 import rlscope
 from docs.generate import DOCS
 from rlscope.comparison import history
 from rlscope.comparison.history import COLUMNS, RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
-from rlscope.reports.text.history import SCOPES, as_text, on_terminal
+from rlscope.reports.terminal import print_blocks
+from rlscope.reports.text.history import SCOPES
 from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
 from tests.trace_folder import small_run
@@ -68,21 +70,15 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     assert repr(runs).startswith("RunList(") and len(runs) == 2
 
 
-def test_a_rate_that_includes_prompts_is_marked_in_text_json_and_page() -> None:
+def test_a_rate_that_includes_prompts_is_marked() -> None:
     entries = (
         RunEntry("hooked", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=500.0, counts_prompts=False),
         RunEntry("log", "b", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True),
         RunEntry("short", "c", trainer_gpus=1, sampler_gpus=1, tokens_per_s=None, counts_prompts=True),
     )
-    text = as_text(entries)
-    assert " 900*" in text and " 500 " in text and text.splitlines()[-1].startswith("* The trainer's count of tokens")
-    assert "*" not in as_text((entries[0], entries[2]))
-    assert [each["counts_prompts"] for each in json.loads(RunList(entries, folder="runs").to_json())["runs"]] == [
-        False,
-        True,
-        True,
-    ]
-    assert "prompts included" in RunList(entries, folder="runs").to_markdown()
+    text = RunList(entries, folder="runs").to_markdown()
+    assert "| 900\\* |" in text and "| 500 |" in text and "prompts included" in text
+    assert "prompts included" not in RunList((entries[0], entries[2]), folder="runs").to_markdown()
 
 
 def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() -> None:
@@ -91,34 +87,19 @@ def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() 
         RunEntry("log", "b", trainer_gpus=1, bottleneck="samplers", hides_samplers=True),
         RunEntry("other", "c", trainer_gpus=1, bottleneck="weight_updates", hides_samplers=True),
     )
-    text = as_text(entries)
-    assert text.count("samplers?") == 1 and text.splitlines()[-1].startswith("? Trainers wait for samples")
-    assert "?" not in as_text((entries[0], entries[2]))
-    assert [each["bottleneck"] for each in json.loads(RunList(entries, folder="runs").to_json())["runs"]][:2] == [
-        "samplers"
-    ] * 2
-    assert "samplers?" in RunList(entries, folder="runs").to_markdown()
+    text = RunList(entries, folder="runs").to_markdown()
+    assert text.count("samplers?") == 1 and "? Trainers wait for samples" in text
+    assert "?" not in RunList((entries[0], entries[2]), folder="runs").to_markdown()
 
 
-@pytest.mark.parametrize("columns", [200, 100, 80, 60])
-def test_the_list_fits_the_terminal_and_says_which_columns_it_lacks(columns: int) -> None:
+@pytest.mark.parametrize(("width", "has_all"), [(120, True), (80, False)])
+def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_one(width: int, has_all: bool) -> None:
+    console = Console(file=io.StringIO(), width=width)
     run = RunEntry("a_run", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True, alerts=3)
-    text = on_terminal((run, replace(run, bottleneck="weight_updates")), columns)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= columns and [line.split()[-1] for line in lines if "weight_updates" in line]
-    assert "tokens/s" in lines[1] and ("Not shown" in text) == ("framework" not in lines[1]) == (columns < 100)
-    assert "framework" in on_terminal((run,), columns, kept="framework").splitlines()[1]
-    assert "steady tokens/s" in as_text((run,)).splitlines()[0]
-
-
-def test_the_list_says_which_figures_are_of_the_steady_state_and_which_of_the_whole_run() -> None:
-    run = RunEntry("a_run", "a", tokens_per_s=900.0, staleness_p95=3, gpu_hours_per_million_tokens=2.0)
-    text, terminal = as_text((run,)), on_terminal((run,), 120)
-    assert "steady tokens/s" in text and "cost of 1M tokens, whole run" in text and "p95, whole run" in text
-    assert "tokens, run" in terminal.splitlines()[1] and "p95, run" in terminal.splitlines()[1]
-    assert "steady state, staleness and cost of the whole run" in text
-    assert "steady state, staleness and cost of the whole run" in " ".join(terminal.split())
-    assert "cost of 1M tokens, whole run" in RunList((run,), folder="runs").to_markdown()
+    print_blocks(RunList((run, replace(run, bottleneck="weight_updates")), folder="runs").blocks, console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width and len([line for line in lines if line.startswith("a_run")]) == 2
+    assert ("date" in lines[1]) is has_all and "tokens/s" in lines[1]
 
 
 def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
@@ -161,7 +142,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
     runs = rlscope.list_runs(tmp_path / "runs")
     assert [(each.path, each.problem is None) for each in runs.runs] == [("good", True), ("bad", False)]
-    assert "bad: not analyzed: " in runs.to_text() and runs.to_text().endswith(f"2 runs\n{SCOPES}")
+    assert "bad: not analyzed: " in runs.to_markdown() and f"2 runs. {SCOPES}" in runs.to_markdown()
 
 
 def test_the_run_file_of_a_run_means_its_folder(tmp_path: Path) -> None:
@@ -256,10 +237,10 @@ def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:
     manifest = json.loads((small_run(tmp_path / "runs" / "b") / "run.json").read_text())
     (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({**manifest, "run_id": HOSTILE}))
     runs = rlscope.list_runs(tmp_path / "runs", sort="path")
-    document = json.loads(runs.to_text("json"))
+    document = json.loads(runs.to_json())
     schema = json.loads((DOCS / "schema" / "list.schema.json").read_text())
     assert not list(Draft202012Validator(schema).iter_errors(document))
-    rows = list(csv.DictReader(io.StringIO(runs.to_text("csv"))))
+    rows = list(csv.DictReader(io.StringIO(runs.to_csv())))
     assert [row["run_id"] for row in rows] == ["run", HOSTILE] == [each["run_id"] for each in document["runs"]]
     assert isinstance(runs.frame(), pl.DataFrame) and runs.frame()["path"].to_list() == ["a", "b"]
     page = runs.to_html(tmp_path / "list.html").read_text()

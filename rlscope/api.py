@@ -113,20 +113,16 @@ def what_if(
     return analyze(path, also=also, progress=progress, page=False).what_if(**changes)
 
 
-def plan(
-    path: Folder, max_staleness: int | None = None, *, layout: str | None = None, running: int | None = None
-) -> "PlanAnswer":
+def plan(path: Folder, max_staleness: int | None = None) -> "PlanAnswer":
     """Recommend a layout for a planned run.
 
     Args:
         path: Plan in TOML; `rlscope plan --example` prints one.
         max_staleness: Staleness cap of samples, in versions. None uses the plan's cap.
-        layout: Another layout to forecast, as trainer and sampler GPUs: "16:48".
-        running: Maximum running requests per engine of `layout`. None uses the best value.
 
     Raises:
         RlscopeError: The plan cannot be read. The message names the key.
-        ArgumentError: An argument is out of range, or the layout does not fit the plan.
+        ArgumentError: The cap is out of range.
     """
     from rlscope.document import extended
     from rlscope.planning.build import plan_ahead
@@ -134,9 +130,7 @@ def plan(
 
     if max_staleness is not None:
         Bounds(0).check("max_staleness", max_staleness)
-    if running is not None:
-        Bounds(1).check("running", running)
-    file, result = plan_ahead(Path(path), max_staleness, layout, running)
+    file, result = plan_ahead(Path(path), max_staleness)
     return extended(PlanAnswer, result, file=file)
 
 

@@ -8,7 +8,6 @@ from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import JsonTo, progress_on, write_json
-from rlscope.errors import ArgumentError
 
 
 def plan(
@@ -19,13 +18,6 @@ def plan(
     json_to: JsonTo = None,
     max_staleness: Annotated[
         int | None, typer.Option(min=0, show_default="the plan's", help="Staleness cap of samples, in versions.")
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(metavar="TRAINERS:SAMPLERS", help="Also forecast this layout, for example 16:48 GPUs."),
-    ] = None,
-    running: Annotated[
-        int | None, typer.Option(min=1, show_default="the best value", help="Running requests per engine in --layout.")
     ] = None,
 ) -> None:
     """Recommend a layout for a planned run from its model, GPUs, lengths and batch size."""
@@ -38,9 +30,6 @@ def plan(
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return
     notes = Console(stderr=True)
-    try:
-        with progress_on(notes, "sweeping the layouts"):
-            answer = rlscope.plan(plan_toml, max_staleness, layout=layout, running=running)
-    except ArgumentError as error:
-        raise typer.BadParameter(str(error)) from error
+    with progress_on(notes, "sweeping the layouts"):
+        answer = rlscope.plan(plan_toml, max_staleness)
     print_blocks(answer.blocks, write_json(json_to, answer, notes))

@@ -9,7 +9,6 @@ Not covered: whether the figures are true, and how lengths would differ with ano
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,13 +18,11 @@ import polars as pl
 
 from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
-from rlscope.errors import ArgumentError
 from rlscope.input_file import did_you_mean, read_regular
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, SHARPNESS, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, fastest_tokens_per_s, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,
-    AskedLayout,
     DecodeGuess,
     PlanInputs,
     TrainingGuess,
@@ -220,23 +217,16 @@ _OVERHEAD_LOG_SD: Final = 0.3
 _TIMES_GPUS: Final = (16, 8, 4, 2)
 _LEAST_EXPONENT: Final = 1.0 / 3.0
 """Twice the GPUs should gain 26%, and 16 times as many 152%: a smaller gain is not worth them (own reasoning)."""
-_LAYOUT: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
-def plan_ahead(
-    path: Path, most_staleness: int | None = None, layout: str | None = None, running: int | None = None
-) -> tuple[PlanFile, PlanResult]:
-    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness.
-
-    layout: TRAINERS:SAMPLERS, GPUs to forecast beside the best. running: requests that an engine of it may run at once;
-    None: a number that suits it. Raises RlscopeError.
-    """
+def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, PlanResult]:
+    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness. Raises RlscopeError."""
     file = read_plan(path)
     if most_staleness is not None:
         file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
     plan = plan_of(file)
     try:
-        planned = plan_layouts(replace(plan, asked=_asked(file, layout, running)))
+        planned = plan_layouts(plan)
         return file, replace(planned, scaling=None if planned.best is None else _poor_scaling(file, plan))
     except UnplannableError as error:
         raise file.error("model", found=str(error), expected="a model that fits some layout of the GPUs") from error
@@ -265,35 +255,6 @@ def _poor_scaling(file: PlanFile, plan: PlanInputs) -> PoorScaling | None:
 def _half(replica_gpus: int, gpus: int) -> int:
     """Half of the GPUs in whole trainer replicas, at least one."""
     return max(replica_gpus, gpus // 2 // replica_gpus * replica_gpus)
-
-
-def _asked(file: PlanFile, layout: str | None, running: int | None) -> AskedLayout | None:
-    """Parse a layout of the command line. Raises ArgumentError if the plan's GPUs cannot form it."""
-    if layout is None and running is None:
-        return None
-    written = None if layout is None else _LAYOUT.fullmatch(layout.strip())
-    if written is None:
-        found = "no layout beside running" if layout is None else repr(layout)
-        raise _bad_layout(found, "TRAINERS:SAMPLERS, the GPUs of each side", "Write 16:48.")
-    asked, gpus = AskedLayout(int(written[1]), int(written[2]), running), file.gpus
-    of_node = f", in whole nodes of {gpus.gpus_per_node}" if gpus.gpus_per_node > 1 else ""
-    pieces = (
-        ("trainer", asked.trainer_gpus, math.lcm(gpus.gpus_per_trainer_replica, gpus.gpus_per_node), of_node),
-        ("sampler", asked.sampler_gpus, gpus.gpus_per_engine, ", the GPUs of an engine"),
-    )
-    for side, count, piece, why in pieces:
-        if count < piece or count % piece:
-            nearest = sorted({max(piece, count // piece * piece), (count // piece + 1) * piece})
-            near = " or ".join(map(str, nearest if count > piece else nearest[:1]))
-            raise _bad_layout(f"{count} {side} GPUs", f"a multiple of {piece}{why}", f"The nearest is {near}.")
-    used = asked.trainer_gpus + math.ceil(asked.sampler_gpus / gpus.gpus_per_node) * gpus.gpus_per_node
-    if used > gpus.total:
-        raise _bad_layout(f"{used} GPUs in {layout}{of_node}", f"at most gpus.total, {gpus.total}", "Use fewer GPUs.")
-    return asked
-
-
-def _bad_layout(found: str, expected: str, next_step: str) -> ArgumentError:
-    return ArgumentError.of("layout", found=found, expected=expected, next_step=next_step)
 
 
 def plan_of(file: PlanFile) -> PlanInputs:

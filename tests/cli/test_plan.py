@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 import rlscope
 from rlscope.cli import app
 from rlscope.document import as_dict
-from rlscope.errors import ArgumentError
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
@@ -197,67 +196,6 @@ def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_
     assert "Reasons: KV cache too small (5 splits)." in text
     assert "holds 600 tokens; a prompt with the longest response takes 1.12k tokens" in text
     assert "Use more GPUs per engine or a lower max_output_tokens." in text
-
-
-def test_a_layout_is_forecast_beside_the_recommended_one(tmp_path: Path) -> None:
-    plan = write(tmp_path, PLAN)
-    done = invoke(plan, "--layout", "5:1", "--running", "32", "--json", tmp_path / "answer.json")
-    words = " ".join(done.stdout.replace("│", " ").split())
-    assert "The requested layout, 5 trainer GPUs and 1 sampler GPU, with up to 32 running requests per engine" in words
-    assert "Against the recommended one: −" in words and "trainers are idle" in words
-    found = json.loads((tmp_path / "answer.json").read_text())["asked"]
-    layout = ("trainer_gpus", "sampler_gpus", "max_running")
-    assert tuple(found[key] for key in layout) == (5, 1, 32)
-    rate = found["tokens_per_s"]
-    assert rate["low"] < rate["value"] < rate["high"] and found["gain_ratio"]["high"] < 0.0
-    assert found["step_s"] > 0.0 and found["staleness_p95"] >= 0 and found["excluded"] is None
-    assert 0.0 < found["trainer_idle_ratio"] < 1.0 and 0.0 <= found["sampler_idle_ratio"] < 0.1
-
-
-def test_the_recommended_layout_asked_about_is_called_that(tmp_path: Path) -> None:
-    plan = write(tmp_path, PLAN)
-    best = rlscope.plan(plan).best
-    assert best is not None
-    asked = rlscope.plan(plan, layout=f"{best.layout.trainer_gpus}:{best.layout.sampler_gpus}")
-    assert asked.asked is asked.best
-    assert "is the recommended one" in " ".join(why(asked))
-    assert json.loads(asked.to_json())["asked"]["gain_ratio"]["value"] == 0.0
-
-
-ENGINES = PLAN.replace("total = 6", "total = 16\ngpus_per_engine = 4\ngpus_per_trainer_replica = 2")
-
-
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        ("4:12", None),
-        ("4:8", None),
-        ("3:12", "found 3 trainer GPUs; expected a multiple of 2. The nearest is 2 or 4"),
-        ("4:11", "found 11 sampler GPUs; expected a multiple of 4, the GPUs of an engine. The nearest is 8 or 12"),
-        ("1:12", "The nearest is 2."),
-        ("0:16", "found 0 trainer GPUs"),
-        ("6:12", "found 18 GPUs in 6:12; expected at most gpus.total, 16"),
-        ("6-8", "found '6-8'; expected TRAINERS:SAMPLERS"),
-        (None, "found no layout beside running"),
-    ],
-)
-def test_a_layout_that_the_gpus_do_not_make_is_refused_with_the_nearest(
-    tmp_path: Path, layout: str | None, message: str | None
-) -> None:
-    plan = write(tmp_path, ENGINES)
-    if message is None:
-        assert rlscope.plan(plan, layout=layout, running=8).asked is not None
-    else:
-        with pytest.raises(ArgumentError, match=message):
-            rlscope.plan(plan, layout=layout, running=8)
-        assert invoke(plan, *(() if layout is None else ("--layout", layout)), "--running", "8").exit_code == 2
-
-
-def test_whole_nodes_belong_to_one_side_of_a_layout(tmp_path: Path) -> None:
-    plan = write(tmp_path, PLAN.replace("total = 6", "total = 16\ngpus_per_node = 8"))
-    with pytest.raises(ArgumentError, match="found 4 trainer GPUs; expected a multiple of 8, in whole nodes of 8"):
-        rlscope.plan(plan, layout="4:8", running=8)
-    assert rlscope.plan(plan, layout="8:7", running=8).asked is not None
 
 
 @pytest.mark.parametrize(("gpus", "is_said"), [(8, False), (9, True)])

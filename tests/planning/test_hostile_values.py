@@ -106,5 +106,5 @@ def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end: int, tmp_
 def test_the_whole_forecast_takes_the_ends_that_once_broke_it(
     section: str, key: str, value: float, tmp_path: Path
 ) -> None:
-    answer = plan_ahead(with_value(tmp_path, section, key, value), None, None, None)
+    answer = plan_ahead(with_value(tmp_path, section, key, value))
     assert answer[0] is not None

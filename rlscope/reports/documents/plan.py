@@ -23,14 +23,6 @@ class PlannedTime(TimeAndCost):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedLayout(Candidate):
-    """The layout passed with --layout. Its gain is over the recommended one; its rates are null if it cannot run."""
-
-    simulated: bool
-    """Whether its forecast comes from the event simulation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument(Document):
     """Output of `rlscope plan --json`: the layout to start with, all candidates, and what the answer depends on."""
 
@@ -38,8 +30,6 @@ class PlanDocument(Document):
     """The layout to start with. If the plan names a current layout, whether to keep it."""
     candidates: tuple[Candidate, ...]
     """The best layout for each split of the GPUs, the fastest first, excluded layouts last."""
-    asked: AskedLayout | None
-    """The layout passed with --layout, compared with the recommended one; None without --layout."""
     bound_tokens_per_s: float
     """Upper bound of the trained tokens per second of these GPUs."""
     synchronous_tokens_per_s: float | None
@@ -67,7 +57,6 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     return PlanDocument(
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
-        asked=None if planned.asked is None else _asked(planned, planned.asked),
         bound_tokens_per_s=planned.bound.trained_tokens_per_s,
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
@@ -101,12 +90,6 @@ def _recommendation(planned: PlanResult) -> RecommendedLayout:
 def _candidate(planned: PlanResult, forecast: Forecast) -> Candidate:
     gain = NO_GAIN if forecast is planned.present else forecast.gain_over(planned.present)
     return candidate(forecast, planned.present, planned.calibration.steps_per_version, gain, planned.best_probability)
-
-
-def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayout:
-    gain = NO_GAIN if forecast is planned.best else forecast.gain_over(planned.best)
-    asked = candidate(forecast, planned.best, planned.calibration.steps_per_version, gain, planned.best_probability)
-    return extended(AskedLayout, asked, simulated=forecast.layout in planned.simulated)
 
 
 def _planned_time(planned: PlanResult, file: PlanFile) -> PlannedTime | None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast
-from rlscope.model.forecast.plan import PlanResult, UnknownCost, coarse_granularity, hours_of
+from rlscope.model.forecast.plan import PlanResult, UnknownCost, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown, engine_prior
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
@@ -192,12 +192,11 @@ def headline(planned: PlanResult) -> str:
 
 
 def why(planned: PlanResult) -> list[str]:
-    """The rate, the odds, the upper bound and the synchronous baseline; one or two sentences each."""
+    """The rate, the odds and the synchronous baseline; one or two sentences each."""
     if planned.best is None:
         return _why_none(planned)
     lines = [_rate_sentence(planned, planned.best), *_scaling_sentences(planned, planned.best)]
-    lines += [_odds_sentence(planned, planned.best), *_asked_sentences(planned)]
-    return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
+    return [*lines, _odds_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
 def _layouts_part(planned: PlanResult) -> Part:
@@ -215,8 +214,9 @@ def _layouts_part(planned: PlanResult) -> Part:
     table = Table(
         "Layouts", columns, rows, "", frozenset({2, 3, 4, 5}), frozenset({1}), frozenset({5}), frozenset(faint)
     )
-    notes = _sweep_lines(planned, len(planned.candidates) - len(rows))
-    return Part("Layouts", [table, *(Paragraph(line, "note") for line in notes)])
+    left_out = len(planned.candidates) - len(rows)
+    note = f"{fmt.counted(left_out, 'split', 'splits')} not shown: slower or infeasible."
+    return Part("Layouts", [table, *([Paragraph(note, "note")] if left_out else [])])
 
 
 def shown_layouts(planned: PlanResult, shown: int = 10) -> list[Forecast]:
@@ -227,22 +227,8 @@ def shown_layouts(planned: PlanResult, shown: int = 10) -> list[Forecast]:
     kept = ordered[:shown]
     if planned.present is not None and planned.present not in kept:
         kept.append(planned.present)
-    if planned.asked is not None and all(each.layout != planned.asked.layout for each in kept):
-        kept.append(planned.asked)
     excluded = [each for each in planned.candidates if each.excluded and each is not planned.present]
     return [*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN]]
-
-
-def _sweep_lines(planned: PlanResult, left_out: int) -> list[str]:
-    """Notes on the sweep; left_out: candidates that the table does not show."""
-    lines = [f"{fmt.counted(left_out, 'split', 'splits')} not shown: slower or infeasible."]
-    step = coarse_granularity(planned.plan).gpus_per_trainer_replica
-    if step != planned.plan.granularity.gpus_per_trainer_replica:
-        lines.append(f"Splits were tried in steps of {fmt.counted(step, 'trainer GPU', 'trainer GPUs')}.")
-    if planned.simulated:
-        simulated = fmt.counted(len(planned.simulated), "layout was", "layouts were")
-        lines.append(f"{simulated} simulated event by event, because no closed form is reliable there.")
-    return lines if left_out else lines[1:]
 
 
 def _unknowns_part(planned: PlanResult) -> Part:
@@ -325,46 +311,6 @@ def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
     return [f"The present layout exceeds the staleness cap of {cap}."]
 
 
-def _asked_sentences(planned: PlanResult) -> list[str]:
-    """Compare the layout of --layout with the recommended one."""
-    asked = planned.asked
-    if asked is None:
-        return []
-    words = f"The requested layout, {layout_words(asked.layout)},"
-    if asked is planned.best:
-        return [f"{words} is the recommended one.{_idle(planned, asked)}"]
-    rate = advice.rate_of(asked, planned.best)
-    if rate is None:
-        return [f"{words} cannot run: {EXCLUSIONS[asked.excluded] if asked.excluded else fmt.NO_DATA}."]
-    gain = asked.gain_over(planned.best)
-    over = "" if gain is None else f" Against the recommended one: {gain_words(gain)}."
-    staleness = None if asked.staleness is None else asked.staleness.sample_p95
-    beyond = ", above the cap" if asked.excluded == "too_stale" else ""
-    return [
-        f"{words} would train {fmt.with_interval(fmt.tokens_per_second, *rate)}.{over} Staleness p95: "
-        f"{fmt.versions(staleness)}{beyond}.{_idle(planned, asked)}"
-    ]
-
-
-def _idle(planned: PlanResult, forecast: Forecast) -> str:
-    rate, timing = advice.rate_of(forecast, planned.best), forecast.timing
-    if timing is None or rate is None:
-        return ""
-    step_s = forecast.step_seconds(rate.value, planned.calibration.steps_per_version)
-    trainers, samplers = fmt.percent(timing.trainer_idle_ratio), fmt.percent(timing.sampler_idle_ratio)
-    return f" A step takes {fmt.duration(step_s)}; trainers are idle {trainers} of the time, samplers {samplers}."
-
-
-def _bound_sentence(planned: PlanResult, best: Forecast) -> str:
-    bound = planned.bound.trained_tokens_per_s
-    reached = fmt.percent(None if best.tokens_per_s is None else best.tokens_per_s / bound)
-    rate = fmt.tokens_per_second(best.tokens_per_s)
-    return (
-        f"With every input at its median the model gives {rate}, {reached} of the upper bound for these GPUs "
-        f"({fmt.tokens_per_second(bound)})."
-    )
-
-
 def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
     baseline = planned.synchronous
     if baseline is None or best.tokens_per_s is None:
@@ -405,7 +351,6 @@ def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
     marks = (
         "present" if forecast is planned.present else "",
         "best" if forecast is planned.best else "",
-        "asked" if planned.asked is not None and layout == planned.asked.layout else "",
     )
     return (
         " ".join(filter(None, marks)),

@@ -40,11 +40,7 @@ from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
-Unpriced = Literal[
-    "other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "too_many", "not_together"
-]
-MOST_CAUSES: Final = 6
-"""Maximum number of causes that the model predicts: settings first, then measured differences."""
+Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "not_together"]
 _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
@@ -108,8 +104,8 @@ class ChangeCause:
     unpriced_because: Unpriced | None = None
     """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
     not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
-    according to the model, the run could not run with this change. too_many: only the first few causes are evaluated.
-    not_together: the run could not run with all causes at once. None if a share is assigned."""
+    according to the model, the run could not run with this change. not_together: it could not run with all causes at
+    once. None if a share is assigned."""
 
     @classmethod
     def measured(cls, name: str, before: float, after: float, change: Change) -> "ChangeCause":
@@ -171,13 +167,6 @@ class Attribution:
     lengths: LengthChange
     """The part of the change of response lengths that a changed cap and dropping explain."""
 
-    @property
-    def only(self) -> ChangeCause | None:
-        """The only changed setting, else the only measured difference; None if there are several."""
-        settings = [each for each in self.causes if each.kind == "setting"]
-        candidates = settings or list(self.causes)
-        return candidates[0] if len(candidates) == 1 else None
-
 
 def attribute(before: ComparedRun, after: ComparedRun, differences: Differences) -> Attribution:
     """Find the causes of the change, and divide the measured change of the rate among them."""
@@ -191,7 +180,7 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         *_setting_causes(before, after, changes, model, lengths),
         *_measured_causes(before, after, model, lengths, measured_tokens.before),
     ]
-    candidates = _limited([each for each in (_alone(model, cause) for cause in found) if _is_worth_naming(each)])
+    candidates = [each for each in (_alone(model, cause) for cause in found) if _is_worth_naming(each)]
     causes = _shared(model, obstacle, candidates, rate)
     measured = None if rate.change is None else math.log1p(rate.change)
     contributions = [each.log_ratio for each in causes if each.log_ratio is not None]
@@ -229,15 +218,6 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
         for name, (first, then) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in pairs.items())
         if first != then
     )
-
-
-def _limited(causes: Sequence[ChangeCause]) -> list[ChangeCause]:
-    """Return all causes; those beyond the first `MOST_CAUSES` lose their model input and their gain."""
-    beyond = [each for each in causes if each.change is not None][MOST_CAUSES:]
-    return [
-        replace(each, change=None, alone_ratio=None, unpriced_because="too_many") if each in beyond else each
-        for each in causes
-    ]
 
 
 def _setting_causes(
@@ -392,7 +372,7 @@ def _shared(
             each,
             log_ratio=part,
             share_ratio=part / measured if part is not None and measured and rate.is_significant else None,
-            unpriced_because=None if part is not None else obstacle or each.unpriced_because or refused,
+            unpriced_because=None if part is not None else obstacle or refused,
         )
         causes.append(cause)
     return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))

@@ -81,7 +81,6 @@ OUTPUTS = [
     ("analyze", "{run}", "--json"),
     ("analyze", "{run}", "--png"),
     ("compare", "{run}", "{run}", "-o"),
-    ("compare", "{run}", "{run}", "--png"),
     ("compare", "{run}", "{run}", "--json"),
     ("what-if", "{run}", "--max-running", "8", "--json"),
     ("plan", "plan.toml", "--json"),

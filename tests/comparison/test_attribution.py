@@ -26,7 +26,7 @@ from rlscope.model.forecast.price import Price
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
-from rlscope.reports.text.comparison import pair_blocks
+from rlscope.reports.text.comparison import causes_sentence
 from tests.comparison.made_runs import made_run
 from tests.kept import kept
 from tests.model.few_draws import few_draws
@@ -213,23 +213,19 @@ def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_sh
     assert pair.attribution.promise is None and pair.attribution.together_ratio is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [({"lr": 2}, "lr"), ({"lr": 1, "attention_backend": "flash"}, "attention_backend"), ({"lr": 2, "beta": 1}, None)],
-)
-def test_the_only_change_is_the_cause_although_it_has_no_share(settings: dict[str, object], name: str | None) -> None:
+def test_a_change_whose_effect_is_unknown_is_named_with_the_reason() -> None:
     plain = made_run(periods_s=EVEN, settings={"lr": 1})
-    faster = made_run(periods_s=[1.0] * 20, settings=settings)
-    compared = compare_runs(plain, [faster])
-    (pair,) = compared.pairs
-    assert pair.differences.row("tokens_per_s").is_significant
-    only = pair.attribution.only
-    assert (None if only is None else only.name) == name
-    if only is not None:
-        assert (only.share_ratio, only.unpriced_because) == (None, "no_model")
-    (sentence,) = (value for name, value, _ in pair_blocks(compared)[0].answer.reasons if name == "Cause")
-    expected = f"The only setting that changed is {name} " if name else "No share could be computed for "
-    assert sentence.startswith(expected) and sentence.split(": ")[1].startswith("no model could be fitted to A.")
+    compared = compare_runs(plain, [made_run(periods_s=[1.0] * 20, settings={"lr": 2})])
+    cause = compared.pairs[0].attribution.causes[0]
+    assert (cause.name, cause.share_ratio, cause.unpriced_because) == ("lr", None, "no_model")
+    assert causes_sentence(compared.pairs[0]) == (
+        "Changed, with an unknown effect: lr 1 → 2, training speed, relative 1 → 2 (no model could be fitted to A)."
+    )
+
+
+def test_the_effects_of_changes_are_those_that_the_model_predicts(pair: rlscope.Comparison) -> None:
+    assert causes_sentence(pair.pairs[0]).startswith("A's model attributes +")
+    assert "% to running limit per engine 8 → 32; measured +" in causes_sentence(pair.pairs[0])
 
 
 def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:

@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.comparison.attribution import MOST_CAUSES, Attribution, ChangeCause, Promise, Unpriced
+from rlscope.comparison.attribution import Attribution, ChangeCause, Promise, Unpriced
 from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.prices import PriceName
@@ -77,7 +77,6 @@ _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "not_reproduced": "A's model does not reproduce A's own rate",
     "not_modelled": "A's model has no input for it",
     "cannot_run": "according to A's model, no step could finish with it",
-    "too_many": f"only the first {MOST_CAUSES} causes are evaluated",
     "not_together": "according to A's model, no step could finish with all changes together",
 }
 BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}
@@ -200,7 +199,7 @@ def _answer(pair: Pair, letter: str, title: str) -> Answer:
     rate, promise = pair.differences.row("tokens_per_s"), pair.attribution.promise
     reasons = {
         "Why": _why(pair),
-        "Cause": causes_sentence(pair, letter),
+        "Cause": causes_sentence(pair),
         "Prediction": "" if promise is None else promise_sentence(promise),
     }
     warnings = (_power(rate), *(warning_words(each, letter) for each in pair.warnings))
@@ -286,47 +285,32 @@ def _changes_table(attribution: Attribution, letter: str) -> Table:
     return Table("Changes", columns[:shown], [row[:shown] for row in rows], "stacks")
 
 
-def causes_sentence(pair: Pair, letter: str) -> str:
-    """Return what caused the change of the rate."""
+def causes_sentence(pair: Pair) -> str:
+    """Return what changed, and the effect of it that the model of the baseline predicts."""
     attribution, rate = pair.attribution, pair.differences.row("tokens_per_s")
     if not attribution.causes:
         return "No recorded setting changed."
-    priced = [each for each in attribution.causes if each.log_ratio is not None]
-    if not rate.is_significant or rate.change is None:
+    if not rate.is_significant:
         return f"Changed: {_changes_words(attribution.causes)}."
-    unpriced = _unpriced_sentence(attribution, "gain" if rate.change > 0 else "loss")
-    return f"{_priced_sentence(attribution, priced, rate.change)} {unpriced}".strip() if priced else unpriced
+    priced, unpriced = _priced_sentence(attribution, rate.change), _unpriced_sentence(attribution)
+    return " ".join(filter(None, (priced, unpriced)))
 
 
-def _priced_sentence(attribution: Attribution, priced: Sequence[ChangeCause], change: float) -> str:
-    """Return what the model of the baseline attributes to each cause that it can predict."""
-    shares = [each.share_ratio or 0.0 for each in priced]
-    left = attribution.unexplained_share_ratio or 0.0
-    if all(0.0 <= share <= 1.0 for share in (*shares, left)):
-        of = "gain" if change > 0 else "loss"
-        words = [f"{fmt.percent(each.share_ratio)} of the {of} to {_change_words(each)}" for each in priced]
-        return f"A's model attributes {', '.join(words)}; {fmt.percent(left)} is unexplained."
-    words = [f"{fmt.signed_percent(each.alone_ratio)} to {_change_words(each)} alone" for each in priced]
+def _priced_sentence(attribution: Attribution, change: float | None) -> str:
+    """Return what the model attributes to each cause that it can predict; empty without any."""
+    priced = [each for each in attribution.causes if each.log_ratio is not None]
+    words = [f"{fmt.signed_percent(each.alone_ratio)} to {_change_words(each)}" for each in priced]
     if len(priced) > 1:
         words.append(f"{fmt.signed_percent(attribution.together_ratio)} to all changes together")
-    return f"A's model attributes {', '.join(words)}; measured {fmt.signed_percent(change)}."
+    return f"A's model attributes {', '.join(words)}; measured {fmt.signed_percent(change)}." if words else ""
 
 
-def _unpriced_sentence(attribution: Attribution, of: str) -> str:
-    """Return the causes without a share, and why they have none; empty if every cause has one."""
+def _unpriced_sentence(attribution: Attribution) -> str:
+    """Return the causes whose effect is unknown, and why; empty without any."""
     unpriced = [each for each in attribution.causes if each.unpriced_because is not None]
-    if not unpriced:
-        return ""
-    reasons = {_UNPRICED[each.unpriced_because]: None for each in unpriced if each.unpriced_because is not None}
+    reasons = dict.fromkeys(_UNPRICED[each.unpriced_because] for each in unpriced if each.unpriced_because is not None)
     because = " and ".join(reasons)
-    only = attribution.only
-    if only is None or only not in unpriced:
-        return f"No share could be computed for {_changes_words(unpriced)}: {because}."
-    others = [each for each in unpriced if each is not only]
-    measured = f" Also measured: {_changes_words(others)}." if others else ""
-    what = "setting that changed" if only.kind == "setting" else "measured difference"
-    named = f"The only {what} is {_change_words(only)}. Its share of the {of} could not be computed"
-    return f"{named}: {because}.{measured}"
+    return f"Changed, with an unknown effect: {_changes_words(unpriced)} ({because})." if unpriced else ""
 
 
 def _changes_words(causes: Sequence[ChangeCause]) -> str:

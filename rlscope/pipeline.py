@@ -81,7 +81,6 @@ DRAWN: Final = (
     "token_staleness_by_step",
     "staleness_heat",
     "staleness_parts",
-    "sample_strips",
     "batch_size",
     "waiting_requests",
     "kv_use",

@@ -109,7 +109,6 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
 
 _NEEDS_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
     "weight_updates": ("weight_update_spread", "weight_update_parts"),
-    "samples": ("sample_strips",),
 }
 """Answers without meaning if the times of a table were laid out by the importer, not recorded."""
 

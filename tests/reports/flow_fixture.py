@@ -28,7 +28,6 @@ def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dic
         "staleness_heat": _heat(starts),
         "staleness_parts": _parts(starts),
         "version_moments": _moments(),
-        "sample_strips": _strips(workers, started_ns),
         "delivered_lengths": _lengths(),
         "group_tail_counts": _tails(),
         "queue_waits": _waits(rng, starts),
@@ -62,47 +61,6 @@ def _moments() -> pl.DataFrame:
     """As version_moments answers: the effective share is mean² / (variance + mean²)."""
     rows = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
     return answer("version_moments", rows)
-
-
-STRIPS = {
-    "chosen_as": pl.String, "sample_id": pl.String, "worker_id": pl.String, "token_from": pl.Int64,
-    "token_to": pl.Int64, "version": pl.Int64, "staleness": pl.Int64, "output_tokens": pl.Int64,
-    "started_ns": pl.Int64, "finished_ns": pl.Int64, "queued_ns": pl.Int64, "taken_ns": pl.Int64,
-    "outcome": pl.String, "step": pl.Int64, "trained_ns": pl.Int64, "consumer_version": pl.Int64,
-}  # fmt: skip
-
-
-def strip_rows(
-    chosen_as: str,
-    worker_id: str,
-    runs: list[tuple[int, int]],
-    moments_ns: tuple[int | None, ...],
-    consumer: int | None,
-    outcome: str | None = "trained",
-    step: int | None = 7,
-) -> pl.DataFrame:
-    """The runs, (tokens, version) each, of one sample; moments: started, finished, queued, taken, trained."""
-    whole = sum(tokens for tokens, _ in runs)
-    started, finished, queued, taken, trained = moments_ns
-    rows: list[tuple[object, ...]] = []
-    start = 0
-    for tokens, version in runs:
-        age = None if consumer is None else consumer - version
-        rows.append((chosen_as, f"{worker_id}-{chosen_as}", worker_id, start, start + tokens, version, age, whole,
-                     started, finished, queued, taken, outcome, step, trained, consumer))  # fmt: skip
-        start += tokens
-    return pl.DataFrame(rows, schema=STRIPS, orient="row")
-
-
-def _strips(workers: list[str], started_ns: int) -> pl.DataFrame:
-    at = [started_ns + second * 10**9 for second in (100, 131, 132, 140, 141)]
-    return pl.concat(
-        [
-            strip_rows("longest", workers[0], [(500, 11), (600, 12), (900, 14)], tuple(at), 16),
-            strip_rows("stalest", workers[-1], [(40, 3), (8, 4)], (at[0], at[1], None, at[3], at[4]), 9),
-            strip_rows("median", workers[0], [(350, 20)], (None, *at[1:]), 21),
-        ]
-    )
 
 
 def _lengths() -> pl.DataFrame:

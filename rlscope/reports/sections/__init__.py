@@ -25,7 +25,6 @@ from rlscope.reports.sections.layouts import layouts_section
 from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.lengths import lengths_section
 from rlscope.reports.sections.queue import queue_section
-from rlscope.reports.sections.sample import sample_section
 from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
@@ -72,8 +71,6 @@ SECTIONS: Final = (
             ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state, and over time"),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section, (),
             "measured and fitted time of a pass"),
-    Section("sample", "Token timelines", "Samples", sample_section, (),
-            "single samples from start to training"),
     Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, (), "the built-in rules that fired, and when"),
     Section("reported", "Framework metrics", "As reported", reported_section, ("reported_values",),
             "scalars as the framework computed them"),

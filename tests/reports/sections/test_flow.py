@@ -5,9 +5,8 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Nothing, Paragraph, flat
+from rlscope.reports.blocks import Paragraph, flat
 from rlscope.reports.charts.queue import weight_update_spread
-from rlscope.reports.charts.strips import SHADES
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.lengths import (
     bias_sentence,
@@ -17,15 +16,13 @@ from rlscope.reports.sections.lengths import (
     tails_sentence,
 )
 from rlscope.reports.sections.queue import queue_section, updates_figure, updates_sentence, waits_sentence
-from rlscope.reports.sections.sample import sample_section, sample_traces, stations_frame
 from rlscope.reports.sections.staleness import (
     heat_frame,
     heat_table,
     shares_frame,
     staleness_section,
 )
-from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
-from tests.reports.flow_fixture import strip_rows
+from tests.reports.analysis_fixture import empty_analysis, full_analysis
 
 
 def frame(text):
@@ -92,61 +89,6 @@ def test_a_run_without_importance_ratios_says_what_to_record_instead_of_an_empty
     assert any("Record `importance`" in block.text for block in flat(said) if isinstance(block, Paragraph))
     drawn = pictures(staleness_section(analysis)).keys() - pictures(said).keys()
     assert drawn == {"effective-share", "ratio-variance"}
-
-
-TIMES = tuple(STARTED_NS + second * 10**9 for second in (100, 131, 132, 140, 141))
-TRACE = strip_rows("longest, stalest", "e0", [(5, 11), (3, 12), (2, 13)], TIMES, 14)
-
-
-def test_the_stages_of_a_sample_are_one_caption():
-    (trace,) = sample_traces(TRACE, STARTED_NS)
-    assert trace.title == "Longest and stalest sample"
-    assert trace.sentence == (
-        "10 tokens from 3 versions, 11 to 13, on e0. Started 1 min 40 s into the run and took 31 s. Waited 8 s in the "
-        "queue. Trained in step 7, when the newest version was 14: 1 to 3 versions stale."
-    )
-
-
-@pytest.mark.parametrize(
-    ("strips", "end"),
-    [
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, None, None), None, None, None),
-         "Never taken from the queue."),
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "dropped_stale", None),
-         "Not trained on: dropped stale."),
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "trained", None),
-         "Trained in a step, at an unknown version."),
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), 5),
-         "when the newest version was 5: 1 version stale."),
-    ],
-)  # fmt: skip
-def test_what_is_not_known_of_a_sample_is_left_out(strips, end):
-    (trace,) = sample_traces(strips, 0)
-    assert trace.sentence.startswith("1 token from version 4, on e0.") and trace.sentence.endswith(end)
-    assert "Started" not in trace.sentence and "Waited" not in trace.sentence
-
-
-def test_few_ages_have_a_shade_each_and_many_share_them():
-    few = sample_traces(strip_rows("median", "e0", [(1, 4), (1, 7), (1, 10)], (None, 5, None, 6, None), 10), 0)
-    assert few[0].runs["shade"].to_list() == [SHADES, 4, 1]
-    many = sample_traces(strip_rows("median", "e0", [(1, 0), (1, 6), (1, 12)], (None, 5, None, 6, None), 12), 0)
-    assert many[0].runs["shade"].to_list() == [SHADES, 4, 1]
-
-
-def test_what_was_never_trained_is_shaded_by_how_far_it_lies_behind_its_newest_token():
-    strips = strip_rows("median", "e0", [(1, 4), (1, 6)], (None, 5, None, None, None), None, None, None)
-    assert sample_traces(strips, 0)[0].runs["shade"].to_list() == [3, 1]
-
-
-def test_stations_count_from_the_start_of_the_sample_and_end_with_its_step():
-    stations = stations_frame(TRACE).select("station", "from_s", "to_s", "is_trained").rows()
-    assert stations == [
-        ("generated", 0.0, 31.0, False),
-        ("until queued", 31.0, 32.0, False),
-        ("in the queue", 32.0, 40.0, False),
-        ("at the trainer", 40.0, 41.0, True),
-    ]
-    assert stations_frame(strip_rows("median", "e0", [(1, 4)], (None, 5, 6, 7, 8), 5)).is_empty()
 
 
 LENGTHS = """
@@ -282,14 +224,13 @@ def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
     found = pictures(staleness_section(analysis), queue_section(analysis), lengths_section(analysis))
     assert len(found) == 10
     assert all(picture.spec is None and picture.figure.empty for picture in found.values())
-    assert sample_section(analysis) == [Nothing("No sample with a token was recorded.")]
 
 
 def test_every_picture_says_what_is_healthy():
     analysis = full_analysis()
     sections = staleness_section(analysis), queue_section(analysis), lengths_section(analysis)
-    found = pictures(*sections) | {"lives": pictures(sample_section(analysis))["lives"]}
-    assert len(found) == 14
+    found = pictures(*sections)
+    assert len(found) == 13
     for anchor, picture in found.items():
         assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, anchor
 
@@ -298,8 +239,8 @@ def test_a_run_of_one_step_and_one_engine_is_drawn():
     analysis = full_analysis(engines=1)
     answers = {name: rows.head(1) for name, rows in analysis.answers.items()}
     few = replace(analysis, answers=answers)
-    found = pictures(staleness_section(few), queue_section(few), sample_section(few))
-    assert all(found[anchor].spec for anchor in ("staleness-heat", "weight-update-spread", "strip-0"))
+    found = pictures(staleness_section(few), queue_section(few))
+    assert all(found[anchor].spec for anchor in ("staleness-heat", "weight-update-spread"))
 
 
 def test_the_heat_map_and_its_distribution_share_their_axis_of_ages():

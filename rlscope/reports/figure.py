@@ -17,9 +17,7 @@ from rlscope.trace.questions import questions
 
 WIDTH_PX: Final = 760
 TABLE_ROWS_MAX: Final = 120
-_OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
-_OF_ALERTS: Final = ("alert", "severity", "value")
-_NOT_OF_EVERY_ROW: Final = ("reason", *_OF_LANES, *_OF_ALERTS)
+_NOT_OF_EVERY_ROW: Final = ("reason", "worker_id")
 """Columns in which an empty cell does not mean missing data."""
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
 

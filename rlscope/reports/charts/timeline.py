@@ -1,4 +1,4 @@
-"""Worker timelines: one lane per worker in the ledger's colors, with weight updates, and alerts above the lanes.
+"""Worker timelines: one lane per worker in the ledger's colors, with weight updates.
 
 A lane stacks the states of a time slice, each as high as its share of the time. Waits are hatched, so that color is not
 their only sign. Generation of samples that were dropped later is hollow. Vertical positions are in lanes: a lane has
@@ -162,15 +162,7 @@ _LANE_PX: Final = 34.0
 _LANES_PX: Final = 340.0
 """Height of all lanes if there are many and _LEAST_LANE_PX allows it."""
 _LEAST_LANE_PX: Final = 11.0
-_RULE_PX: Final = 22.0
-"""Height of the row of an alert rule: its label, with the marks below."""
-_MARK_PX: Final = 5.0
-_ABOVE_LANES_PX: Final = 4.0
-_SEVERITIES: Final = {
-    "info": "var(--info, #0b5c8e)",
-    "warning": "var(--warning, #8a5a00)",
-    "critical": "var(--critical, #b3261e)",
-}
+_SLOW_COLOR: Final = "var(--warning, #8a5a00)"
 
 
 def worker_timeline(
@@ -181,14 +173,12 @@ def worker_timeline(
     lanes: pl.DataFrame,
     updates: pl.DataFrame,
     changes: pl.DataFrame,
-    firings: pl.DataFrame,
 ) -> Chart:
     """One view of the workers; `frame` is its table, which the chart does not use."""
     foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
     lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
     names_px = _BESIDE_NAME_PX + round(_CHARACTER_PX * max(map(len, lanes["name"])))
-    band_px = _RULE_PX * firings["row"].n_unique()
-    y = _down("top", foot, band_px / lane_px, names_px)
+    y = _down("top", foot, names_px)
     tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
     tracks = tracks.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))
     names = _names(lanes, min(12, lane_px))
@@ -201,9 +191,8 @@ def worker_timeline(
         *_updates(updates, "apply", y, strokeWidth=1.5),
         *_changes(changes, foot, y),
         names,
-        *_firings(firings, lane_px),
     )
-    return chart.properties(height=round(lane_px * foot + band_px))
+    return chart.properties(height=round(lane_px * foot))
 
 
 def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
@@ -242,7 +231,7 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
 def _outline(lanes: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
     """A frame around the lane of the slow engine; nothing without one."""
     slow = lanes.filter("is_slow").select("from_s", "to_s", "top", "foot")
-    frame = alt.Chart(rounded(slow)).mark_rect(fillOpacity=0, stroke=_SEVERITIES["warning"], strokeWidth=2, aria=False)
+    frame = alt.Chart(rounded(slow)).mark_rect(fillOpacity=0, stroke=_SLOW_COLOR, strokeWidth=2, aria=False)
     return (
         [] if slow.is_empty() else [frame.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))]
     )
@@ -282,36 +271,11 @@ def _updates(updates: pl.DataFrame, phase: str, y: alt.Y, **style: float) -> lis
 def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
     names = alt.Chart(lanes.select("name", "middle", "is_slow"))
     names = names.mark_text(align="right", baseline="middle", dx=-8, fontSize=font_px, aria=False, tooltip=None)
-    color = alt.condition("datum.is_slow", alt.value(_SEVERITIES["warning"]), alt.value(INK))
+    color = alt.condition("datum.is_slow", alt.value(_SLOW_COLOR), alt.value(INK))
     return names.encode(x=alt.XValue(0), y=alt.Y("middle:Q"), text=alt.Text("name:N"), color=color)
 
 
-def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
-    """The rows of the alert rules above the lanes; nothing if none fired."""
-    if firings.is_empty():
-        return []
-    foot_px = (pl.col("row") + 1 - firings["row"].n_unique()) * _RULE_PX - _ABOVE_LANES_PX
-    rows = firings.with_columns(top=(foot_px - _MARK_PX) / lane_px, foot=foot_px / lane_px).drop("row")
-    # A stroke keeps short firings of a long run visible.
-    marks = alt.Chart(rounded(rows, 7)).mark_rect(strokeWidth=1.5, aria=False)
-    marks = marks.encode(
-        x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=alt.Y("top:Q"), y2=alt.Y2("foot:Q"),
-        fill=alt.Fill("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
-        stroke=alt.Stroke("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
-        tooltip=[
-            tip("rule:N", "alert"), tip("severity:N"), tip("value:N"),
-            tip("from_s:Q", "from, s", ",.5~g"), tip("to_s:Q", "to, s", ",.5~g"),
-        ],
-    )  # fmt: skip
-    rules = alt.Chart(rows.select("rule", "severity", "top", "foot").unique(maintain_order=True))
-    tracks = rules.mark_rect(color=SHADE, aria=False, tooltip=None)
-    tracks = tracks.encode(x=alt.XValue(0), x2=alt.X2Value("width"), y=alt.Y("top:Q"), y2=alt.Y2("foot:Q"))
-    names = rules.transform_calculate(words="datum.severity + ': ' + datum.rule")
-    names = names.mark_text(align="left", baseline="bottom", dy=-3, fontSize=11, aria=False, tooltip=None)
-    return [tracks, marks, names.encode(x=alt.XValue(0), y=alt.Y("top:Q"), text=alt.Text("words:N"))]
-
-
-def _down(column: str, foot: float, band: float, names_px: int) -> alt.Y:
-    """The vertical axis in lanes, with a band above the first."""
-    y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, -band], nice=False, zero=False)
+def _down(column: str, foot: float, names_px: int) -> alt.Y:
+    """The vertical axis in lanes."""
+    y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, 0], nice=False, zero=False)
     return y.axis(minExtent=names_px, maxExtent=names_px, labels=False, ticks=False, domain=False, grid=False)

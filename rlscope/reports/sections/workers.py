@@ -1,17 +1,13 @@
-"""Worker timelines: all workers, the worst stretch, the worst workers, and the alerts and lasting changes as marks.
-
-The charts place the rows.
-"""
+"""Worker timelines: all workers, the worst stretch, the worst workers, and the lasting changes as marks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.alerts.evaluate import written
-from rlscope.analysis.result import AnalysisResult, Finding, RunFacts, Severity
+from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Fold, Legend, Paragraph, Switch, Table, View
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
@@ -26,58 +22,11 @@ from rlscope.reports.charts.timeline import (
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
-from rlscope.reports.text.rules import fired_built_in
 from rlscope.reports.text.shifts import event_sentence
 from rlscope.reports.text.states import order_of, state_label, state_of
 
-ROWS_MAX: Final = 4
-"""More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
 IDLE_ROWS_MAX: Final = 16
 """As many workers as the view of the worst ones has."""
-_FIRINGS: Final = {
-    "row": pl.Int64,
-    "severity": pl.String,
-    "rule": pl.String,
-    "from_s": pl.Float64,
-    "to_s": pl.Float64,
-    "value": pl.String,
-}
-
-
-class Firings(NamedTuple):
-    """The alerts that fired within a stretch of the run."""
-
-    all: pl.DataFrame
-    """A row per firing: row (0: most severe rule), severity, rule, from_s and to_s since the run started, value."""
-
-    @property
-    def drawn(self) -> pl.DataFrame:
-        """The firings that have a row in the chart."""
-        return self.all.filter(pl.col("row") < ROWS_MAX)
-
-    @property
-    def rules_left_out(self) -> int:
-        """Number of rules that fired and have no row."""
-        return max(0, self.all["row"].n_unique() - ROWS_MAX)
-
-
-def firings_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> Firings:
-    """The firings that overlap a stretch, in seconds since the run started; the most severe rules first."""
-    rows, found = dict[str, int](), list[tuple[int, Severity, str, float, float, str]]()
-    for rule, alert in fired_built_in(analysis):
-        from_s, to_s = (_since_start(analysis, instant_ns) for instant_ns in (alert.start_ns, alert.end_ns))
-        if from_s <= stretch_s[1] and to_s >= stretch_s[0]:
-            row = rows.setdefault(rule.name, len(rows))
-            found.append((row, alert.severity, alert.rule, from_s, to_s, written(rule, alert.value)))
-    return Firings(pl.DataFrame(found, schema=_FIRINGS, orient="row"))
-
-
-def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
-    """The table of the lanes, with the firings below it."""
-    if firings.all.is_empty():
-        return lanes
-    rows = firings.all.select(pl.col("rule").alias("alert"), "severity", "value", "from_s", "to_s")
-    return pl.concat([lanes, rows], how="diagonal")
 
 
 def changes_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> pl.DataFrame:
@@ -89,20 +38,12 @@ def changes_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> pl.D
     return rows.filter(pl.col("time_s").is_between(*stretch_s))
 
 
-def _since_start(analysis: AnalysisResult, instant_ns: int | None) -> float:
-    """Clipped to the run: an evaluation may come just after its end. None is the end of the run."""
-    run = analysis.run
-    return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
-
-
 def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
         nothing = pl.DataFrame()
-        draw = partial(
-            worker_timeline, states=nothing, lanes=nothing, updates=nothing, changes=nothing, firings=nothing
-        )
+        draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, changes=nothing)
         return [drawn_frame(_figure("all", "All workers", "One lane per worker.", draw), None, analysis.run)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
@@ -164,19 +105,18 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     lanes = placed(table, slow_engine_of(analysis.findings))
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
-    firings = firings_in(analysis, stretch_s)
     changes = changes_in(analysis, stretch_s)
-    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes, firings=firings.drawn)
+    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
     generates = "discarded" in states["state"]
     hollow = discarded_sentence(dropped) if generates else ""
     slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
     dashed = "" if changes.is_empty() else _DASHED
-    reading = opening + _HOW_TO_READ.format(part=part) + dashed + hollow + _of_alerts(firings) + slow + _HEALTHY
+    reading = opening + _HOW_TO_READ.format(part=part) + dashed + hollow + slow + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(view, title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
-    picture = drawn_frame(figure, lanes_and_firings(table.drop("lane"), firings), run)
+    picture = drawn_frame(figure, table.drop("lane"), run)
     return View(view, title, picture, stretch_s if is_stretch else None)
 
 
@@ -190,14 +130,6 @@ def slow_sentence(found: Sequence[Finding], has_lane: bool) -> str:
     slow = next((each for each in found if each.rule == "straggling_engine"), None)
     outlined = "Its lane is outlined: lanes" if has_lane else "Lanes"
     return "" if slow is None else f"{sentence(slow)} {outlined} show whether an engine works, not how fast. "
-
-
-def _of_alerts(firings: Firings) -> str:
-    if firings.all.is_empty():
-        return ""
-    others = fmt.counted(firings.rules_left_out, "more rule is", "more rules are")
-    rest = f"; {others} in the numbers below" if firings.rules_left_out else ""
-    return f"Above the lanes: alerts that fired{rest}. "
 
 
 def _figure(view: str, title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from rlscope.analysis.result import Alert
 from rlscope.analysis.shifts import RunEvent, Shift
 from rlscope.reports.blocks import Callout, Legend, Paragraph, Switch, flat
 from rlscope.reports.charts.encoding import FROM, TO
@@ -17,7 +16,7 @@ from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.ledger import ledger_section
-from rlscope.reports.sections.workers import firings_in, workers_section
+from rlscope.reports.sections.workers import workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.reports.timeline_fixture import LANES, timeline_analysis
@@ -167,74 +166,6 @@ def test_names_of_workers_that_look_like_markup_stay_words():
     assert "<" not in spec
     words = [row.get("who", "") for row in rows_drawn(json.loads(spec))]
     assert any(word.startswith(f"{HOSTILE}0 (sampler)") for word in words)
-
-
-def alert(rule, severity, from_s, to_s, value=0.4):
-    start_ns, end_ns = (None if second is None else STARTED_NS + second * 10**9 for second in (from_s, to_s))
-    return Alert(rule, severity, {}, {}, value, start_ns, end_ns, None)
-
-
-FIRED = (
-    alert("trainers_idle", "warning", 100, 200),
-    alert("kv_cache_full", "info", 300, 310, 0.97),
-    alert("trainers_idle", "warning", 360, 420, 0.35),
-    alert("worker_silent", "critical", DURATION_S - 50, None, 70.0),
-    alert("rows_dropped", "warning", DURATION_S + 5, None, 0.02),
-)
-
-
-def test_alerts_have_a_row_per_rule_the_most_severe_first_and_end_with_the_run():
-    firings = firings_in(replace(timeline_analysis(), alerts=FIRED), (0, DURATION_S))
-    assert firings.all.rows() == [
-        (0, "critical", "worker_silent", DURATION_S - 50, DURATION_S, "1 min 10 s"),
-        (1, "warning", "trainers_idle", 100, 200, "40.0%"),
-        (1, "warning", "trainers_idle", 360, 420, "35.0%"),
-        (2, "warning", "rows_dropped", DURATION_S, DURATION_S, "2.0%"),
-        (3, "info", "kv_cache_full", 300, 310, "97.0%"),
-    ]
-    assert firings.drawn.equals(firings.all) and firings.rules_left_out == 0
-
-
-@pytest.mark.parametrize(
-    ("stretch_s", "values"),
-    [((200, 299), ["40.0%"]), ((201, 299), []), ((201, 300), ["97.0%"]), ((311, 360), ["35.0%"])],
-)
-def test_a_stretch_shows_what_fired_within_it_its_ends_included(stretch_s, values):
-    assert firings_in(replace(timeline_analysis(), alerts=FIRED), stretch_s).all["value"].to_list() == values
-
-
-def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
-    more = (*FIRED, alert("samples_dropped_stale", "warning", 500, 510, 0.11))
-    four, five = (pictures(workers_section(replace(timeline_analysis(), alerts=fired)))[0] for fired in (FIRED, more))
-    assert "Above the lanes: alerts that fired. " in four.figure.reading
-    assert "Above the lanes: alerts that fired; 1 more rule is in the numbers below. " in five.figure.reading
-    drawn = [row["rule"] for row in rows_drawn(json.loads(five.spec or "")) if "rule" in row]
-    assert set(drawn) == {"worker_silent", "trainers_idle", "rows_dropped", "samples_dropped_stale"}
-    assert [row[-3:] for row in five.rows] == [
-        *([["–", "–", "–"]] * 5),
-        ["worker_silent", "critical", "1 min 10 s"],
-        ["trainers_idle", "warning", "40.0%"],
-        ["trainers_idle", "warning", "35.0%"],
-        ["samples_dropped_stale", "warning", "11.0%"],
-        ["rows_dropped", "warning", "2.0%"],
-        ["kv_cache_full", "info", "97.0%"],
-    ]
-    assert dict(zip(five.columns, five.rows[6], strict=True)) == {
-        "role": "–", "worker id": "–", "worker count": "–", "waiting": "–", "from (s)": "100", "to (s)": "200",
-        "mostly": "–", "alert": "trainers_idle", "severity": "warning", "value": "40.0%",
-    }  # fmt: skip
-
-
-def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts():
-    quiet, fired = (pictures(workers_section(replace(timeline_analysis(), alerts=each)))[0] for each in ((), FIRED))
-    document = json.loads(fired.spec or "")
-    places = [row["foot"] for row in rows_drawn(document) if "severity" in row]
-    assert places and max(places) < 0, "the lanes begin at 0"
-    marks = next(view for view in document["layer"] if view["encoding"].get("fill"))
-    assert marks["mark"]["clip"] and marks["encoding"]["x"]["scale"]["domain"] == [{"expr": FROM}, {"expr": TO}]
-    for words in ("worker_silent", "var(--critical"):
-        assert words in (fired.spec or "") and words not in (quiet.spec or "")
-    assert "severity" not in (quiet.spec or "") and "alert" not in quiet.columns
 
 
 def test_a_run_without_workers_says_what_is_missing():

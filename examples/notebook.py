@@ -54,7 +54,7 @@ for finding in analysis.findings:
 # The charts of the HTML report, as Altair charts; `dir(analysis.charts)` lists those that this run has.
 
 # %%
-analysis.charts.ledger()
+analysis.charts.workers_all()
 
 # %%
 analysis.charts.staleness_heat()

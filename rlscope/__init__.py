@@ -9,7 +9,7 @@
     a.verdict, a.recommendation, a.staleness.tokens.p95
     a.what_if(trainer_gpus=4, max_running=64)
     a.frame("ledger")                                 # polars; also staleness, findings and actions
-    a.charts.ledger()                                 # Altair
+    a.charts.workers_all()                            # Altair
     a.to_json(); a.to_markdown(); a.to_html("report.html")
 
     rlscope.what_if("runs/monday", trainer_speed=2)

@@ -102,7 +102,7 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
 
     @cached_property
     def charts(self) -> "Charts":
-        """Charts of the report: `charts.ledger()` returns an Altair chart, `dir(charts)` lists all of them."""
+        """Charts of the report: `charts.workers_all()` returns an Altair chart, `dir(charts)` lists all of them."""
         from rlscope.reports.page.html import charts_of
 
         return charts_of(self.drawn)

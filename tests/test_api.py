@@ -214,17 +214,17 @@ def test_a_name_in_the_run_stays_text_in_the_card(run_dir: Path) -> None:
 
 def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -> None:
     names = dir(analysis.charts)
-    assert {"ledger", "timeline_0", "staleness_heat", "batch_size", "sweep", "pass_curve"} <= set(names)
+    assert {"workers_all", "staleness_heat", "batch_size", "sweep", "pass_curve"} <= set(names)
     for name in names:
         document = json.dumps(getattr(analysis.charts, name)().to_dict(validate=False))
         assert "var(--" not in document and '"container"' not in document, name
-    assert analysis.charts.ledger().to_dict(validate=True)["width"] == 760
-    assert "GPU-second" in (analysis.charts.ledger.__doc__ or "")
+    assert analysis.charts.staleness_heat().to_dict(validate=True)["width"] == 760
+    assert "Token staleness" in (analysis.charts.staleness_heat.__doc__ or "")
 
 
 def test_a_chart_that_a_run_has_not_is_an_attribute_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
-    with pytest.raises(AttributeError, match="no chart 'legder'; did you mean 'ledger'"):
-        analysis.charts.legder()
+    with pytest.raises(AttributeError, match="no chart 'staleness_haet'; did you mean 'staleness_heat'"):
+        analysis.charts.staleness_haet()
     assert not hasattr(analysis.charts, "_ipython_display_")
 
 

@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import DISCARDED, PAGE
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
@@ -14,19 +15,30 @@ from rlscope.reports.charts.encoding import (
     amount_axis,
     names,
     series_colors,
+    state_color,
     step_axis,
     tip,
 )
-from rlscope.reports.charts.ledger import share_bars
 from rlscope.reports.charts.series import rounded
-from rlscope.reports.text.states import order_of
+from rlscope.reports.text.states import order_of, state_of
 
 
 def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A bar per role and run, divided by state; frame holds bar, role, run, state, label, share_ratio."""
     rows = frame.with_columns(order=pl.Series([order_of(name) for name in frame["state"]], dtype=pl.Int64))
-    tips = [tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")]
-    return share_bars(rows, "bar", tips, band=0.8, bar_px=34)
+    bars, states = list(dict.fromkeys(rows["bar"])), sorted(rows["state"].unique(), key=order_of)
+    colors = [DISCARDED if name == "discarded" else state_color(state_of(name)) for name in states]
+    x = alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
+    return (
+        alt.Chart(rounded(rows))
+        .mark_bar(height={"band": 0.8}, stroke=PAGE, strokeWidth=1)
+        .encode(
+            x=x.scale(domain=[0, 1], nice=False), y=alt.Y("bar:N").title(None).sort(bars),
+            color=alt.Color("state:N").scale(domain=states, range=colors).legend(None), order=alt.Order("order:Q"),
+            tooltip=[tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")],
+        )
+        .properties(height=34 * len(bars))
+    )  # fmt: skip
 
 
 def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:

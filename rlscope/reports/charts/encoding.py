@@ -104,8 +104,6 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 HEIGHT: Final = 122
 TITLE_PX: Final = -8
 """The foot of an axis title, above the plot."""
-STACKED_PX: Final = 76
-"""Width left of charts on the shared time axis: room for a worker's name."""
 LINES_MAX: Final = 4
 """Maximum number of lines that can be told apart by color."""
 _LONG_NAME: Final = 19

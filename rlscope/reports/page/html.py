@@ -238,7 +238,7 @@ def notebook(shown: Iterable[Block]) -> str:
 
 
 class Charts:
-    """Charts of a report: `charts.ledger()` is an Altair chart with its data; `dir(charts)` lists their names.
+    """Charts of a report: `charts.workers_all()` is an Altair chart with its data; `dir(charts)` lists their names.
 
     A chart is listed only if there is data for it, and it is drawn when it is first called.
     """

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Block
+from rlscope.reports.card import ledger_blocks
 from rlscope.reports.sections.appendix import (
     alerts_section,
     configuration_section,
@@ -22,7 +23,6 @@ from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.gap import gap_section
 from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.layouts import layouts_section
-from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.lengths import lengths_section
 from rlscope.reports.sections.queue import queue_section
 from rlscope.reports.sections.staleness import staleness_section
@@ -67,8 +67,8 @@ SECTIONS: Final = (
             ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
     Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section,
             ASKED_OF_A_STRETCH, "what each cause takes, and how well the model predicts"),
-    Section("ledger", "Where the GPU time went", "GPU time", ledger_section,
-            ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state, and over time"),
+    Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks,
+            ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state"),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section, (),
             "measured and fitted time of a pass"),
     Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, (), "the built-in rules that fired, and when"),

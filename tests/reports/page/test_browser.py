@@ -81,7 +81,7 @@ def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
 def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
     page, _ = pages("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
-                     getComputedStyle(document.querySelector('#figure-ledger .mark-rect path')).fill]"""
+                     getComputedStyle(document.querySelector('#figure-gap .mark-rect path')).fill]"""
     light = page.evaluate(read)
     page.emulate_media(color_scheme="dark")
     dark = page.evaluate(read)
@@ -93,9 +93,9 @@ def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
 
 def test_pointing_at_a_mark_shows_its_numbers(pages):
     page, _ = pages("whole")
-    page.locator("#figure-ledger .mark-rect path").first.hover()
+    page.locator("#figure-gap .mark-rect path").first.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
-    assert "GPU-seconds" in page.locator("#vg-tooltip-element").inner_text()
+    assert "upper bound" in page.locator("#vg-tooltip-element").inner_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,14 +146,14 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
 def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_spreadsheet_takes_them(pages):
     page, _ = pages("whole")
     page.bring_to_front()
-    page.locator("#figure-ledger summary").focus()
+    page.locator("#figure-queue-depth summary").focus()
     page.keyboard.press("Enter")
-    page.locator("#figure-ledger table").wait_for(state="visible")
-    page.locator("#figure-ledger button[data-copies]").click()
+    page.locator("#figure-queue-depth table").wait_for(state="visible")
+    page.locator("#figure-queue-depth button[data-copies]").click()
     page.wait_for_function("() => document.getElementById('said').textContent.startsWith('Copied')")
     lines = page.evaluate("navigator.clipboard.readText()").splitlines()
-    cells = page.locator("#figure-ledger tbody tr").first.locator("td").all_inner_texts()
-    assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-ledger tbody tr").count()
+    cells = page.locator("#figure-queue-depth tbody tr").first.locator("td").all_inner_texts()
+    assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-queue-depth tbody tr").count()
 
 
 def test_without_a_clipboard_the_numbers_are_selected(pages):
@@ -173,10 +173,10 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
     charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts
-    page.locator("#ledger > details > summary").click()
+    page.locator("#gap > details > summary").click()
     assert page.locator("button[data-copies]:visible").count() == 0 and page.locator(".chart:visible").count() == 0
-    page.locator("#figure-ledger summary").click()
-    assert page.locator("#figure-ledger tbody tr").first.is_visible()
+    page.locator("#figure-gap summary").click()
+    assert page.locator("#figure-gap tbody tr").first.is_visible()
     page.locator("#glossary summary").click()
     assert page.locator("#glossary dl").is_visible()
     page.locator("#try > summary").click()

@@ -72,7 +72,7 @@ def drag(page, figure, from_ratio, to_ratio):
 
 
 def test_every_chart_over_time_begins_at_the_steady_stretch_and_a_button_shows_the_whole_run(page):
-    assert {"figure-workers-all", "figure-timeline-0", "figure-throughput", "figure-batch-size",
+    assert {"figure-workers-all", "figure-throughput", "figure-batch-size",
             "figure-waiting-requests", "figure-kv-use", "figure-queue-depth"} <= set(axes(page))  # fmt: skip
     assert shown(page) == STEADY
     assert page.locator("#zoom-words").inner_text() == "Charts over time begin at the steady state, 180 s in."

@@ -15,7 +15,6 @@ from rlscope.reports.sections import SECTIONS
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.findings import findings_section
 from rlscope.reports.sections.latency import latency_section
-from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.workers import workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
@@ -228,11 +227,6 @@ def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_l
     assert '["sampler-3","other engines"]' in figure.spec
     (linked,) = [each for each in of_kind(Callout, findings_section(analysis)) if each.chart]
     assert (linked.title, linked.chart) == ("Straggling engine", (figure.anchor, figure.figure.title))
-
-
-def test_an_unattributed_part_is_drawn_over_time():
-    drawn = [each for each in figures_in(ledger_section(full_analysis())) if "timeline" in each.anchor]
-    assert drawn and all("unattributed" in (picture.spec or "") for picture in drawn)
 
 
 def event(second):

@@ -14,7 +14,6 @@ from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
 from rlscope.reports.sections.layouts import one_staleness, sweep_reading
-from rlscope.reports.sections.ledger import gpu_use_frame
 from rlscope.reports.sections.lengths import all_trained, outcomes_reading
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
@@ -222,17 +221,6 @@ def test_truncation_has_bands_beside_the_reward_if_any_response_was_cut(truncate
     frame = metrics_frame({"training_metrics": steps, "truncation_by_step": cut})
     shares = ["share of truncated responses"] if truncated else []
     assert frame.columns == ["step", "gpu_hours", "reward", *bands, *shares]
-
-
-def test_gpu_use_is_weighted_by_the_time_read_and_unknown_where_it_was_not():
-    read = pl.DataFrame(
-        {"worker_id": ["t0", "t1", "e0"], "state": ["train", "train", "engine_rows"], "read_s": [1.0, 3.0, 2.0],
-         "busy_ratio": [1.0, 0.6, 0.5], "sm_active_ratio": [0.4, None, None]}
-    )  # fmt: skip
-    extents = pl.DataFrame({"worker_id": ["t0", "t1", "e0"], "role": ["trainer", "trainer", "sampler"]})
-    rows = gpu_use_frame({"gpu_agreement": read, "worker_extents": extents}).rows()
-    assert rows == [("sampler", "engine_rows", 2.0, 0.5, None), ("trainer", "train", 4.0, pytest.approx(0.7), 0.4)]
-    assert gpu_use_frame({}) is None
 
 
 def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():

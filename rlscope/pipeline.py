@@ -85,7 +85,6 @@ DRAWN: Final = (
     "waiting_requests",
     "kv_use",
     "queue_depth",
-    "queue_waits",
     "queue_wait_counts",
     "weight_update_spread",
     "response_lengths",

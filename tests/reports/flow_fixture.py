@@ -30,7 +30,6 @@ def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dic
         "version_moments": _moments(),
         "delivered_lengths": _lengths(),
         "group_tail_counts": _tails(),
-        "queue_waits": _waits(rng, starts),
         "queue_wait_counts": _wait_counts(),
         "weight_update_spread": _spread(rng, len(workers), starts),
     }
@@ -75,14 +74,6 @@ def _lengths() -> pl.DataFrame:
 def _tails() -> pl.DataFrame:
     rows = [(1 + b / 4, 1.25 + b / 4, 900 // (b + 1), 0.1 * b, 0.3 * b, int(b == 9)) for b in range(10)]
     return answer("group_tail_counts", rows)
-
-
-def _waits(rng: random.Random, starts: list[int]) -> pl.DataFrame:
-    rows = [
-        (start, end, 250, 0.2, (median := 1.5 + rng.uniform(0, 1)), median * 2.2, median * 3)
-        for start, end in zip(starts, _ends(starts), strict=True)
-    ]
-    return answer("queue_waits", rows)
 
 
 def _wait_counts() -> pl.DataFrame:

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import DISCARDED, LIMIT, PLAIN, TRAINED
+from rlscope.reports.charts.colors import LIMIT, PLAIN
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     LINES_MAX,
@@ -77,22 +77,3 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(band, line, *limit_rule(capacity, f"capacity {capacity:,}" if capacity else "capacity")).properties(
         height=HEIGHT
     )
-
-
-def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Tokens by delivery outcome."""
-    rows = frame.with_columns(pl.col("outcome").str.replace_all("_", " ").alias("label"))
-    return (
-        alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.6})
-        .encode(
-            x=alt.X("tokens:Q").title("tokens").axis(amount_axis()),
-            y=alt.Y("label:N").title(None).sort("-x"),
-            color=alt.condition("datum.outcome == 'trained'", alt.value(TRAINED), alt.value(DISCARDED)),
-            tooltip=[
-                tip("label:N", "outcome"), tip("samples:Q", "samples", ",d"), tip("tokens:Q", "tokens", ",d"),
-                tip("mean_output_tokens:Q", "mean length, tokens", ",.1f"),
-            ],
-        )
-        .properties(height=34 * rows.height)
-    )  # fmt: skip

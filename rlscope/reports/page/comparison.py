@@ -12,11 +12,10 @@ from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
 from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
-from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
 from rlscope.reports.page.html import PageSection, page, page_scripts, with_pictures
-from rlscope.reports.sections.lengths import BIAS_RATIO
+from rlscope.reports.sections.lengths import BIAS_RATIO, IS_TRAINED
 from rlscope.reports.text.comparison import (
     basis_of,
     first_screen,

@@ -10,13 +10,8 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.model.weight_transfer import published_transfer_s
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import queue, sampling
-from rlscope.reports.figure import Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.figure import Figure, drawn
 from rlscope.reports.text.verdict import between_hosts
-
-
-def waits_frame(waits: pl.DataFrame | None) -> pl.DataFrame | None:
-    """queue_waits with its bucket ends kept: buckets in which nothing left the queue stay missing."""
-    return None if waits is None else waits.rename({"bucket_start_ns": "start_ns", "bucket_end_ns": "end_ns"})
 
 
 def waits_sentence(counts: pl.DataFrame | None) -> str:
@@ -85,17 +80,12 @@ def has_one_engine(spread: pl.DataFrame) -> bool:
 def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     answers = analysis.answers
-    counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
-    hosts = between_hosts(analysis)
-    depth = drawn(_DEPTH.saying(depth_sentence(answers.get("queue_depth"))), analysis)
-    updates = drawn(updates_figure(spread).saying(updates_sentence(spread)).saying(hosts), analysis)
-    frame = waits_frame(answers.get("queue_waits"))
-    waits = drawn_frame(_WAITS.saying(hosts), frame, analysis.run, update_moments(analysis))
-    wait_counts = drawn(_COUNTS.saying(waits_sentence(counts)).saying(hosts), analysis)
-    more = Charts([waits, wait_counts], is_wide_first=True)
+    spread, hosts = answers.get("weight_update_spread"), between_hosts(analysis)
+    waits = waits_sentence(answers.get("queue_wait_counts"))
+    depth = _DEPTH.saying(depth_sentence(answers.get("queue_depth"))).saying(waits)
+    updates = updates_figure(spread).saying(updates_sentence(spread)).saying(hosts)
     return [
-        Charts([depth, updates]),
-        Fold("queue-more", "How long samples wait in the queue", [more]),
+        Charts([drawn(depth, analysis), drawn(updates, analysis)]),
         *update_parts(answers.get("weight_update_parts")),
     ]
 
@@ -186,23 +176,11 @@ _SLOW_TRANSFER: Final = 2.0
 """Multiple of the published time from which a transfer counts as slow: published times differ by less."""
 EMPTY_RATIO: Final = 0.1
 """Share of its capacity within which a queue counts as empty, or as full: only one side is then held up."""
-_NO_TIMES: Final = "no delivery recorded when its sample was queued"
 _DEPTH: Final = Figure(
     "Queue depth",
     "Finished samples that no trainer has taken yet, mean and maximum. Healthy: neither empty nor full.",
     "queue_depth", "depth_mean_samples", sampling.queue_depth, "no queue depth was recorded",
     True,
-)  # fmt: skip
-_WAITS: Final = Figure(
-    "Queue wait over time",
-    "Wait of the samples that left the queue, trained or dropped. Ticks: medians. Bars: 5th to 95th percentile. "
-    "Healthy: steady and shorter than a step. A growing wait makes tokens ever staler.",
-    "queue_waits", "wait_p50_s", queue.queue_waits, _NO_TIMES, False, ("queue_waits",),
-)  # fmt: skip
-_COUNTS: Final = Figure(
-    "Queue wait, all samples",
-    "Samples by wait. Healthy: short waits, and nothing dropped after long ones.",
-    "queue_wait_counts", "trained", queue.queue_wait_counts, _NO_TIMES,
 )  # fmt: skip
 _UPDATES: Final = Figure(
     "Weight updates, from publication to the last engine",

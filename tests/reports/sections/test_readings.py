@@ -14,7 +14,6 @@ from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
 from rlscope.reports.sections.layouts import one_staleness, sweep_reading
-from rlscope.reports.sections.lengths import all_trained, outcomes_reading
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
 from rlscope.reports.sections.throughput import (
@@ -115,8 +114,8 @@ def test_the_caption_of_the_layouts_explains_what_is_drawn_and_nothing_else():
 @pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])
 def test_the_legend_of_the_lengths_names_endings_that_occurred(censored, kinds):
     row = {"length_from_tokens": 1, "length_to_tokens": 3, "finished_samples": 2, "capped_samples": 1}
-    frame = pl.DataFrame([{**row, "censored_samples": censored, "max_output_tokens": None}])
-    document = response_lengths(frame, full_analysis().run).to_dict(validate=False)
+    frame = pl.DataFrame([{**row, "censored_samples": censored}])
+    document = response_lengths(frame, full_analysis().run, cap_tokens=None).to_dict(validate=False)
     assert document["layer"][0]["encoding"]["color"]["scale"]["domain"] == kinds
 
 
@@ -140,12 +139,6 @@ def test_a_queue_is_said_to_be_empty_or_full_by_its_median(median, said):
 def test_more_generated_than_trained_is_said_from_10_percent_on(generated, is_said):
     analysis = replace(full_analysis(), throughput=Throughput(1_000.0, 1_000.0, generated))
     assert ("times as many tokens are generated" in rates_reading(analysis)) == is_said
-
-
-def test_the_share_of_tokens_that_were_not_trained_on_is_said():
-    rows = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [34, 66]})
-    assert "Hatched: 66.0% of the tokens" in outcomes_reading({"delivery_outcomes": rows})
-    assert "All tokens that left" in outcomes_reading({"delivery_outcomes": rows.head(1)})
 
 
 @pytest.mark.parametrize(("start_s", "shown_s"), [(63.0, 0.0), (64.0, 64.0)])
@@ -268,13 +261,6 @@ def test_captions_name_a_cap_only_where_the_run_has_one_and_tokens_beyond_it_onl
     assert "cap" not in shares_reading(free, 0)
     assert shares_reading(capped, 0) == "Healthy: a narrow peak at or below the cap."
     assert shares_reading(capped, 1).startswith("Beyond the cap: 1 token, drawn in its color.")
-
-
-def test_outcomes_are_said_instead_of_drawn_where_everything_was_trained_on():
-    rows = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [1_000, 1]})
-    assert all_trained({"delivery_outcomes": rows.head(1)}) == "All 1k tokens that left the queue were trained on."
-    others = ({"delivery_outcomes": rows}, {"delivery_outcomes": rows.tail(1)}, {})
-    assert [all_trained(answers) for answers in others] == ["", "", ""]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@
 | hollow green hatching | DISCARDED | generation whose samples were dropped, and tokens that were not trained on |
 | purple | UPDATE, APPLIED | weight updates: publication dark, application light |
 | orange, amber | states of the ledger | waits, hatched in the lanes of the workers |
-| brown | STALE, STALE_LIGHT, HEAT | staleness, the darker the staler |
+| brown | STALE, HEAT | staleness, the darker the staler |
 | crimson | LIMIT | a limit of the run, and what lies at it or beyond it |
 | red, leaf green | LOST, GAINED | throughput that a cause takes or gives |
 | slate | PLAIN | a quantity without a meaning of its own: counts, waits, rates of the model |
@@ -29,7 +29,6 @@ DISCARDED: Final = "var(--lane-discarded, #9fcdbf)"
 UPDATE: Final = "var(--state-publishing-weights, #6f4fa3)"
 APPLIED: Final = "var(--state-applying-weights, #b98bd0)"
 STALE: Final = "var(--stale, #7a4a1e)"
-STALE_LIGHT: Final = "var(--stale-light, #c79a63)"
 HEAT: Final = [
     f"var(--heat-{n}, {color})"
     for n, color in enumerate(

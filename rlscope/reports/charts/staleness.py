@@ -1,4 +1,4 @@
-"""Staleness of the trained tokens: over time, whole run, by where it arises, and its cost."""
+"""Staleness of the trained tokens: over time, and in the whole run."""
 
 from typing import Any, Final
 
@@ -6,30 +6,22 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import HEAT, INK, LIMIT, PAGE, STALE, STALE_LIGHT
+from rlscope.reports.charts.colors import HEAT, INK, LIMIT, PAGE, STALE
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
-    amount,
     layered,
     limit_rule,
-    series_palette,
-    stacked,
     time_axis,
     tip,
-    upright_bars,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
 _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Thresholds between the colors of the heat map."""
 _AGE_TICKS: Final = 10
-_SLIGHT_VARIANCE: Final = 0.01
-"""Least upper end of the axis, so that rounding errors do not look like a spread."""
 _BAR: Final = 0.42
 """Half the width of a bar, in versions: bars do not touch."""
-IN_FLIGHT: Final = "during generation"
-IN_QUEUE: Final = "in the queue"
 
 
 def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -73,60 +65,6 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
     )  # fmt: skip
     return layered(bars, *_cap(run)).properties(height=HEIGHT)
-
-
-def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Mean staleness over time: added in flight below, added in the queue above."""
-    rows = rounded(drawable(frame, run.started_ns))
-    long = rows.unpivot(
-        ["in_flight_mean", "in_queue_mean"], index=["first_step", "last_step", "start_s", "end_s", "staleness_mean"],
-        variable_name="part", value_name="versions",
-    ).with_columns(
-        order=pl.col("part").replace_strict({"in_flight_mean": 0, "in_queue_mean": 1}, return_dtype=pl.Int64),
-        part=pl.col("part").replace({"in_flight_mean": IN_FLIGHT, "in_queue_mean": IN_QUEUE}),
-    )  # fmt: skip
-    is_flat = not any(rows["staleness_mean"])
-    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
-    return upright_bars(
-        alt.Chart(long), time_axis("start_s"), "end_s",
-        y=stacked("versions", "mean staleness, versions").scale(scale),
-        color=series_palette("part", {IN_FLIGHT: STALE, IN_QUEUE: STALE_LIGHT}),
-        order=alt.Order("order:Q"),
-        tooltip=[
-            tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "added"),
-            tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "total", ",.3~f"),
-        ],
-    )  # fmt: skip
-
-
-def effective_share(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Draw the effective sample size over tokens, by staleness; the size of a dot is its number of tokens."""
-    y = alt.Y("effective_share_ratio:Q").title("effective / trained tokens")
-    return _by_age(frame, y.scale(domain=[0, 1]).axis(format=".0%", tickCount=5))
-
-
-def ratio_variance(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The variance of the importance ratio by staleness."""
-    y = amount("ratio_variance", "variance of the importance ratio")
-    most = float(frame["ratio_variance"].max() or 0.0)  # pyright: ignore[reportArgumentType]
-    return _by_age(frame, y.scale(domain=[0, _SLIGHT_VARIANCE]) if most < _SLIGHT_VARIANCE else y)
-
-
-def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
-    # Ticks at existing versions only: on a short axis Vega also puts ticks between them.
-    ages = sorted(frame["staleness"])[:: -(-frame.height // _AGE_TICKS)]
-    x = alt.X("staleness:Q").title("staleness, versions").axis(values=ages, format=",d")
-    base = alt.Chart(rounded(frame)).encode(
-        x=x.scale(nice=False, padding=14), y=y,
-        tooltip=[
-            tip("staleness:Q", "staleness", ",d"), tip("tokens:Q", "tokens", ",d"),
-            tip("effective_share_ratio:Q", "effective share", ".1%"),
-            tip("ratio_variance:Q", "variance of w", ",.3~g"), tip("ratio_mean:Q", "mean of w", ",.4~f"),
-        ],
-    )  # fmt: skip
-    dots = base.mark_circle(opacity=1, color=STALE, stroke=PAGE, strokeWidth=1.5)
-    size = alt.Size("tokens:Q").legend(None).scale(range=[40, 260], zero=True)
-    return layered(base.mark_line(color=STALE), dots.encode(size=size)).properties(height=HEIGHT)
 
 
 def _edges(rows: pl.DataFrame, half: float = 0.5) -> pl.DataFrame:

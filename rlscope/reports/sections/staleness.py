@@ -8,10 +8,10 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Block, Charts, Fold, Instead, Paragraph, Part
+from rlscope.reports.blocks import Asked, Block, Charts, Fold, Instead, Paragraph, Part, Table
 from rlscope.reports.card import staleness_blocks
 from rlscope.reports.charts import staleness
-from rlscope.reports.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.figure import Figure, drawn_frame, update_moments
 from rlscope.reports.text.origin import reported_staleness
 
 
@@ -92,21 +92,38 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
         drawn_frame(_HEAT.saying(heat_reading(run)), heat_frame(answers), run, update_moments(analysis)),
         drawn_frame(_SHARES.saying(shares_reading(run, over_cap)), shares_frame(answers), run),
     ]
-    parts, fresh = drawn(_PARTS, analysis), never_stale(answers.get("staleness_histogram"))
-    opening = Instead(fresh, [*first, parts], "lead") if fresh else Charts(first, is_wide_first=True)
-    more = list(_costs(analysis, [] if fresh else [parts]))
-    return [opening, Fold("staleness-more", "Where staleness is added, and what it costs", more)]
+    fresh = never_stale(answers.get("staleness_histogram"))
+    opening = Instead(fresh, first, "lead") if fresh else Charts(first, is_wide_first=True)
+    return [opening, Fold("staleness-more", "Where staleness is added, and what it costs", list(_costs(analysis)))]
 
 
-def _costs(analysis: AnalysisResult, parts: Sequence[Drawn]) -> Iterator[Block]:
-    effective, sources = effective_share_of_all(analysis.answers.get("version_moments")), _version_sources(analysis)
+def _costs(analysis: AnalysisResult) -> Iterator[Block]:
+    moments, sources = analysis.answers.get("version_moments"), _version_sources(analysis)
+    effective = effective_share_of_all(moments)
     yield from staleness_blocks(analysis)
     if sources:
         yield Paragraph(f"Version source: {sources}.", "note")
-    yield from parts
-    figures = [] if effective is None else _price_figures(analysis)
     price = Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
-    yield Part("Cost of staleness", [price, *([Charts(figures)] if figures else [])])
+    yield Part("Cost of staleness", [price, *([] if effective is None or moments is None else ratios_table(moments))])
+
+
+def ratios_table(moments: pl.DataFrame) -> Iterator[Block]:
+    """Yield the effective sample size and the variance of the importance ratios by staleness, the freshest first."""
+    shown = moments.sort("staleness").head(_RATIO_ROWS_MAX)
+    rows = [
+        (
+            str(row["staleness"]),
+            fmt.count(row["tokens"]),
+            fmt.percent(row["effective_share_ratio"]),
+            fmt.significant(row["ratio_variance"]),
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    columns = ("staleness, versions", "trained tokens", "effective sample size", "variance of w")
+    yield Table("Importance ratios by staleness", columns, rows, numbers=frozenset({1, 2, 3}))
+    if shown.height < moments.height:
+        yield Paragraph(f"{fmt.count(moments.height - shown.height)} staler rows are in the query.", "note")
+    yield Asked(["version_moments"])
 
 
 def _version_sources(analysis: AnalysisResult) -> str:
@@ -123,19 +140,11 @@ def _price(effective: float) -> str:
     )
 
 
-def _price_figures(analysis: AnalysisResult) -> list[Drawn]:
-    frame = analysis.answers["version_moments"]
-    # One staleness alone is a single dot, and its figures are in the text.
-    if frame["staleness"].n_unique() < _STALENESSES_LEAST:
-        return []
-    return [drawn_frame(figure, frame, analysis.run) for figure in (_EFFECTIVE, _VARIANCE)]
-
-
 _PRICE_UNKNOWN: Final = (
     "Unknown: no trainer recorded importance ratios. Record `importance` with each training step: for every staleness "
     "in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
 )
-_STALENESSES_LEAST: Final = 2
+_RATIO_ROWS_MAX: Final = 16
 _NO_STALENESS: Final = "no trained token has a known version"
 _HEAT: Final = Figure(
     "Token staleness over time",
@@ -148,24 +157,4 @@ _SHARES: Final = Figure(
     "Token staleness, whole run",
     "",
     "staleness_shares", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
-)  # fmt: skip
-_PARTS: Final = Figure(
-    "Staleness added during generation and in the queue",
-    "Mean staleness over time. Lower part: versions published while the sample was generated. Upper part: versions "
-    "published between its end and its step. Healthy: low, with little added in the queue.",
-    "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_STALENESS, True,
-)  # fmt: skip
-_EFFECTIVE: Final = Figure(
-    "Effective sample size by staleness",
-    "Effective tokens per trained token; larger dots are more tokens. Healthy: near 100% where most tokens are, and "
-    "falling slowly.",
-    "effective_share", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
-    ("version_moments",),
-)  # fmt: skip
-_VARIANCE: Final = Figure(
-    "Variance of importance ratios by staleness",
-    "0 if the sampling weights are the training weights. Healthy: near 0 at staleness 0, and well below 1 where most "
-    "tokens are.",
-    "ratio_variance", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
-    ("version_moments",),
 )  # fmt: skip

@@ -223,8 +223,6 @@ class Callout(Block):
     text: str
     remedy: str
     """Empty for an alert."""
-    chart: tuple[str, str] | None = None
-    """Anchor and title of the chart that shows it."""
 
 
 class LedgerRow(NamedTuple):

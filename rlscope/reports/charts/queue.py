@@ -1,4 +1,4 @@
-"""Weight updates from publication to the last engine."""
+"""Queue depth, and weight updates from publication to the last engine."""
 
 from typing import Final
 
@@ -11,8 +11,12 @@ from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
     amount,
+    amount_axis,
     layered,
     legend_of,
+    limit_rule,
+    names,
+    series_colors,
     series_palette,
     time_axis,
     tip,
@@ -26,6 +30,31 @@ PAUSED: Final = "mean pause"
 _SHORT_S: Final = 1.0
 """Updates shorter than this are drawn in milliseconds."""
 _ABOVE: Final = 1.12
+"""Room below the ticks of the weight updates."""
+
+
+def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Samples in each queue: mean as a line, up to the maximum as a band, and the capacity."""
+    rows = rounded(drawable(frame, run.started_ns))
+    queues = names(rows, "queue")
+    capacities = rows["capacity_samples"].drop_nulls().unique()
+    capacity = capacities[0] if len(capacities) == 1 else None
+    top = _ABOVE * max(capacity or 0, rows["depth_max_samples"].max() or 1)
+    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
+    band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
+        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()).scale(domain=[0, top]),
+        y2=alt.Y2("depth_max_samples:Q"),
+    )
+    line = base.mark_line(interpolate="step-after").encode(
+        y=alt.Y("depth_mean_samples:Q"),
+        tooltip=[
+            tip("bucket_start_s:Q", "from, s", ",.1f"), tip("queue:N"),
+            tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
+        ],
+    )  # fmt: skip
+    return layered(band, line, *limit_rule(capacity, f"capacity {capacity:,}" if capacity else "capacity")).properties(
+        height=HEIGHT
+    )
 
 
 def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:

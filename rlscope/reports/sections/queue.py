@@ -9,7 +9,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.weight_transfer import published_transfer_s
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
-from rlscope.reports.charts import queue, sampling
+from rlscope.reports.charts import queue
 from rlscope.reports.figure import Figure, drawn
 from rlscope.reports.text.verdict import between_hosts
 
@@ -179,7 +179,7 @@ EMPTY_RATIO: Final = 0.1
 _DEPTH: Final = Figure(
     "Queue depth",
     "Finished samples that no trainer has taken yet, mean and maximum. Healthy: neither empty nor full.",
-    "queue_depth", "depth_mean_samples", sampling.queue_depth, "no queue depth was recorded",
+    "queue_depth", "depth_mean_samples", queue.queue_depth, "no queue depth was recorded",
     True,
 )  # fmt: skip
 _UPDATES: Final = Figure(

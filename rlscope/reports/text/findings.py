@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
 """Actions on the settings that limit how far samplers run ahead."""
 _RULES: Final = {rule.name: rule for rule in RULES}
-PASSES_BY_ENGINE: Final = "Forward pass time by batch size, per engine, whole run"
-"""Title of the chart that shows a slow engine."""
 
 
 WITHOUT_TURNS: Final = frozenset({"starved_trainer", "lockstep", "overproduction"})
@@ -92,7 +90,6 @@ def callouts(analysis: AnalysisResult, ranked: "Sequence[Action]") -> list[Callo
             when=_interval(each, run),
             text=sentence(each),
             remedy=remedy(each, ranked, run.settings.get("framework")),
-            chart=("figure-pass-latency", PASSES_BY_ENGINE) if each.rule == "straggling_engine" else None,
         )
         for number, each in enumerate(analysis.findings, 1)
     ]

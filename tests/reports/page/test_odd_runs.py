@@ -30,7 +30,7 @@ ODD = {
     "no trainer": (([SAMPLER], {"engine_steps": PASSES, "samples": SAMPLES}), ("no training step was recorded",)),
     "no samples": (
         ([SAMPLER, TRAINER], {"engine_steps": PASSES, "train_steps": steps(4)}),
-        ("no sample was recorded", "no delivery was recorded"),
+        ("no sample was recorded", "which samples were trained on is unknown"),
     ),
     "one step": (
         ([SAMPLER, TRAINER],

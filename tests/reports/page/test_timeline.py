@@ -7,14 +7,12 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.shifts import RunEvent, Shift
-from rlscope.reports.blocks import Callout, Legend, Paragraph, Switch, flat
+from rlscope.reports.blocks import Legend, Paragraph, Switch, flat
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections import SECTIONS
 from rlscope.reports.sections.engines import engines_section
-from rlscope.reports.sections.findings import findings_section
-from rlscope.reports.sections.latency import latency_section
 from rlscope.reports.sections.workers import workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
@@ -207,15 +205,8 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
     assert ("No request ever waited" in pictures(section)[0].figure.reading) == is_said
 
 
-@pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])
-def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_differ(engines, titles):
-    analysis = replace(full_analysis(engines), model=changing_model())
-    assert len(latency_section(analysis)) == titles
-    assert len(latency_section(full_analysis(engines))) == 1
-
-
 @pytest.mark.parametrize(("workers", "own"), [(5, True), (LANES + 1, False)])
-def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_links_to(workers, own):
+def test_a_slow_engine_is_marked_in_its_lane(workers, own):
     """A lane that several engines share is nobody's own."""
     analysis = timeline_analysis(workers)
     chart = pictures(workers_section(analysis))[0]
@@ -223,10 +214,6 @@ def test_a_slow_engine_is_marked_in_its_lane_and_in_the_chart_that_its_finding_l
     assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
     assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
     assert ("Its lane is outlined" in chart.figure.reading) == own
-    (figure,) = [each for each in latency_section(analysis) if each.anchor == "figure-pass-latency"]
-    assert '["sampler-3","other engines"]' in figure.spec
-    (linked,) = [each for each in of_kind(Callout, findings_section(analysis)) if each.chart]
-    assert (linked.title, linked.chart) == ("Straggling engine", (figure.anchor, figure.figure.title))
 
 
 def event(second):

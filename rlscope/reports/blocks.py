@@ -316,18 +316,8 @@ class Bars(Block):
 
 
 @dataclass(frozen=True, slots=True)
-class Query(Block):
-    """The SQL of a query, folded."""
-
-    name: str
-    question: str
-    sql: str
-    used_for: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Asked(Block):
-    """Links to the queries behind a table."""
+    """Names of the queries behind a table."""
 
     queries: Sequence[str]
 

@@ -31,7 +31,6 @@ from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, SECTIONS
-from rlscope.reports.sections.appendix import queries_section
 from rlscope.reports.text import brief, verdict
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
@@ -79,8 +78,6 @@ class PageSection(NamedTuple):
     blocks: Sequence[Block]
     folded: str = ""
     """Summary shown while the section is folded; empty if it is open."""
-    questions: tuple[str, ...] = ()
-    """The queries behind its facts and tables, besides those of its figures."""
 
     @property
     def no_data(self) -> str:
@@ -129,15 +126,9 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 def _sections(analysis: AnalysisResult) -> list[PageSection]:
     """Return the sections with something to show."""
-    every = [
-        PageSection(each.anchor, each.title, each.short, each.make(analysis), each.folded, each.questions)
-        for each in SECTIONS
-    ]
+    every = [PageSection(each.anchor, each.title, each.short, each.make(analysis), each.folded) for each in SECTIONS]
     not_shown = _not_shown(every)
-    made = [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
-    queries = queries_section(analysis, _uses(made))
-    folded = "the SQL of every figure"
-    return [*made, PageSection("queries", "Queries behind the numbers", "Queries", queries, folded)]
+    return [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
 
 
 def _page(analysis: AnalysisResult, sections: Sequence[PageSection]) -> str:
@@ -185,18 +176,6 @@ def _with_not_shown(section: PageSection, not_shown: Sequence[str]) -> PageSecti
         return section
     said = [Paragraph(section.left_out)] if section.left_out else section.blocks
     return section._replace(blocks=[*said, Part("Not shown", [Bullets(not_shown)])])
-
-
-def _uses(sections: Sequence[PageSection]) -> dict[str, list[str]]:
-    """Return the places where each query is used: titles of figures, and of sections whose facts and tables need it."""
-    uses: dict[str, list[str]] = {}
-    for section in sections:
-        for name in section.questions:
-            uses.setdefault(name, []).append(f"the section “{section.title}”")
-        for drawn in figures_in(section.blocks):
-            for name in drawn.figure.asked if drawn.spec else ():
-                uses.setdefault(name, []).append(drawn.figure.title)
-    return uses
 
 
 @cache

@@ -6,7 +6,6 @@ The first ones are open, the rest folds, and one without anything to show is lef
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Block
 from rlscope.reports.card import ledger_blocks
@@ -42,8 +41,6 @@ class Section(NamedTuple):
     short: str
     """The title in the navigation."""
     make: Callable[[AnalysisResult], Sequence[Block]]
-    questions: tuple[str, ...] = ()
-    """The queries behind its facts and tables, besides those of its figures."""
     folded: str = ""
     """Summary shown while the section is folded; empty if the section is open."""
 
@@ -51,32 +48,28 @@ class Section(NamedTuple):
 DATA_QUALITY: Final = "data-quality"
 """Anchor of the section that lists what is not shown."""
 SECTIONS: Final = (
-    Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
-    Section("changes", EVENTS_TITLE, "Changes", changes_section, ("training_steps", "trainer_steps")),
+    Section("workers", "Worker timelines", "Workers", workers_section),
+    Section("changes", EVENTS_TITLE, "Changes", changes_section),
     Section("findings", "Findings, whole run", "Findings", findings_section),
-    Section("staleness", "Staleness, whole run", "Staleness", staleness_section,
-            ("token_staleness", "oldest_staleness", "version_sources")),
+    Section("staleness", "Staleness, whole run", "Staleness", staleness_section),
     Section("engines", "Batch size of the engines", "Engines", engines_section),
-    Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section,
-            ("token_balance",)),
+    Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
-    Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
+    Section("layouts", "Other layouts", "Layouts", layouts_section),
     Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section,
-            ("training_metrics", "worker_extents"), "reward, loss and other metrics, by step and by GPU-hours"),
+            "reward, loss and other metrics, by step and by GPU-hours"),
     Section("throughput", "Throughput and step time", "Throughput", throughput_section,
-            ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
+            "tokens per second, and the phases of each step"),
     Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section,
-            ASKED_OF_A_STRETCH, "what each cause takes, and how well the model predicts"),
-    Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks,
-            ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state"),
-    Section("latency", "Forward passes by batch size", "Forward passes", latency_section, (),
+            "what each cause takes, and how well the model predicts"),
+    Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks, "every GPU-second by state"),
+    Section("latency", "Forward passes by batch size", "Forward passes", latency_section,
             "measured and fitted time of a pass"),
-    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, (), "the built-in rules that fired, and when"),
-    Section("reported", "Framework metrics", "As reported", reported_section, ("reported_values",),
-            "scalars as the framework computed them"),
+    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, "the built-in rules that fired, and when"),
+    Section("reported", "Framework metrics", "As reported", reported_section, "scalars as the framework computed them"),
     Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section,
-            ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
-    Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", glossary_section, (), "terms and colors of this page"),
+            "gaps in the data, and what is not shown"),
+    Section("configuration", "Run configuration", "Configuration", configuration_section, "settings from run.json"),
+    Section("glossary", "Glossary", "Glossary", glossary_section, "terms and colors of this page"),
 )  # fmt: skip
 """The sections, in the order of the page."""

@@ -1,4 +1,4 @@
-"""The last sections of the page, which only list: alerts, reported metrics, gaps, configuration, queries and terms."""
+"""The last sections of the page, which only list: alerts, reported metrics, gaps, configuration and terms."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,14 +6,12 @@ from typing import Any, Final, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Query, Table, Term, Terms
+from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Table, Term, Terms
 from rlscope.reports.card import alerts_table
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS
-from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.rules import NONE_FIRED
 from rlscope.reports.text.states import STATES
-from rlscope.trace.questions import macros_sql, questions
 
 
 def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -63,29 +61,13 @@ _NO_SETTINGS: Final = (
 
 
 def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the run's configuration from run.json: any keys, any values."""
-    run = analysis.run
-    facts = [
-        ("run", run.run_id),
-        ("started", start_words(run.started_ns, analysis.data_quality.imported)),
-        ("duration", fmt.duration(run.duration_s or None)),
-        ("trainer GPUs", fmt.count(run.trainer_gpus if run.total_gpus else None)),
-        ("sampler GPUs", fmt.count(run.sampler_gpus if run.total_gpus else None)),
-        *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
-        *([("auxiliary GPUs", fmt.count(run.auxiliary_gpus))] if run.auxiliary_gpus else []),
-    ]
-    return [Table("Run", (), facts, "settings"), *_settings(sorted(_flat(run.settings)))]
-
-
-def _settings(settings: Sequence[tuple[str, str]]) -> Iterator[Block]:
-    """Yield the settings, the first ones of many; the name of a nested setting is its path."""
+    """Return the settings of run.json, any keys and values, by their paths; the first ones of many."""
+    settings = sorted(_flat(analysis.run.settings))
     if not settings:
-        yield Paragraph(_NO_SETTINGS, "empty")
-        return
-    yield Table("Settings from run.json", (), settings[:_SETTINGS_MAX], "settings")
+        return [Paragraph(_NO_SETTINGS, "empty")]
     more = len(settings) - _SETTINGS_MAX
-    if more > 0:
-        yield Paragraph(f"{fmt.counted(more, 'more setting', 'more settings')} in run.json.", "note")
+    rest = [Paragraph(f"{fmt.counted(more, 'more setting', 'more settings')} in run.json.", "note")] if more > 0 else []
+    return [Table("Settings from run.json", (), settings[:_SETTINGS_MAX], "settings"), *rest]
 
 
 def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
@@ -100,24 +82,6 @@ def _text(value: object) -> str:
     """A value as JSON, strings without quotes; long values are shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} … ({fmt.count(len(text))} characters)"
-
-
-REST = "the verdict, the findings and the model"
-"""Use of a query that no figure shows."""
-_HOW_TO_QUERY = (
-    "Each query is one SELECT over the recorded tables. To run it yourself: `rlscope query RUN_DIR NAME`. The ledger, "
-    "token staleness and the model are computed from the results in Python."
-)
-
-
-def queries_section(analysis: AnalysisResult, uses: Mapping[str, Sequence[str]]) -> Sequence[Block]:
-    """Return the queries behind the page; `uses` has the titles of the figures and sections that use each of them."""
-    asked = [
-        Query(name, each.question, each.sql, "; ".join(dict.fromkeys(uses.get(name, (REST,)))))
-        for name, each in questions().items()
-        if name in uses or name in analysis.answers
-    ]
-    return [Paragraph(_HOW_TO_QUERY, "lead"), *asked, Query("macros", "Macros shared by several queries", macros_sql())]
 
 
 def glossary_section(_analysis: AnalysisResult) -> Sequence[Block]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Nothing, Paragraph
@@ -28,5 +27,5 @@ _GAP: Final = Figure(
     "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are predicted; the "
     "last bar is measured over the complete steps of the steady state. Healthy: small losses, mostly to a limit set "
     "on purpose, such as a staleness cap.",
-    "gap", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True, ASKED_OF_A_STRETCH,
+    "gap", "left_tokens_per_s", charts.waterfall, "nothing was trained in steady state", True,
 )  # fmt: skip

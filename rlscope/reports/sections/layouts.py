@@ -7,7 +7,6 @@ from typing import Final
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Panel, Part
@@ -64,11 +63,11 @@ def sweep_reading(frame: pl.DataFrame) -> str:
 _SWEEP: Final = Figure(
     "Predicted throughput by layout",
     "",
-    "sweep", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
+    "sweep", "tokens_per_s", charts.sweep, "no other layout is feasible",
 )  # fmt: skip
 _FRONTIER: Final = Figure(
     "Predicted throughput against staleness cap",
     "Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current layout is on it; "
     "below it, another layout is faster, or as fast with fresher tokens.",
-    "frontier", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
+    "frontier", "tokens_per_s", charts.frontier, "no layout has a known staleness",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const folds = Array.from(document.querySelectorAll("details.fold, details.query"));
+  const folds = Array.from(document.querySelectorAll("details.fold"));
 
   function unfolded(element) {
     for (let each = element; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;

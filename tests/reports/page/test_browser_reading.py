@@ -125,9 +125,9 @@ def test_a_link_and_an_address_open_what_they_lead_into(drawn):
     page = drawn("made")
     page.locator("nav a[href='#glossary']").click()
     page.locator("#glossary .folded").wait_for(state="visible")
-    page.evaluate("location.hash = '#query-worker_timeline'")
-    page.locator("#query-worker_timeline pre").wait_for(state="visible")
-    assert page.locator("#queries > details").get_attribute("open") is not None
+    page.evaluate("location.hash = '#figure-gap'")
+    page.locator("#figure-gap").wait_for(state="visible")
+    assert page.locator("#gap > details").get_attribute("open") is not None
 
 
 def test_what_was_open_is_open_after_a_reload(drawn):

@@ -88,7 +88,7 @@ def test_a_run_without_a_worker_file_says_that_its_gpu_time_is_not_known(tmp_pat
     (straggler,) = [each for each in analysis.findings if each.rule == "straggling_engine"]
     assert straggler.cost_gpu_s is None
     assert "duration and GPUs not known" in terminal
-    assert all(re.search(rf"{name}\s*no data", page.text) for name in ("GPUs", "duration", "trainer GPUs"))
+    assert re.search(r"GPUs\s*no data", page.text)
     for text in (terminal, page.text):
         assert "no readable worker file" in text
         assert "Straggling engine" in text

@@ -36,14 +36,9 @@ def right(true_ns: int) -> int:
     return true_ns
 
 
-def off(by_s: float = 0.0, drift: float = 0.0, set_at_s: float | None = None, set_by_s: float = 0.0) -> Clock:
-    """A clock that is ahead, gains `drift` seconds a second, and is set forward once, set_at_s into the run."""
-
-    def clock(true_ns: int) -> int:
-        jump_s = set_by_s if set_at_s is not None and true_ns >= START_NS + set_at_s * NS else 0.0
-        return true_ns + round((by_s + jump_s) * NS) + round(drift * (true_ns - START_NS))
-
-    return clock
+def off(by_s: float = 0.0, drift: float = 0.0) -> Clock:
+    """A clock that is ahead, and gains `drift` seconds a second."""
+    return lambda true_ns: true_ns + round(by_s * NS) + round(drift * (true_ns - START_NS))
 
 
 @dataclass

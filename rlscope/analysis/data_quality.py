@@ -22,26 +22,15 @@ _MOST_LOST_RATIO: Final = 1.0 - COMPLETE_RATIO
 
 
 @dataclass(frozen=True, slots=True)
-class ClockStep:
-    """A step of a clock that was set during the run."""
-
-    at_ns: int
-    """Approximate time of the step, by that clock."""
-    by_s: float
-    """Size of the step; negative if the clock was set back."""
-
-
-@dataclass(frozen=True, slots=True)
 class ClockOffset:
     """A host whose clock differs from another host's clock, according to the order of causes and effects."""
 
     host: str
     """The host."""
     against: str
-    """Reference host, whose clock is taken as correct. The host itself if its clock was set during the run."""
+    """Reference host, whose clock is taken as correct."""
     offset_s: float
-    """Lead over the reference clock, at the start of the run if it drifts or steps. If uncertainty_s is None, a lower
-    bound."""
+    """Lead over the reference clock, at the start of the run if it drifts. If uncertainty_s is None, a lower bound."""
     uncertainty_s: float | None
     """Uncertainty, in seconds, of the offset and of every corrected time that is compared with a time of the other
     host; None if it is unknown."""
@@ -49,8 +38,6 @@ class ClockOffset:
     """Whether every time of the host is corrected, in all tables."""
     drift_ratio: float = 0.0
     """Seconds that the clock gains per second; 0 if the run is too short to show a drift."""
-    steps: tuple[ClockStep, ...] = ()
-    """Times at which the clock was set during the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,30 +176,24 @@ def _faulty(answers: Mapping[str, pl.DataFrame], fault: str) -> int:
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
     """Yield the clocks that contradict the order of causes and effects, with their offsets."""
     for each in clocks.hosts:
-        first, spread_ns = each.stretches[0], each.uncertainty_ns
+        spread_ns = each.uncertainty_ns
         if not each.is_off:
             continue
         bounds_ns = (each.least_ns, each.most_ns)
         known_ns = [bound for bound in bounds_ns if bound is not None]
         if each.is_corrected:
-            offset_ns = first.offset_ns
+            offset_ns = each.offset_ns
         elif known_ns:
             offset_ns, spread_ns = min(known_ns, key=abs), None
         else:
             continue
-        ends = zip(each.stretches, each.stretches[1:], strict=False)
         yield ClockOffset(
             host=each.host,
             against=each.against,
             offset_s=offset_ns / 1e9,
             uncertainty_s=None if spread_ns is None else spread_ns / 1e9,
             is_corrected=each.is_corrected,
-            drift_ratio=first.drift_ratio,
-            steps=tuple(
-                ClockStep(after.from_ns, (after.offset_ns - before.offset_ns) / 1e9)
-                for before, after in ends
-                if after.from_ns is not None
-            ),
+            drift_ratio=each.drift_ratio,
         )
 
 
@@ -232,13 +213,6 @@ def _clock_gaps(clocks: Clocks) -> Iterator[str]:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"
     for each in clocks.hosts:
-        cuts_ns = [stretch.from_ns for stretch in each.stretches if stretch.from_ns is not None]
-        if cuts_ns and not each.is_corrected:
-            moments = " and ".join(fmt.instant(cut_ns) for cut_ns in cuts_ns)
-            yield (
-                f"clocks: no constant offset fits that of {each.host}; it seems to have been set at about {moments}, "
-                "and too little bounds by how much: its times are not corrected"
-            )
         if each.is_fastest:
             most = f"{MOST_DRIFT_RATIO * 1e6:.0f} ppm"
             yield (

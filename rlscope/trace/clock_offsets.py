@@ -2,12 +2,13 @@
 
 No effect precedes its cause, so each pair bounds the difference of two clocks from one side. Within a window, shortest
 paths from the reference give the tightest bounds that all pairs imply for each clock (Cormen, Leiserson, Rivest, Stein,
-Introduction to Algorithms, section "Difference constraints and shortest paths"). The fewest straight lines through the
-bounds of successive windows are the clock: a slope is its drift, the start of another line is the moment at which it
-was set (as Duda, Harrus, Haddad and Bernard, Estimating global time in distributed systems, ICDCS 1987, for one line).
-With the slopes removed, the pairs of the whole run bound the offset of each line at once.
+Introduction to Algorithms, section "Difference constraints and shortest paths"). A straight line through the bounds of
+all windows is the clock, and its slope is its drift (Duda, Harrus, Haddad and Bernard, Estimating global time in
+distributed systems, ICDCS 1987). With the slopes removed, the pairs of the whole run bound the offset of each clock at
+once.
 
-A window that no line fits has a bad row. Its pairs that contradict all others are left out, which only widens bounds.
+A window that the line does not fit has a bad row. Its pairs that contradict all others are left out, which only widens
+bounds. A recorder reads the wall clock once, at its start, so no clock is set in the middle of a recording.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,8 @@ MOST_DRIFT_RATIO: Final = 5e-4
 _NEARLY: Final = 0.85
 """Share of the maximum drift. An estimate this close to it may be cut off by it."""
 _WINDOWS: Final = 64
-_LEAST_WINDOWS: Final = 3
-"""Windows that have to agree before another line is a step and not bad rows."""
 _LEAST_GOOD: Final = 6
-"""At most one pair in this many is of a bad row. More are a contradiction that no clock explains."""
+"""At most one pair of a clock in this many is of a bad row. More are a contradiction that no clock explains."""
 _PASSES: Final = 3
 """The drift within a window is known only from the pass before."""
 _NS_PER_S: Final = 1e9
@@ -51,53 +50,32 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ClockStretch:
-    """A stretch over which a clock keeps one offset and one drift."""
-
-    from_ns: int | None
-    """Start by that clock; None for the first."""
-    offset_ns: int
-    """Nanoseconds that the clock is ahead of the reference at origin_ns."""
-    drift_ratio: float
-    """Seconds gained per second after origin_ns."""
-    origin_ns: int
-    """Time by that clock."""
-    uncertainty_ns: int | None
-    """Maximum error of the offset; None if it is unbounded."""
-
-
-@dataclass(frozen=True, slots=True)
 class HostClock:
     """The clock of one host, compared with the reference clock."""
 
     host: str
     against: str
-    stretches: tuple[ClockStretch, ...]
-    """Stretches in order; one with offset 0 if no difference from the reference was found."""
+    offset_ns: int
+    """Nanoseconds that the clock is ahead of the reference at origin_ns; 0 if no difference was found."""
+    drift_ratio: float
+    """Seconds gained per second."""
+    origin_ns: int
+    """Time by that clock."""
+    uncertainty_ns: int | None
+    """Maximum error of the corrected times; None if it is unbounded."""
     least_ns: int | None
     """Lower bound of a constant offset; None if nothing bounds it from below, or no constant fits."""
     most_ns: int | None
     is_off: bool
     """Whether the recorded times contradict the order of causes."""
     is_corrected: bool
-    """Whether the stretches correct the clock: it is bounded, and off by more than the error of the correction."""
+    """Whether the clock is corrected: it is bounded, and off by more than the error of the correction."""
     is_fastest: bool
     """Whether it drifts by about the maximum that is searched, so it may drift by more."""
 
-    @property
-    def uncertainty_ns(self) -> int | None:
-        """Maximum error of the corrected times, in ns; None if it is unbounded."""
-        known = [each.uncertainty_ns for each in self.stretches]
-        return None if None in known else max((each for each in known if each is not None), default=None)
-
     def ahead_ns(self, times_ns: Counts) -> Counts:
         """Return how far the clock is ahead of the reference, in ns, at times by itself."""
-        ahead = np.zeros(len(times_ns), np.int64)
-        for each in self.stretches:
-            since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
-            drifted = np.round(each.drift_ratio * (times_ns - each.origin_ns)).astype(np.int64)
-            ahead = np.where(since, each.offset_ns + drifted, ahead)
-        return ahead
+        return self.offset_ns + np.round(self.drift_ratio * (times_ns - self.origin_ns)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +94,6 @@ class Clocks:
     def corrected(self) -> frozenset[str]:
         """Hosts whose times are corrected."""
         return frozenset(each.host for each in self.hosts if each.is_corrected)
-
-    @property
-    def references(self) -> frozenset[str]:
-        """The host with the reference clock."""
-        return frozenset(each.against for each in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,50 +178,29 @@ class _Bounds(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A straight line through the bounds of one clock in successive windows."""
+    """A straight line through the bounds of one clock in some windows."""
 
     windows: Counts
-    before: int
-    """Last window before whose bounds it does not fit; -1 if there is none."""
     least_ratio: float
     """Smallest slope of such a line."""
     most_ratio: float
 
 
-class _Step(NamedTuple):
-    """A moment at which a clock was set."""
+class _Level(NamedTuple):
+    """How fast each clock gains time, and the bounds between the clocks."""
 
-    clock: int
-    before_s: float
-    after_s: float
-
-    @property
-    def at_s(self) -> float:
-        """The middle of the time in which it was set."""
-        return (self.before_s + self.after_s) / 2
-
-
-class _Nodes(NamedTuple):
-    """The lines of all clocks, each a node, and the bounds between them. Bounds around a step are left out."""
-
-    owners: Counts
-    """Clock of each node; the nodes of a clock are in order of time."""
-    starts_s: Reals
-    """Start of each node; minus infinity for the first of a clock."""
     drift: Reals
     """Seconds gained per second: 0 if a constant fits and contradicts no other clock."""
     middle_drift: Reals
     drift_error: Reals
     """Maximum error of the middle drift."""
     edges: _Edges
-    pairs: Counts
-    """Index of the pair that each edge is of."""
     is_doubted: Flags
     """Edges in a window that the line of either clock does not fit."""
 
 
 class _Fit(NamedTuple):
-    """The offset of each node at the origin of the axis, with its bounds and uncertainty."""
+    """The offset of each clock at the origin of the axis, with its bounds and uncertainty."""
 
     free: _Bounds
     """Bounds while no clock is held at its recorded times."""
@@ -272,13 +224,13 @@ def estimate_clocks(pairs: Pairs, names: Sequence[str], reference: int) -> Clock
     effect_s = (pairs.effect_ns - rough_ns[pairs.effect] - axis_ns) / _NS_PER_S
     # The clock nearer to the reference times the pair: less may be wrong with it.
     time_s = np.where(hops[pairs.effect] < hops[pairs.cause], effect_s, cause_s)
-    nodes = _nodes(_Edges(pairs.cause, pairs.effect, time_s, effect_s - cause_s, len(names)), reference)
-    bad = _bad_pairs(nodes, len(pairs.cause))
+    level = _level(_Edges(pairs.cause, pairs.effect, time_s, effect_s - cause_s, len(names)), reference)
+    bad = _bad_pairs(level)
     if bad.any():
         return _without(pairs, bad, names, reference)
-    fit = _fit(nodes, reference, -rough_ns[nodes.owners] / _NS_PER_S)
+    fit = _fit(level, reference, -rough_ns / _NS_PER_S)
     hosts = tuple(
-        _clock(name, names[reference], np.flatnonzero(nodes.owners == clock), nodes, fit, int(rough_ns[clock]), axis_ns)
+        _clock(name, names[reference], clock, level, fit, int(rough_ns[clock]), axis_ns)
         for clock, name in enumerate(names)
     )
     return Clocks(hosts, contradiction_ns=round(fit.missing_s * _NS_PER_S))
@@ -314,34 +266,20 @@ def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> tuple[Counts, C
     return rough, hops
 
 
-def _nodes(edges: _Edges, reference: int) -> _Nodes:
-    """Find the lines of all clocks, and give each edge to the lines that it is between."""
+def _level(edges: _Edges, reference: int) -> _Level:
+    """Find the drift of each clock."""
     window, centers_s = _windows(edges.time_s)
-    lines, is_fitted = _lines(edges, reference, window, centers_s)
-    steps = _steps(lines, reference, centers_s)
-    starts = [
-        np.array([-np.inf, *sorted(step.at_s for step in steps if step.clock == clock)]) for clock in range(edges.count)
-    ]
-    slopes = np.concatenate([_slopes(*each, centers_s) for each in zip(lines, starts, strict=True)])
+    lines = _lines(edges, reference, window, centers_s)
+    slopes = np.array([line[1:] for line in lines])
     middle, error = slopes.mean(axis=1), np.ptp(slopes, axis=1) / 2
     drift = np.where(np.abs(middle) <= error, 0.0, middle)
-    counts = [len(each) for each in starts]
-    first = np.cumsum([0, *counts])
-    cause, effect = first[edges.cause], first[edges.effect]
-    is_near = np.zeros(len(window), bool)
-    for step in steps:
-        is_later = edges.time_s >= step.at_s
-        cause += (edges.cause == step.clock) & is_later
-        effect += (edges.effect == step.clock) & is_later
-        is_of = (edges.cause == step.clock) | (edges.effect == step.clock)
-        is_near |= is_of & (step.before_s <= edges.time_s) & (edges.time_s <= step.after_s)
-    between = _Edges(cause, effect, edges.time_s, edges.gap_s, len(slopes)).only(~is_near)
-    if not between.at(0.0, drift).tightest().is_consistent():
+    if not edges.at(0.0, drift).tightest().is_consistent():
         drift = middle
+    is_fitted = np.zeros((_WINDOWS, edges.count), bool)
+    for clock, line in enumerate(lines):
+        is_fitted[line.windows, clock] = True
     is_doubted = ~(is_fitted[window, edges.cause] & is_fitted[window, edges.effect])
-    owners = np.repeat(np.arange(edges.count), counts)
-    kept = np.flatnonzero(~is_near)
-    return _Nodes(owners, np.concatenate(starts), drift, middle, error, between, kept, is_doubted[kept])
+    return _Level(drift, middle, error, edges, is_doubted)
 
 
 def _windows(time_s: Reals) -> tuple[Counts, Reals]:
@@ -356,41 +294,31 @@ def _windows(time_s: Reals) -> tuple[Counts, Reals]:
     return window, np.asarray(first_s + (np.arange(_WINDOWS) + 0.5) * width_s, np.float64)
 
 
-def _lines(edges: _Edges, reference: int, window: Counts, centers_s: Reals) -> tuple[list[list[_Line]], Flags]:
-    """Find the lines of each clock, and the windows and clocks whose bounds a line fits.
-
-    The first pass does not know the drift within a window; later ones remove the known part.
-    """
+def _lines(edges: _Edges, reference: int, window: Counts, centers_s: Reals) -> list[_Line]:
+    """Find the line of each clock. The first pass does not know the drift within a window; later ones remove it."""
     shape = (_WINDOWS, edges.count)
-    drift, error = np.zeros(shape), np.full(shape, MOST_DRIFT_RATIO)
     place = window * edges.count
     apart = _Edges(place + edges.cause, place + edges.effect, edges.time_s, edges.gap_s, _WINDOWS * edges.count)
     sources = np.arange(_WINDOWS) * edges.count + reference
-    lines: list[list[_Line]] = []
-    is_fitted = np.zeros(shape, bool)
+    drift, error = np.zeros(edges.count), np.full(edges.count, MOST_DRIFT_RATIO)
+    lines: list[_Line] = []
     for _ in range(_PASSES):
-        found = apart.at(centers_s[window], drift.ravel(), error.ravel()).bounds(sources, edges.count + 1)
+        own = (np.tile(each, _WINDOWS) for each in (drift, error))
+        found = apart.at(centers_s[window], *own).bounds(sources, edges.count + 1)
         low_s, high_s = (each.reshape(shape) for each in found)
-        lines = [_lines_through(*each, centers_s) for each in zip(low_s.T, high_s.T, strict=True)]
-        is_fitted = np.zeros(shape, bool)
-        for clock, own in enumerate(lines):
-            for number, line in enumerate(own):
-                since = line.windows[0] if number else 0
-                drift[since:, clock] = (line.least_ratio + line.most_ratio) / 2
-                error[since:, clock] = (line.most_ratio - line.least_ratio) / 2
-                is_fitted[line.windows, clock] = True
-    return lines, is_fitted
+        lines = [_line_through(*each, centers_s) for each in zip(low_s.T, high_s.T, strict=True)]
+        drift, error = (np.array([(line[2] + sign * line[1]) / 2 for line in lines]) for sign in (1, -1))
+    return lines
 
 
-def _lines_through(low_s: Reals, high_s: Reals, at_s: Reals) -> list[_Line]:
-    """Return the fewest lines through the bounds of one clock. Windows that too few others agree with are left out."""
+def _line_through(low_s: Reals, high_s: Reals, at_s: Reals) -> _Line:
+    """Return a line through the bounds of one clock, without the windows that fewest others agree with."""
     used = np.flatnonzero(np.isfinite(low_s) | np.isfinite(high_s))
     while True:
         lines = _fewest_lines(low_s[used], high_s[used], at_s[used], used)
-        shortest = min(lines, key=lambda line: len(line.windows), default=None)
-        if shortest is None or len(lines) == 1 or len(shortest.windows) >= _LEAST_WINDOWS:
-            return lines
-        used = np.setdiff1d(used, shortest.windows)
+        if len(lines) < 2:
+            return lines[0] if lines else _Line(used, -MOST_DRIFT_RATIO, MOST_DRIFT_RATIO)
+        used = np.setdiff1d(used, min(lines, key=lambda line: len(line.windows)).windows)
 
 
 def _fewest_lines(low_s: Reals, high_s: Reals, at_s: Reals, windows: Counts) -> list[_Line]:
@@ -405,64 +333,31 @@ def _fewest_lines(low_s: Reals, high_s: Reals, at_s: Reals, windows: Counts) -> 
     while first < len(windows):
         lows = np.maximum.accumulate(least[first:, first:].max(axis=0))
         highs = np.minimum.accumulate(most[first:, first:].min(axis=0))
-        end = first + int((lows <= highs).sum())
-        early_lows = np.maximum.accumulate(least[:end, :end].max(axis=1)[::-1])
-        early_highs = np.minimum.accumulate(most[:end, :end].min(axis=1)[::-1])
-        before = end - int((early_lows <= early_highs).sum()) - 1
-        last = end - first - 1
-        lines.append(
-            _Line(windows[first:end], int(windows[before]) if first else -1, float(lows[last]), float(highs[last]))
-        )
-        first = end
+        count = int((lows <= highs).sum())
+        lines.append(_Line(windows[first : first + count], float(lows[count - 1]), float(highs[count - 1])))
+        first += count
     return lines
 
 
-def _steps(lines: Sequence[Sequence[_Line]], reference: int, centers_s: Reals) -> list[_Step]:
-    """Return the moments at which clocks were set: where a line ends. Where most seem set, the reference was."""
-    found = [
-        _Step(clock, float(centers_s[line.before]), float(centers_s[line.windows[0]]))
-        for clock, own in enumerate(lines)
-        for line in own[1:]
-    ]
-    others = sum(1 for clock, own in enumerate(lines) if own and clock != reference)
-    steps: list[_Step] = []
-    while found:
-        one = found[0]
-        same = [each for each in found if each.before_s < one.after_s and one.before_s < each.after_s]
-        found = [each for each in found if each not in same]
-        if len({each.clock for each in same}) > max(1, others / 2):
-            before_s, after_s = (float(np.median(ends_s)) for ends_s in zip(*(each[1:] for each in same), strict=True))
-            same = [_Step(reference, before_s, after_s)]
-        steps += same
-    return steps
-
-
-def _slopes(lines: Sequence[_Line], starts_s: Reals, centers_s: Reals) -> Reals:
-    """Return the smallest and the largest slope after each start."""
-    places = np.searchsorted(starts_s, [centers_s[line.windows[0]] for line in lines]) - 1
-    slopes = [(-MOST_DRIFT_RATIO, MOST_DRIFT_RATIO)]
-    for node in range(len(starts_s)):
-        # Several lines of one node were cut where the reference was set.
-        own = [line[2:] for place, line in zip(places, lines, strict=True) if place == node] or slopes[-1:]
-        least, most = max(each[0] for each in own), min(each[1] for each in own)
-        slopes.append((min(least, most), max(least, most)))
-    return np.array(slopes[1:])
-
-
-def _bad_pairs(nodes: _Nodes, pairs: int) -> Flags:
+def _bad_pairs(level: _Level) -> Flags:
     """Flag the pairs in doubted windows that contradict all edges in other windows."""
+    edges = level.edges.at(0.0, level.drift)
+    pairs = len(edges.cause)
     bad = np.zeros(pairs, bool)
-    level = nodes.edges.at(0.0, nodes.drift)
-    if level.tightest().is_consistent():
+    if edges.tightest().is_consistent():
         return bad
-    trusted = level.only(~nodes.is_doubted).tightest()
+    trusted = edges.only(~level.is_doubted).tightest()
     slack_s = _missing_s(trusted)
-    for effect in np.unique(level.effect[nodes.is_doubted]):
-        own = np.flatnonzero(nodes.is_doubted & (level.effect == effect))
+    for effect in np.unique(edges.effect[level.is_doubted]):
+        own = np.flatnonzero(level.is_doubted & (edges.effect == effect))
         # The cause is ahead of the effect by at most this.
-        back_s, _ = trusted.relaxed(slack_s).distances(np.array([effect]), level.count + 1)
-        bad[nodes.pairs[own]] = level.gap_s[own] + back_s[level.cause[own]] < -slack_s - _ROUNDING_S
-    return bad if bad.sum() * _LEAST_GOOD <= pairs else np.zeros(pairs, bool)
+        back_s, _ = trusted.relaxed(slack_s).distances(np.array([effect]), edges.count + 1)
+        bad[own] = edges.gap_s[own] + back_s[edges.cause[own]] < -slack_s - _ROUNDING_S
+    of_clock, bad_of_clock = (
+        sum(np.bincount(ends[kept], minlength=edges.count) for ends in (edges.cause, edges.effect))
+        for kept in (np.ones(pairs, bool), bad)
+    )
+    return bad if np.all(bad_of_clock * _LEAST_GOOD <= of_clock) else np.zeros(pairs, bool)
 
 
 def _missing_s(edges: _Edges) -> float:
@@ -476,35 +371,35 @@ def _missing_s(edges: _Edges) -> float:
     return high_s
 
 
-def _fit(nodes: _Nodes, reference: int, unchanged_s: Reals) -> _Fit:
+def _fit(level: _Level, reference: int, unchanged_s: Reals) -> _Fit:
     """Choose offsets that contradict no edge, and that leave a clock unchanged wherever the edges allow it.
 
-    unchanged_s: by node, the offset on the common axis of a clock that agrees with the reference.
+    unchanged_s: by clock, the offset on the common axis of one that agrees with the reference.
     """
-    source = np.flatnonzero(nodes.owners == reference)[:1]
-    level = nodes.edges.at(0.0, nodes.drift).tightest()
-    missing_s = _missing_s(level)
-    edges, rounds = level.relaxed(missing_s), level.count + 1
+    source = np.array([reference])
+    tightest = level.edges.at(0.0, level.drift).tightest()
+    missing_s = _missing_s(tightest)
+    edges, rounds = tightest.relaxed(missing_s), tightest.count + 1
     free = edges.bounds(source, rounds)
-    kept = _unchanged(edges, free, np.flatnonzero(nodes.drift == 0), unchanged_s, int(source[0]))
-    bounds = edges.held(kept, unchanged_s, int(source[0])).bounds(source, rounds)
+    kept = _unchanged(edges, free, np.flatnonzero(level.drift == 0), unchanged_s, reference)
+    bounds = edges.held(kept, unchanged_s, reference).bounds(source, rounds)
     is_bounded = np.isfinite(free.low_s) & np.isfinite(free.high_s)
     low_s, high_s = (np.where(is_bounded, each, unchanged_s) for each in bounds)
     offset_s, half_s = (low_s + high_s) / 2, (high_s - low_s) / 2 + missing_s
     is_off = np.isfinite(free.low_s) | np.isfinite(free.high_s)
     is_off[kept] = False
-    ends_s = [offset_s - unchanged_s + nodes.drift * np.where(is_off, at_s, 0.0) for at_s in _spans(nodes.edges)]
+    ends_s = [offset_s - unchanged_s + level.drift * np.where(is_off, at_s, 0.0) for at_s in _spans(level.edges)]
     most_s = np.max(np.abs(ends_s), axis=0)
     is_moved = is_off & is_bounded & (most_s > _SURE * half_s)
-    offset_s, drift = np.where(is_moved, offset_s, unchanged_s), np.where(is_moved, nodes.drift, 0.0)
-    error_s = np.where(is_bounded, _errors_s(nodes, source, offset_s, drift, missing_s), np.inf)
+    offset_s, drift = np.where(is_moved, offset_s, unchanged_s), np.where(is_moved, level.drift, 0.0)
+    error_s = np.where(is_bounded, _errors_s(level, source, offset_s, drift, missing_s), np.inf)
     if missing_s:
         is_off &= most_s > error_s
     return _Fit(free, offset_s, drift, is_off, is_moved & is_off, error_s, missing_s)
 
 
 def _unchanged(edges: _Edges, free: _Bounds, level: Counts, unchanged_s: Reals, reference: int) -> list[int]:
-    """Return nodes that may all stay as recorded. The safest come first: their bounds leave the most room around it."""
+    """Return clocks that may all stay as recorded. The safest come first: their bounds leave the most room."""
     room_s = np.minimum(unchanged_s - free.low_s, free.high_s - unchanged_s)
     fits = [int(node) for node in level if room_s[node] >= -_ROUNDING_S]
     if edges.held(fits, unchanged_s, reference).is_consistent():
@@ -516,12 +411,12 @@ def _unchanged(edges: _Edges, free: _Bounds, level: Counts, unchanged_s: Reals, 
     return kept
 
 
-def _errors_s(nodes: _Nodes, source: Counts, offset_s: Reals, drift: Reals, missing_s: float) -> Reals:
+def _errors_s(level: _Level, source: Counts, offset_s: Reals, drift: Reals, missing_s: float) -> Reals:
     """Return how far the truth may be from each line at the worst time: pairs bound it less, the further they are."""
-    first_s, last_s = _spans(nodes.edges)
-    worst_s = np.zeros(nodes.edges.count)
-    for at_s in _windows(nodes.edges.time_s)[1]:
-        edges = nodes.edges.at(at_s, nodes.middle_drift, nodes.drift_error).tightest().relaxed(missing_s)
+    first_s, last_s = _spans(level.edges)
+    worst_s = np.zeros(level.edges.count)
+    for at_s in _windows(level.edges.time_s)[1]:
+        edges = level.edges.at(at_s, level.middle_drift, level.drift_error).tightest().relaxed(missing_s)
         bounds = edges.bounds(source, edges.count + 1)
         line_s = offset_s + drift * at_s
         error_s = np.maximum(bounds.high_s - line_s, line_s - bounds.low_s) + missing_s
@@ -530,7 +425,7 @@ def _errors_s(nodes: _Nodes, source: Counts, offset_s: Reals, drift: Reals, miss
 
 
 def _spans(edges: _Edges) -> tuple[Reals, Reals]:
-    """First and last time of each node among the edges, one window wider, so that a short one has a time in it."""
+    """First and last time of each clock among the edges, one window wider, so that a short one has a time in it."""
     first_s, last_s = np.full(edges.count, np.inf), np.full(edges.count, -np.inf)
     for ends in (edges.cause, edges.effect):
         np.minimum.at(first_s, ends, edges.time_s)
@@ -539,40 +434,24 @@ def _spans(edges: _Edges) -> tuple[Reals, Reals]:
     return first_s - margin_s, last_s + margin_s
 
 
-def _clock(host: str, against: str, own: Counts, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> HostClock:
-    """Return the clock that consists of its own nodes, in nanoseconds of that clock."""
+def _clock(host: str, against: str, clock: int, level: _Level, fit: _Fit, rough_ns: int, axis_ns: int) -> HostClock:
+    """Return one of the clocks, in nanoseconds of that clock."""
     limits: list[int | None] = [None, None]
-    if len(own) == 1 and not nodes.drift[own[0]] and not fit.missing_s:
-        ends_s = [float(each[own[0]]) for each in fit.free]
+    if not level.drift[clock] and not fit.missing_s:
+        ends_s = [float(each[clock]) for each in fit.free]
         limits = [round(end_s * _NS_PER_S) + rough_ns if np.isfinite(end_s) else None for end_s in ends_s]
+    read_ns, error_s = round(fit.offset_s[clock] * _NS_PER_S), float(fit.uncertainty_s[clock])
     return HostClock(
         host=host,
         against=against,
-        stretches=tuple(
-            _stretch(node, before, nodes, fit, rough_ns, axis_ns)
-            for before, node in zip([own[0], *own], own, strict=False)
-        ),
+        offset_ns=read_ns + rough_ns if fit.is_moved[clock] else 0,
+        # By the clock itself, which reads more than the reference while it gains.
+        drift_ratio=float(fit.drift[clock] / (1 + fit.drift[clock])),
+        origin_ns=axis_ns + rough_ns + read_ns,
+        uncertainty_ns=round(error_s * _NS_PER_S) if np.isfinite(error_s) else None,
         least_ns=limits[0],
         most_ns=limits[1],
-        is_off=bool(fit.is_off[own].any()),
-        is_corrected=bool(np.isfinite(fit.uncertainty_s[own]).all() and fit.is_moved[own].any()),
-        is_fastest=bool((np.abs(nodes.middle_drift[own]) >= _NEARLY * MOST_DRIFT_RATIO).any()),
-    )
-
-
-def _stretch(node: int, before: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> ClockStretch:
-    origin_ns = axis_ns + rough_ns
-    start_s, error_s = float(nodes.starts_s[node]), float(fit.uncertainty_s[node])
-    from_ns = None
-    if np.isfinite(start_s):
-        # Between the last time by the clock before its step and the first after it.
-        read_s = [fit.offset_s[each] + start_s * (1 + fit.drift[each]) for each in (before, node)]
-        from_ns = round(sum(read_s) / 2 * _NS_PER_S) + origin_ns
-    return ClockStretch(
-        from_ns=from_ns,
-        offset_ns=round(fit.offset_s[node] * _NS_PER_S) + rough_ns if fit.is_moved[node] else 0,
-        # By the clock itself, which reads more than the reference while it gains.
-        drift_ratio=float(fit.drift[node] / (1 + fit.drift[node])),
-        origin_ns=origin_ns + round(fit.offset_s[node] * _NS_PER_S),
-        uncertainty_ns=round(error_s * _NS_PER_S) if np.isfinite(error_s) else None,
+        is_off=bool(fit.is_off[clock]),
+        is_corrected=bool(np.isfinite(error_s) and fit.is_moved[clock]),
+        is_fastest=bool(abs(level.middle_drift[clock]) >= _NEARLY * MOST_DRIFT_RATIO),
     )

@@ -32,7 +32,6 @@ _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start
 _MOST_WRONG: Final = 20
 """At most one pair in this many may come from a bad row."""
 _SHIFTS: Final = "clock_shifts"
-_EARLIEST_NS: Final = -(1 << 62)
 _ENGINES: Final = "of each engine"
 _TAKERS: Final = "of each taker"
 
@@ -67,8 +66,9 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Worker
     if len(proof.cause):
         both = Pairs(*(np.concatenate(columns) for columns in zip(direct, proof, strict=True)))
         clocks = estimate_clocks(both, names, reference)
-    told = [each for each in clocks.hosts if each.host != each.against or each.is_off or len(each.stretches) > 1]
-    return FoundClocks(replace(clocks, hosts=tuple(told)), queue_host)
+    return FoundClocks(
+        replace(clocks, hosts=tuple(each for each in clocks.hosts if each.host != each.against)), queue_host
+    )
 
 
 def _reference(workers: Sequence[Worker], names: Sequence[str]) -> str:
@@ -150,54 +150,47 @@ def correct_tables(
     clocks = {each.host: each for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
         return tuple(kept)
-    width = max(len(clock.stretches) for clock in clocks.values())
-    connection.from_arrow(_shift_rows(workers, clocks, width)).create(_SHIFTS)
+    connection.from_arrow(_shift_rows(workers, clocks)).create(_SHIFTS)
     for table in (*TABLES, *(["workers"] if workers_too else ())):
         kind = "TABLE" if table in kept else "VIEW"
         connection.execute(f"ALTER {kind} {table} RENAME TO {RECORDED}{table}")
     for table, columns in TABLES.items():
         times = [column.name for column in columns if column.name in _TIMES]
         if table != "deliveries":
-            _create_view(connection, table, dict.fromkeys(times, "own"), width)
+            _create_view(connection, table, dict.fromkeys(times, "own"))
     if workers_too:
-        _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"), width)
-    return _correct_deliveries(connection, workers, found.queue_host, width)
+        _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"))
+    return _correct_deliveries(connection, workers, found.queue_host)
 
 
-def _correct_deliveries(
-    connection: DuckDBPyConnection, workers: Sequence[Worker], queue_host: str, width: int
-) -> tuple[str, ...]:
+def _correct_deliveries(connection: DuckDBPyConnection, workers: Sequence[Worker], queue_host: str) -> tuple[str, ...]:
     """Correct the deliveries, each time by the clock that recorded it; a table if each engine timed the queue."""
     if queue_host == _TAKERS:
-        _create_view(connection, "deliveries", {"taken_ns": "own", "queued_ns": "own"}, width)
+        _create_view(connection, "deliveries", {"taken_ns": "own", "queued_ns": "own"})
         return ()
     owners = {"taken_ns": "own", "queued_ns": "queue"}
     if queue_host != _ENGINES:
         one = next(worker.worker_id for worker in workers if worker.host == queue_host)
         quoted = "'" + one.replace("'", "''") + "'"
-        _create_view(
-            connection, "deliveries", owners, width, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}"
-        )
+        _create_view(connection, "deliveries", owners, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}")
         return ()
     engines = f"SELECT sample_id, arg_max(worker_id, segment) AS engine_id FROM {RECORDED}samples GROUP BY sample_id"
     joined = f"LEFT JOIN ({engines}) AS engines ON recorded.sample_id = engines.sample_id "
     joined += f"LEFT JOIN {_SHIFTS} AS queue ON engines.engine_id = queue.worker_id"
-    connection.execute(f"CREATE TABLE deliveries AS {_corrected_sql('deliveries', owners, width, joined)}")
+    connection.execute(f"CREATE TABLE deliveries AS {_corrected_sql('deliveries', owners, joined)}")
     return ("deliveries",)
 
 
-def _create_view(
-    connection: DuckDBPyConnection, table: str, owners: Mapping[str, str], width: int, joined: str = ""
-) -> None:
-    connection.execute(f"CREATE VIEW {table} AS {_corrected_sql(table, owners, width, joined)}")
+def _create_view(connection: DuckDBPyConnection, table: str, owners: Mapping[str, str], joined: str = "") -> None:
+    connection.execute(f"CREATE VIEW {table} AS {_corrected_sql(table, owners, joined)}")
 
 
-def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: str) -> str:
+def _corrected_sql(table: str, owners: Mapping[str, str], joined: str) -> str:
     """Return a SELECT of a table with corrected times. owners: by column, the alias of the shifts of its clock."""
-    changed = [f'{_shifted(name, owner, width)} AS "{name}"' for name, owner in owners.items()]
+    changed = [f'{_shifted(name, owner)} AS "{name}"' for name, owner in owners.items()]
     if table == "engine_steps":
         # Correcting a fast clock shortens the row, and the busy time must not exceed the row.
-        lasting = f"{_shifted('end_ns', 'own', width)} - ({_shifted('start_ns', 'own', width)})"
+        lasting = f"{_shifted('end_ns', 'own')} - ({_shifted('start_ns', 'own')})"
         fits = "recorded.busy_ns <= recorded.end_ns - recorded.start_ns"
         changed.append(f"if({fits}, least(recorded.busy_ns, {lasting}), recorded.busy_ns) AS busy_ns")
     return (
@@ -206,34 +199,22 @@ def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: st
     )
 
 
-def _shifted(name: str, owner: str, width: int) -> str:
-    """Return SQL that subtracts the clock's offset, taken from the last stretch that begins at or before the time."""
+def _shifted(name: str, owner: str) -> str:
+    """Return SQL that subtracts the clock's offset; there is none for a worker whose clock is not corrected."""
     time = f'recorded."{name}"'
-    offset = "0"
-    for place in range(width):
-        offset_sql = (
-            f"{owner}.offset_{place} + round({owner}.drift_{place} * ({time} - {owner}.origin_{place}))::BIGINT"
-        )
-        offset = f"CASE WHEN {time} >= {owner}.from_{place} THEN {offset_sql} ELSE {offset} END"
-    return f"{time} - ({offset})"
+    return (
+        f"{time} - coalesce({owner}.offset_ns + round({owner}.drift_ratio * ({time} - {owner}.origin_ns))::BIGINT, 0)"
+    )
 
 
-def _shift_rows(workers: Sequence[Worker], clocks: Mapping[str, HostClock], width: int) -> pa.Table:
-    """Return a row per worker on a corrected host: its clock's stretches side by side, padded with NULL."""
-    rows: list[dict[str, object]] = []
-    for worker in workers:
-        clock = clocks.get(worker.host or "")
-        if clock is None:
-            continue
-        row: dict[str, object] = {"worker_id": worker.worker_id}
-        for place, each in enumerate(clock.stretches):
-            row |= {
-                f"from_{place}": _EARLIEST_NS if each.from_ns is None else each.from_ns,
-                f"offset_{place}": each.offset_ns,
-                f"drift_{place}": each.drift_ratio,
-                f"origin_{place}": each.origin_ns,
-            }
-        rows.append(row)
-    numbers = [(f"{name}_{place}", pa.int64()) for name in ("from", "offset", "origin") for place in range(width)]
-    drifts = [(f"drift_{place}", pa.float64()) for place in range(width)]
-    return pa.Table.from_pylist(rows, pa.schema([("worker_id", pa.string()), *numbers, *drifts]))
+def _shift_rows(workers: Sequence[Worker], clocks: Mapping[str, HostClock]) -> pa.Table:
+    """Return a row per worker on a corrected host, with its clock."""
+    own = [(worker.worker_id, clocks[worker.host]) for worker in workers if worker.host and worker.host in clocks]
+    return pa.table(
+        {
+            "worker_id": pa.array([worker_id for worker_id, _ in own], pa.string()),
+            "offset_ns": pa.array([clock.offset_ns for _, clock in own], pa.int64()),
+            "drift_ratio": pa.array([clock.drift_ratio for _, clock in own], pa.float64()),
+            "origin_ns": pa.array([clock.origin_ns for _, clock in own], pa.int64()),
+        }
+    )

@@ -112,29 +112,12 @@ def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fau
     """Yield the fault of times far from the rest of the run, if a footer shows one or lacks its times."""
     if window is None:
         return
-    ends = [(window.of(file.owner.worker_id), file.footer) for file in files.files if file.footer.rows]
-    if all(
-        footer.first_ns is not None
-        and footer.last_ns is not None
-        and usual.holds(footer.first_ns)
-        and usual.holds(footer.last_ns)
-        for usual, footer in ends
-    ):
+    ends_ns = [end for file in files.files if file.footer.rows for end in (file.footer.first_ns, file.footer.last_ns)]
+    if all(end is not None and window.holds(end) for end in ends_ns):
         return
-    condition = _outside(table, window)
-    for usual in dict.fromkeys(window.apart.values()):
-        workers = ", ".join(_literal(worker_id) for worker_id, own in window.apart.items() if own is usual)
-        condition = f"CASE WHEN worker_id IN ({workers}) THEN {_outside(table, usual)} ELSE {condition} END"
-    yield _Fault(condition, "have a time far from the rest of the run")
-
-
-def _outside(table: str, window: Window) -> str:
     first, last = map(_quoted, TIMES[table])
-    return f"({first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns})"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    outside = f"({first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns})"
+    yield _Fault(outside, "have a time far from the rest of the run")
 
 
 def _quoted(name: str) -> str:

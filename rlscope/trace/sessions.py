@@ -82,14 +82,6 @@ def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker
     )
 
 
-def undo(connection: DuckDBPyConnection, sessions: Sessions, kept: Collection[str]) -> None:
-    """Drop the relations that `keep_sessions_apart` created below the tables of the run."""
-    for table in sessions.replaced:
-        for below in (_UNCUT, _RENAMED):
-            connection.execute(f"DROP {_kind(table, kept)} IF EXISTS {below}{table}")
-    connection.execute(f"DROP TABLE IF EXISTS {_REUSED}")
-
-
 def _life(worker: Worker) -> _Life:
     start_ns, end_ns = worker.started_ns, worker.end_ns
     end_ns = start_ns if end_ns is None else max(start_ns, end_ns)

@@ -33,7 +33,7 @@ from rlscope.trace.locked import LockedConnection
 from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.sessions import Sessions, keep_sessions_apart, undo
+from rlscope.trace.sessions import Sessions, keep_sessions_apart
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import Worker, dropped_rows, identity_gaps, read_workers, workers_table
@@ -223,11 +223,8 @@ class _Given(NamedTuple):
     journals: JournalRows
 
 
-def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
-    """Read run.json, the worker files and the footers, and compare them with each other.
-
-    may_be_apart: whether the clock of a whole host may be far from the others.
-    """
+def _read_files(folder: Path) -> _Given:
+    """Read run.json, the worker files and the footers, and compare them with each other."""
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
@@ -237,7 +234,7 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
         tables[table], unreadable = list_table(folder, table, journals)
         skipped.extend(unreadable)
     checked = check_files(folder, manifest.run_id, workers, tables)
-    window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
+    window = usual_window(checked.tables, workers)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)
     return _Given(
@@ -475,10 +472,7 @@ def _created(
     tables: Mapping[str, TableFiles],
     given: _Given,
 ) -> tuple[_Given, _Rows, FoundClocks, Sessions]:
-    """Create every table with the rows of the last recording, and estimate the clocks from them.
-
-    If a host's clock is far from the others and the offset cannot be estimated, its times are left out.
-    """
+    """Create every table with the rows of the last recording, and estimate the clocks from them."""
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, given.journals)
     with _reading(folder):
         sessions = keep_sessions_apart(connection, given.workers, rows.kept)
@@ -486,15 +480,7 @@ def _created(
     # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
     with _reading(folder):
         found = estimate_run_clocks(connection, sessions.workers if given.manifest.imported is None else ())
-    apart = {} if given.window is None else given.window.apart
-    hosts = {worker.host for worker in given.workers if worker.worker_id in apart}
-    if not apart or hosts - found.clocks.corrected <= found.clocks.references:
-        return _of_session(given, sessions), _recounted(connection, rows, sessions), found, sessions
-    for table in (*TABLES, "workers"):
-        connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
-    undo(connection, sessions, rows.kept)
-    given = _read_files(folder, may_be_apart=False)
-    return _created(connection, link, folder, tables, given)
+    return _of_session(given, sessions), _recounted(connection, rows, sessions), found, sessions
 
 
 def _of_session(given: _Given, sessions: Sessions) -> _Given:

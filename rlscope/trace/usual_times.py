@@ -1,11 +1,10 @@
 """Determines when the run took place from most of its files and workers; times far from that are not the run's.
 
-An unset clock or a file from another year would stretch the run, and every grid, over years. If all times of a host lie
-in another year, its clock is wrong; `clocks` decides whether it can be corrected.
+An unset clock or a file from another year would stretch the run, and every grid, over years.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rlscope import format as fmt
@@ -16,7 +15,6 @@ APART_NS: Final = 30 * 86_400 * 10**9
 """Minimum distance of a time that is not the run's: no pause lasts both a month and ten times the run."""
 _APART_RATIO: Final = 10
 _ENDS: Final = ("stopped_ns", "last_flush_ns")
-_LEAST_TIMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,56 +25,22 @@ class Window:
     last_ns: int
     earliest_ns: int
     """Earliest of the times that agree with each other."""
-    apart: Mapping[str, "Window"] = field(default_factory=dict[str, "Window"], hash=False)
-    """Separate periods, by worker, for hosts whose clock is far from the others."""
-
-    def of(self, worker_id: str) -> "Window":
-        """Return the period in which the times of a worker can lie."""
-        return self.apart.get(worker_id, self)
 
     def holds(self, instant_ns: int) -> bool:
         """Return whether a time lies in the period."""
         return self.first_ns <= instant_ns <= self.last_ns
 
 
-def usual_window(
-    tables: Mapping[str, TableFiles], workers: Sequence[Worker], *, may_be_apart: bool = True
-) -> Window | None:
+def usual_window(tables: Mapping[str, TableFiles], workers: Sequence[Worker]) -> Window | None:
     """Return the period of most times that files and workers state, extended on both sides by the longest pause.
 
-    None if there is no time. may_be_apart: whether the clock of a whole host may be far from the others.
+    None if there is no time.
     """
-    known = _known_times(tables, workers)
-    times = [time for own in known.values() for time in own]
-    if not times:
-        return None
-    window = _window(times)
-    hosts: dict[str | None, list[str]] = {}
-    for worker in workers:
-        hosts.setdefault(worker.host, []).append(worker.worker_id)
-    if not may_be_apart or len(hosts) < 2:
-        return window
-    hosts.pop(None, None)
-    apart: dict[str, Window] = {}
-    for own in hosts.values():
-        of_host = [time for worker_id in own for time in known.get(worker_id, ())]
-        # At least a start, an end and both ends of a file: fewer may be a single mistake.
-        if len(of_host) >= _LEAST_TIMES and not any(window.holds(time) for time in of_host):
-            apart |= dict.fromkeys(own, _window(of_host))
-    return replace(window, apart=apart)
-
-
-def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Worker]) -> dict[str, list[int]]:
-    """Return the times in the worker file and the footers of each worker, by worker."""
-    known: dict[str, list[int]] = {}
-    for files in tables.values():
-        for file in files.files:
-            ends = (file.footer.first_ns, file.footer.last_ns)
-            known.setdefault(file.owner.worker_id, []).extend(time for time in ends if time is not None)
-    for worker in workers:
-        stated = (worker.started_ns, worker.stopped_ns, worker.last_flush_ns)
-        known.setdefault(worker.worker_id, []).extend(time for time in stated if time is not None)
-    return known
+    footers = [file.footer for files in tables.values() for file in files.files]
+    stated = [time for footer in footers for time in (footer.first_ns, footer.last_ns)]
+    stated += [time for each in workers for time in (each.started_ns, each.stopped_ns, each.last_flush_ns)]
+    times = [time for time in stated if time is not None]
+    return _window(times) if times else None
 
 
 def _window(times: Sequence[int]) -> Window:
@@ -105,12 +69,11 @@ def with_usual_times(
     gaps: list[str] = []
     for worker in workers:
         changed: dict[str, int | None] = {}
-        usual = window.of(worker.worker_id)
         for key in ("started_ns", *_ENDS):
             value: int | None = getattr(worker, key)
-            if value is None or usual.holds(value):
+            if value is None or window.holds(value):
                 continue
-            changed[key] = _first_row_ns(worker.worker_id, tables, usual) if key == "started_ns" else None
+            changed[key] = _first_row_ns(worker.worker_id, tables, window) if key == "started_ns" else None
             instead = "the worker is assumed to start at its first row" if key == "started_ns" else "it is ignored"
             gaps.append(
                 f"workers/{worker.worker_id}.json: {key} is {fmt.instant(value)}, far from the rest of the run; "
@@ -138,6 +101,6 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
 
 def usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
     """Return when the run was created, None if that is far from the rest of the run, and a sentence in that case."""
-    if created_ns is None or window is None or any(each.holds(created_ns) for each in (window, *window.apart.values())):
+    if created_ns is None or window is None or window.holds(created_ns):
         return created_ns, ()
     return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)

@@ -150,7 +150,7 @@ def _ahead_ns(clock: HostClock, instant_ns: int) -> int:
 
 
 def _note(clock: HostClock) -> str:
-    offset_ns = clock.stretches[0].offset_ns
+    offset_ns = clock.offset_ns
     if not clock.is_corrected:
         known_ns = [each for each in (clock.least_ns, clock.most_ns) if each is not None]
         least = duration(min(map(abs, known_ns)) / 1e9) if known_ns else "an unknown time"

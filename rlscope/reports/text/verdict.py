@@ -442,13 +442,8 @@ def _clock_sentence(offset: ClockOffset) -> str:
     amount = f"at least {size}" if spread_s is None else f"{size} ± {fmt.duration(spread_s)}"
     direction = "behind" if offset.offset_s < 0 else "ahead of"
     said = f"is {amount} {direction} that of {offset.against}"
-    if offset.host == offset.against or (offset.steps and not offset.offset_s):
-        said = "agrees with the others at first" + ("" if spread_s is None else f" (± {fmt.duration(spread_s)})")
     if offset.drift_ratio:
         said += f", drifts by {offset.drift_ratio * 1e6:+.3g} ppm"
-    for step in offset.steps:
-        way = "back" if step.by_s < 0 else "forward"
-        said += f", was set {way} by {fmt.duration(abs(step.by_s))} at about {fmt.instant(step.at_ns)}"
     done = "its times are corrected" if offset.is_corrected else "times are not corrected"
     return f"The clock of {offset.host} {said}; {done}."
 

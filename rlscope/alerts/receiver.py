@@ -65,7 +65,7 @@ ReceiverKind = Literal["webhook", "alertmanager", "slack", "apprise", "command"]
 
 TIMEOUT_S: Final = 10.0
 """Longer than any healthy receiver takes, shorter than the time between two polls of a run."""
-GROUP_INTERVAL_S: Final = 30.0
+INTERVAL_S: Final = 30.0
 """Alerts that start together are sent together: one message, not five."""
 ALERTMANAGER_REPEAT_S: Final = 60.0
 """Alertmanager resolves an alert whose end has passed, so a firing alert is posted repeatedly with a later end."""
@@ -130,12 +130,7 @@ def _without_default(part: dict[str, JsonValue]) -> None:
 _AS_WRITTEN: Final = (WithJsonSchema(DURATION_SCHEMA), Field(json_schema_extra=_without_default))
 _Seconds = Annotated[float, BeforeValidator(_seconds), *_AS_WRITTEN]
 _PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), *_AS_WRITTEN]
-_GroupBy = Annotated[
-    tuple[_Text, ...], Field(min_length=1, description="Alerts that agree in these labels share a message.")
-]
-_GroupInterval = Annotated[
-    _Seconds, Field(alias="group_interval", description="Minimum time between two messages about one group.")
-]
+_Interval = Annotated[_Seconds, Field(alias="interval", description="Minimum time between two messages.")]
 _Repeat = Annotated[_Seconds | None, Field(alias="repeat", description="How often a firing alert is sent again.")]
 
 
@@ -147,17 +142,13 @@ class _Common:
 
     name: Annotated[_Text, Field(description="Name in messages and errors; unique in the file.")]
     severity: Annotated[Severity, Field(description="Alerts below this severity are not sent.")] = "info"
-    group_by: _GroupBy = ("alertname",)
-    """Labels that the alerts of a message share; `alertname` is the rule."""
     timeout_s: Annotated[_PositiveSeconds, Field(alias="timeout", description="Longest wait for the receiver.")] = (
         TIMEOUT_S
     )
-    group_interval_s: _GroupInterval = GROUP_INTERVAL_S
+    interval_s: _Interval = INTERVAL_S
     repeat_s: _Repeat = None
     """Interval at which a firing alert is sent again. None sends it once."""
     send_resolved: Annotated[bool, Field(strict=True, description="Whether the end of an alert is sent.")] = True
-    max_alerts: Annotated[int, Field(strict=True, ge=1, le=10_000, description="Maximum alerts in a message.")] = 100
-    """Maximum alerts in a message, which counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +193,7 @@ class AlertmanagerTable(_WithUrl):
     """A Prometheus Alertmanager, which groups by itself and needs every alert at once."""
 
     kind: Literal["alertmanager"]
-    group_by: _GroupBy = ()
-    group_interval_s: _GroupInterval = 0.0
+    interval_s: _Interval = 0.0
     repeat_s: _Repeat = ALERTMANAGER_REPEAT_S
 
 

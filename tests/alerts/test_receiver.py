@@ -28,12 +28,10 @@ kind = "webhook"
 url = "http://127.0.0.1:9999/alerts"
 token_file = "token"
 severity = "critical"
-group_by = ["run", "alertname"]
 timeout = "3s"
-group_interval = "1m30s"
+interval = "1m30s"
 repeat = "4h"
 send_resolved = false
-max_alerts = 7
 [[receivers]]
 name = "manager"
 kind = "alertmanager"
@@ -55,12 +53,12 @@ command = ["logger", "-t", "rlscope"]
     assert found == (
         Receiver(
             name="hook", kind="webhook", address=Source(value="http://127.0.0.1:9999/alerts"),
-            token=Source(path=Path("/rules/token")), severity="critical", group_by=("run", "alertname"), timeout_s=3.0,
-            group_interval_s=90.0, repeat_s=14400.0, send_resolved=False, max_alerts=7,
+            token=Source(path=Path("/rules/token")), severity="critical", timeout_s=3.0,
+            interval_s=90.0, repeat_s=14400.0, send_resolved=False,
         ),
         Receiver(
             name="manager", kind="alertmanager", address=Source("ALERTMANAGER_URL"),
-            token=Source("ALERTMANAGER_TOKEN"), group_by=(), group_interval_s=0.0, repeat_s=60.0,
+            token=Source("ALERTMANAGER_TOKEN"), interval_s=0.0, repeat_s=60.0,
         ),
         Receiver(name="chat", kind="slack", address=Source(path=Path("/run/secrets/slack"))),
         Receiver(name="mail", kind="apprise", address=Source("MAIL_URL")),
@@ -96,9 +94,7 @@ LIST = "a non-empty list of non-empty strings"
         (CHAT + "timeout = 5", "[0].timeout", "found 5; expected a whole number with a unit"),
         (CHAT + 'timeout = "0s"', "[0].timeout", "a duration above 0s"),
         (CHAT + 'severity = "loud"', "[0].severity", "one of 'info', 'warning', 'critical'"),
-        (CHAT + "max_alerts = 0", "[0].max_alerts", "at least 1"),
         (CHAT + 'send_resolved = "no"', "[0].send_resolved", "true or false"),
-        (CHAT + 'group_by = "run"', "[0].group_by", LIST),
         (COMMAND + 'command = "rm -rf"', "[0].command", LIST),
         (COMMAND + f'command = ["run", ["{HUSH}"]]', "[0].command[1]", "command[1]: found a value that is hidden"),
         (SLACK + f'url_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is hidden"),
@@ -161,4 +157,4 @@ def test_the_receivers_of_the_documentation_are_read() -> None:
     found = read(page.split("```toml")[1].split("```")[0])
     assert [each.kind for each in found] == ["webhook", "alertmanager", "slack", "apprise", "command"]
     table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert table == {"severity", "group_by", "group_interval", "repeat", "send_resolved", "timeout", "max_alerts"}
+    assert table == {"severity", "interval", "repeat", "send_resolved", "timeout"}

@@ -39,16 +39,11 @@ class WatchState:
 class StateFile:
     """The state file, locked against other watches until it is closed or its process ends, however that happens.
 
-    The lock is taken once the file's folder exists. On a file system without locks, another watch is noticed by the
-    states that it writes.
+    The lock is taken once the file's folder exists.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.is_shared = False
-        """Whether another watch wrote the file between two writes of this one."""
-        self._writer = secrets.token_hex(8)
-        self._has_written = False
         # Beside the file, because every state replaces the file itself.
         self._lock = FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
 
@@ -68,9 +63,7 @@ class StateFile:
         # The run creates its folder itself.
         if self.path.parent.is_dir():
             self._acquire()
-            self.is_shared |= self._has_written and _writer_of(self.path) not in (None, self._writer)
-            write_state(self.path, state, self._writer)
-            self._has_written = True
+            write_state(self.path, state)
 
     def _acquire(self) -> None:
         # Without its folder there is nothing to lock, and the lock must not create it.
@@ -109,9 +102,9 @@ def read_state(path: Path) -> WatchState | None:
     return state
 
 
-def write_state(path: Path, state: WatchState, writer: str | None = None) -> None:
-    """Replace the state in one step; writer tells watches apart. Raises OSError when it cannot be written."""
-    text = json.dumps({"format": _FORMAT, "version": _VERSION, "writer": writer, **asdict(state)}, allow_nan=False)
+def write_state(path: Path, state: WatchState) -> None:
+    """Replace the state in one step. Raises OSError when it cannot be written."""
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
     # An unpredictable name, so that nobody can have placed a link there.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -124,15 +117,6 @@ def write_state(path: Path, state: WatchState, writer: str | None = None) -> Non
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-
-
-def _writer_of(path: Path) -> object:
-    """Return the watch that wrote the file. None if the file does not name it."""
-    try:
-        document: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return cast("dict[str, object]", document).get("writer") if isinstance(document, dict) else None
 
 
 def _refused(path: Path, found: str) -> RlscopeError:

@@ -152,8 +152,6 @@ class RunWatch:
         yield from filter(None, (each.trouble() for each in self._scrapers))
         if self._state_trouble is not None:
             yield self._state_trouble
-        if self._state_file is not None and self._state_file.is_shared:
-            yield f"another watch also writes {self._state_file.path}: notifications are sent twice; stop one of them"
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted down, because a clock that is set back would stop the watch.

@@ -1,6 +1,6 @@
 """Delivers messages, with one thread per receiver, so that a slow or failing receiver blocks nothing else.
 
-Only the caller's thread changes state: a courier thread puts the outcome of its messages into a queue, and `collect`
+Only the caller's thread changes state: a courier thread puts the outcome of its message into a queue, and `collect`
 reads them. A receiver that fails is retried with growing pauses. Time, thread start and random draws are passed in.
 """
 
@@ -47,10 +47,7 @@ class _Report(NamedTuple):
 
     receiver: str
     message: Message
-    error: str | None
-    retry_after_s: float | None
-    is_last: bool
-    """Whether the courier thread is done."""
+    error: DeliveryError | None
 
 
 @dataclass(slots=True)
@@ -111,7 +108,7 @@ class Couriers:
             desk.outbox.close_missing(firing, now_ns)
 
     def dispatch(self, now_ns: int, *, at_once: bool = False) -> None:
-        """Start a delivery to each receiver with due messages whose retry pause is over.
+        """Start a delivery to each receiver with a due message whose retry pause is over.
 
         at_once: do not wait for more alerts to put into the same message.
         """
@@ -120,10 +117,10 @@ class Couriers:
             if desk.out_since_ns is not None:
                 self._note_slow(desk, now_ns)
                 continue
-            messages = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else []
-            if messages:
+            message = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else None
+            if message is not None:
                 desk.out_since_ns = now_ns
-                self._start(lambda receiver=receiver, messages=messages: self._carry(receiver, messages))
+                self._start(lambda receiver=receiver, message=message: self._carry(receiver, message))
 
     def collect(self, now_ns: int) -> bool:
         """Record the outcome of messages. True if there was any."""
@@ -141,18 +138,12 @@ class Couriers:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from the result of `saved`; removed receivers are dropped. Raises KeyError, TypeError."""
         for name, desk in self._desks.items():
-            desk.outbox.restore(state.get(name, ()))
+            if name in state:
+                desk.outbox.restore(state[name])
 
-    def _carry(self, receiver: Receiver, messages: list[Message]) -> None:
-        """On the courier's thread. Stops at the first failure, because the next message would fail too."""
-        for number, message in enumerate(messages, start=1):
-            error = _error_of(receiver, message)
-            is_last = error is not None or number == len(messages)
-            retry_after_s = error.retry_after_s if error is not None else None
-            text = None if error is None else str(error)
-            self._reports.put(_Report(receiver.name, message, text, retry_after_s, is_last))
-            if is_last:
-                return
+    def _carry(self, receiver: Receiver, message: Message) -> None:
+        """On the courier's thread."""
+        self._reports.put(_Report(receiver.name, message, _error_of(receiver, message)))
 
     def _note_slow(self, desk: _Desk, now_ns: int) -> None:
         receiver, out_since_ns = desk.outbox.receiver, desk.out_since_ns or now_ns
@@ -163,17 +154,15 @@ class Couriers:
 
     def _note(self, report: _Report, now_ns: int) -> None:
         desk = self._desks[report.receiver]
-        if report.is_last:
-            desk.out_since_ns = None
+        desk.out_since_ns = None
         if report.error is None:
             desk.failures, desk.trouble = 0, None
             desk.outbox.arrived(report.message, now_ns)
             return
         desk.failures += 1
-        wait_s = pause_s(desk.failures, self._draw(), report.retry_after_s)
+        wait_s = pause_s(desk.failures, self._draw(), report.error.retry_after_s)
         desk.next_ns = now_ns + round(wait_s * _NS_PER_S)
         desk.trouble = f"receiver {report.receiver}: {report.error}; retrying"
-        desk.outbox.failed(report.message, now_ns)
 
 
 def _error_of(receiver: Receiver, message: Message) -> DeliveryError | None:

@@ -1,32 +1,24 @@
-"""One notification: the alerts of one group for one receiver, and its text. No transport."""
+"""One notification: the alerts for one receiver, and its text. No transport."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rlscope.analysis.result import Alert
 from rlscope.format import counted, duration, gpu_time, instant
 
 Status = Literal["firing", "resolved"]
+_MOST_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The alerts of one group at one time."""
+    """The alerts of one receiver at one time."""
 
     receiver: str
-    group_labels: Mapping[str, str]
     alerts: tuple[Alert, ...]
     """Firing alerts, and resolved ones that the receiver was not notified about; never empty."""
     now_ns: int
     """When it was created, UTC epoch."""
-
-    @property
-    def group_key(self) -> str:
-        """The group as text, the same in every message about it."""
-        labels = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(self.group_labels.items()))
-        return f"{{}}:{{{labels}}}"
 
     @property
     def status(self) -> Status:
@@ -57,9 +49,9 @@ def title(message: Message) -> str:
     return f"[{head}] {rules}" + (f", run {runs}" if runs else "")
 
 
-def lines(message: Message, max_alerts: int) -> list[str]:
-    """One line per alert, and a count of those beyond max_alerts."""
-    shown = [_line(alert) for alert in message.alerts[:max_alerts]]
+def lines(message: Message) -> list[str]:
+    """One line per alert, and a count of those that nobody would read in a chat."""
+    shown = [_line(alert) for alert in message.alerts[:_MOST_LINES]]
     left = len(message.alerts) - len(shown)
     return [*shown, f"and {counted(left, 'alert', 'alerts')} more"] if left else shown
 

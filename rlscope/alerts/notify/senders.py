@@ -38,9 +38,6 @@ _LEASE_ROUNDS: Final = 4
 # A longer pause is taken for a mistake of the receiver: an hour without news of a failing run is long.
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
 _SLACK_URL: Final = re.compile(r"https://hooks\.slack(-gov)?\.com/services/(\w+)/(\w+)/(\w+)/?")
-# Nobody reads further in a chat.
-_MOST_CHAT_LINES: Final = 20
-
 
 _PASSED_ON: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
@@ -52,7 +49,7 @@ _PASSED_ON: Final = (
 
 def send_to_webhook(receiver: Receiver, message: Message) -> None:
     """Post a message as Alertmanager posts to its webhooks."""
-    body = webhook_payload(message, receiver.max_alerts)
+    body = webhook_payload(message)
     post_json(_url_of(receiver), body, timeout_s=receiver.timeout_s, token=_token_of(receiver))
 
 
@@ -70,13 +67,13 @@ def send_to_slack(receiver: Receiver, message: Message) -> None:
     The text is sent as plain text, which apprise escapes: nothing in it can mention anybody or hide a link.
     """
     url = slack_url(_url_of(receiver), receiver.timeout_s)
-    bullets = [f"• {line}" for line in lines(message, min(receiver.max_alerts, _MOST_CHAT_LINES))]
+    bullets = [f"• {line}" for line in lines(message)]
     _notify(url, message, bullets)
 
 
 def send_through_apprise(receiver: Receiver, message: Message) -> None:
     """Send a message to any service that apprise knows by its URL: mail, Telegram, Matrix, Teams, ..."""
-    _notify(_url_of(receiver), message, lines(message, receiver.max_alerts))
+    _notify(_url_of(receiver), message, lines(message))
 
 
 def run_command(receiver: Receiver, message: Message) -> None:
@@ -86,7 +83,7 @@ def run_command(receiver: Receiver, message: Message) -> None:
     cannot start, ends with a status other than 0, or outlives the time limit. Its output is discarded, because it may
     print a secret.
     """
-    body = json.dumps(webhook_payload(message, receiver.max_alerts)).encode()
+    body = json.dumps(webhook_payload(message)).encode()
     quiet = subprocess.DEVNULL
     try:
         # In a session of its own: the signal that ends the watch does not reach it, and its children end with it.
@@ -137,20 +134,21 @@ def _token_of(receiver: Receiver) -> str | None:
 # its api/v2/openapi.yaml. Times are RFC 3339 in UTC.
 
 
-def webhook_payload(message: Message, max_alerts: int) -> Json:
-    """The version 4 payload; alerts beyond max_alerts are counted in truncatedAlerts."""
-    shown = message.alerts[:max_alerts]
+def webhook_payload(message: Message) -> Json:
+    """The version 4 payload, in which the alerts of a run are a group."""
+    common = _common([all_labels(alert) for alert in message.alerts])
+    group = {name: value for name, value in common.items() if name == "run"}
     return {
         "version": WEBHOOK_VERSION,
-        "groupKey": message.group_key,
-        "truncatedAlerts": len(message.alerts) - len(shown),
+        "groupKey": f"{{}}:{{{', '.join(f'{name}={json.dumps(value)}' for name, value in group.items())}}}",
+        "truncatedAlerts": 0,
         "status": message.status,
         "receiver": message.receiver,
-        "groupLabels": dict(message.group_labels),
-        "commonLabels": _common([all_labels(alert) for alert in message.alerts]),
+        "groupLabels": group,
+        "commonLabels": common,
         "commonAnnotations": _common([dict(alert.annotations) for alert in message.alerts]),
         "externalURL": "",
-        "alerts": [_webhook_alert(alert) for alert in shown],
+        "alerts": [_webhook_alert(alert) for alert in message.alerts],
     }
 
 

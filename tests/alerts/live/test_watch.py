@@ -116,7 +116,7 @@ def follow(
     **receiving: Any,
 ) -> tuple[Outcome, FakeRun]:
     """One watch over these views, from the state that an earlier one left; interrupted once so many were shown."""
-    to = [] if listener is None else [receiver(**({"url": listener.url, "group_interval_s": 0.0} | receiving))]
+    to = [] if listener is None else [receiver(**({"url": listener.url, "interval_s": 0.0} | receiving))]
     couriers = Couriers(to, start=at_once, draw=lambda: 1.0)
     run = FakeRun(views)
     worst = None
@@ -301,9 +301,7 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
     class Run(FakeRun):
         def poll(self, now_ns: int) -> LiveView:
             state = read_state(path)
-            found.append(
-                [known["told"] for group in state.receivers["oncall"] for known in group["known"]] if state else []
-            )
+            found.append([known["told"] for known in state.receivers["oncall"]["known"]] if state else [])
             return super().poll(now_ns)
 
     found: list[list[bool]] = []
@@ -340,7 +338,7 @@ def test_the_last_message_is_tried_again_as_long_as_that_can_help(listener: List
 def test_a_receiver_that_never_answers_takes_no_time_of_one_that_does() -> None:
     """Each delivery takes a nap of the watch, but those to one receiver never end."""
     under_way: list[Callable[[], None]] = []
-    given = {"group_interval_s": 0.0}
+    given = {"interval_s": 0.0}
 
     class Clock(FakeClock):
         def sleep(self, seconds: float) -> None:
@@ -395,30 +393,6 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
         first.write(WatchState({}))
     with StateFile(path) as third:
         assert third.read() == WatchState({})
-
-
-def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_write_and_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fcntl.flock", lambda *_: None)
-    path, seen = tmp_path / "state.json", list[Look]()
-    with StateFile(path) as before:
-        before.write(WatchState({}))
-    with StateFile(path) as first, StateFile(path) as second:
-        assert first.read() == second.read() == WatchState({})
-
-        class Beside(FakeRun):
-            def poll(self, now_ns: int) -> LiveView:
-                if self.shown == 2:
-                    second.write(WatchState({}))
-                return super().poll(now_ns)
-
-        run = Beside([view(), view(), view(), view(ended=True)])
-        assert watch_of(run, Couriers([]), first, seen.append).follow(lambda: 0).ended
-        second.write(WatchState({}))
-        assert (first.is_shared, second.is_shared) == (True, True)
-    said = f"another watch also writes {path}: notifications are sent twice; stop one of them"
-    assert [look.troubles for look in seen] == [(), (), (said,), (said,), (said,)]
 
 
 def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_tells(

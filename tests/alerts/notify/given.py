@@ -43,7 +43,7 @@ def alert(rule: str = "starved", start_s: float = 0, end_s: float | None = None,
 
 
 def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Message:
-    return Message(receiver, {"alertname": alerts[0].rule}, alerts, at(now_s))
+    return Message(receiver, alerts, at(now_s))
 
 
 def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:

@@ -95,7 +95,7 @@ def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgot
 
 
 def test_the_last_messages_do_not_wait_for_more_news(listener: Listener) -> None:
-    couriers = Couriers([receiver(url=listener.url, group_interval_s=3600.0)], start=at_once)
+    couriers = Couriers([receiver(url=listener.url, interval_s=3600.0)], start=at_once)
     look(couriers, 0)
     couriers.take([alert(end_s=5)], at(5))
     couriers.dispatch(at(5))

@@ -13,15 +13,16 @@ def outbox(*alerts: Alert, **changes: object) -> Outbox:
     return box
 
 
-def deliver(box: Outbox, seconds: float) -> list[list[tuple[str, str]]]:
-    """The messages due then, each as (rule, status), all of them taken."""
-    messages = box.due(at(seconds))
-    for each in messages:
-        box.arrived(each, at(seconds))
-    return [[(a.rule, "firing" if a.end_ns is None else "resolved") for a in each.alerts] for each in messages]
+def deliver(box: Outbox, seconds: float) -> list[tuple[str, str]]:
+    """The message due then as (rule, status) of each alert; empty if none is."""
+    message = box.due(at(seconds))
+    if message is None:
+        return []
+    box.arrived(message, at(seconds))
+    return [(each.rule, "firing" if each.end_ns is None else "resolved") for each in message.alerts]
 
 
-FIRING, RESOLVED = [[("starved", "firing")]], [[("starved", "resolved")]]
+FIRING, RESOLVED = [("starved", "firing")], [("starved", "resolved")]
 STORIES = {
     "an alert is told once when it fires and once when it ends": [
         (0, [alert()], FIRING),
@@ -44,7 +45,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("looks", STORIES.values(), ids=STORIES)
-def test_what_is_told_after_each_look(looks: list[tuple[float, list[Alert], list[list[tuple[str, str]]]]]) -> None:
+def test_what_is_told_after_each_look(looks: list[tuple[float, list[Alert], list[tuple[str, str]]]]) -> None:
     box = outbox()
     for seconds, alerts, told in looks:
         box.take(alerts)
@@ -53,7 +54,7 @@ def test_what_is_told_after_each_look(looks: list[tuple[float, list[Alert], list
 
 def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
     box = outbox(alert())
-    box.failed(box.due(at(0))[0], at(0))
+    assert box.due(at(0)) is not None
     box.take([alert(end_s=50)])
     assert deliver(box, 60) == RESOLVED
     assert deliver(box, 600) == []
@@ -61,8 +62,9 @@ def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
 
 def test_what_ends_while_its_message_is_on_its_way_is_told_as_ended_next() -> None:
     box = outbox(alert())
-    (on_its_way,) = box.due(at(0))
+    on_its_way = box.due(at(0))
     box.take([alert(end_s=5)])
+    assert on_its_way is not None
     box.arrived(on_its_way, at(6))
     assert deliver(box, 36) == RESOLVED
 
@@ -71,36 +73,27 @@ def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() ->
     box = outbox(alert())
     deliver(box, 0)
     box.take([alert(end_s=50)])
-    (on_its_way,) = box.due(at(50))
+    on_its_way = box.due(at(50))
     box.take([alert(start_s=55)])
+    assert on_its_way is not None
     box.arrived(on_its_way, at(56))
     assert deliver(box, 86) == FIRING
 
 
-@pytest.mark.parametrize(("seconds", "messages"), [(29.9, 0), (30, 1)])
-def test_news_of_a_group_waits_for_its_interval_and_then_comes_in_one_message(seconds: float, messages: int) -> None:
-    box = outbox(alert(), group_by=("run",), group_interval_s=30.0)
+def test_news_waits_for_the_interval_and_then_comes_in_one_message() -> None:
+    box = outbox(alert(), interval_s=30.0)
     deliver(box, 0)
     box.take([alert(), alert("stale", 5), alert("silent", 6)])
-    assert len(box.due(at(seconds))) == messages
-    assert len(box.due(at(seconds), at_once=True)) == 1
-    if messages:
-        assert deliver(box, seconds) == [[("starved", "firing"), ("stale", "firing"), ("silent", "firing")]]
+    assert box.due(at(29.9)) is None
+    assert box.due(at(29.9), at_once=True) is not None
+    assert deliver(box, 30) == [("starved", "firing"), ("stale", "firing"), ("silent", "firing")]
 
 
 def test_a_clock_that_is_set_back_does_not_hold_news_up() -> None:
-    box = outbox(alert(), group_by=(), group_interval_s=30.0)
+    box = outbox(alert(), interval_s=30.0)
     deliver(box, 0)
     box.take([alert(), alert("stale")])
-    assert len(box.due(at(-3600))) == 1
-
-
-def test_alerts_are_grouped_by_the_labels_that_the_receiver_names() -> None:
-    alerts = [alert("a"), alert("b"), alert("a", labels={"severity": "warning", "run": "tuesday"})]
-    assert len(deliver(outbox(*alerts, group_by=("alertname",)), 0)) == 2
-    assert len(deliver(outbox(*alerts, group_by=("alertname", "run")), 0)) == 3
-    assert len(deliver(outbox(*alerts, group_by=()), 0)) == 1
-    assert len(deliver(outbox(*alerts, group_by=("unheard_of",)), 0)) == 1
+    assert box.due(at(-3600)) is not None
 
 
 @pytest.mark.parametrize(("floor", "told"), [("info", 3), ("warning", 2), ("critical", 1)])
@@ -118,39 +111,29 @@ def test_a_receiver_that_wants_no_ends_is_told_of_none() -> None:
     assert deliver(box, 200) == FIRING
 
 
-@pytest.mark.parametrize(("seconds", "messages"), [(59.9, 0), (60, 1)])
-def test_what_still_fires_is_told_again_where_the_receiver_wants_that(seconds: float, messages: int) -> None:
+def test_what_still_fires_is_told_again_where_the_receiver_wants_that() -> None:
     box = outbox(alert(), repeat_s=60.0)
-    deliver(box, 0)
-    assert len(deliver(box, seconds)) == messages
+    assert [deliver(box, seconds) for seconds in (0, 59.9, 60)] == [FIRING, [], FIRING]
 
 
 def test_what_fires_no_more_though_nobody_said_that_it_ended_is_ended() -> None:
-    box = outbox(alert("kept"), alert("gone"), group_by=())
+    box = outbox(alert("kept"), alert("gone"))
     deliver(box, 0)
     box.close_missing({alert("kept").fingerprint}, at(70))
-    assert deliver(box, 70) == [[("kept", "firing"), ("gone", "resolved")]]
+    assert deliver(box, 70) == [("kept", "firing"), ("gone", "resolved")]
 
 
 def test_a_watch_that_starts_again_says_nothing_twice() -> None:
-    box = outbox(alert("told"), alert("untold", 1), group_by=("alertname",))
-    for each in box.due(at(0)):
-        if each.alerts[0].rule == "told":
-            box.arrived(each, at(0))
+    box = outbox(alert("told"))
+    deliver(box, 0)
+    box.take([alert("told"), alert("untold", 1)])
     again = Outbox(receiver())
     again.restore(json.loads(json.dumps(box.saved())))
     again.take([alert("told"), alert("untold", 1)])
-    assert deliver(again, 60) == [[("untold", "firing")]]
-    again.take([alert("told", end_s=100)])
-    assert deliver(again, 100) == [[("told", "resolved")]]
-    assert again.saved() == [] or deliver(again, 500) == []
-
-
-def test_a_group_that_failed_lets_others_go_first() -> None:
-    box = outbox(alert("a"), alert("b"))
-    first, second = box.due(at(0))
-    box.failed(first, at(0))
-    assert [each.group_labels for each in box.due(at(1))] == [second.group_labels, first.group_labels]
+    assert deliver(again, 29) == []
+    assert deliver(again, 60) == [("told", "firing"), ("untold", "firing")]
+    again.take([alert("told", end_s=100), alert("untold", 1)])
+    assert deliver(again, 100) == [("untold", "firing"), ("told", "resolved")]
 
 
 def test_what_has_been_told_to_the_end_is_forgotten() -> None:
@@ -158,7 +141,7 @@ def test_what_has_been_told_to_the_end_is_forgotten() -> None:
     deliver(box, 0)
     box.take([alert(f"rule-{number}", end_s=10) for number in range(100)])
     deliver(box, 60)
-    assert (box.saved(), box.waiting) == ([], 0)
+    assert (box.saved()["known"], box.waiting) == ([], 0)
 
 
 def test_two_runs_under_the_same_rules_are_told_apart() -> None:

@@ -29,7 +29,7 @@ def refusal(send, to) -> str:
 def test_a_webhook_is_posted_the_payload(listener: Listener) -> None:
     senders.send_to_webhook(receiver(url=listener.url + "/hook"), FIRING)
     (request,) = listener.requests
-    assert (request["path"], request["body"]) == ("/hook", webhook_payload(FIRING, 100))
+    assert (request["path"], request["body"]) == ("/hook", webhook_payload(FIRING))
     assert request["headers"]["Content-Type"] == "application/json"
     assert "Authorization" not in request["headers"]
 

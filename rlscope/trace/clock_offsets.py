@@ -187,7 +187,7 @@ class _Line(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """How fast each clock gains time, and the bounds between the clocks."""
+    """The drift of each clock, and the bounds between the clocks."""
 
     drift: Reals
     """Seconds gained per second: 0 if a constant fits and contradicts no other clock."""

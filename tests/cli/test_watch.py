@@ -78,7 +78,7 @@ name = "hook"
 kind = "webhook"
 url_file = "hook_url"
 token_env = "HOOK_TOKEN"
-group_interval = "0s"
+interval = "0s"
 [[receivers]]
 name = "gone"
 kind = "webhook"

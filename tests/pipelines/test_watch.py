@@ -42,7 +42,7 @@ labels = { severity = "critical" }
 [[receivers]]
 name = "hook"
 kind = "webhook"
-group_interval = "0s"
+interval = "0s"
 """
 
 

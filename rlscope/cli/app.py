@@ -37,29 +37,23 @@ app = typer.Typer(
 )
 
 
-def _note_small_run(context: typer.Context, path: Path) -> Path:
-    """Return the run folder that a path stands for. Unless quiet, note on stderr if it is too small for a cluster."""
-    from rlscope.trace.files import small_run_note
+def _run_folder(path: Path) -> Path:
+    """Return the run folder that a path stands for."""
     from rlscope.trace.manifest import run_folder
 
-    folder = run_folder(path)
-    is_asked = context.params.get("ray") is not None and not context.params.get("quiet")
-    note = small_run_note(folder) if is_asked else None
-    if note is not None:
-        Console(stderr=True).print(for_terminal(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
-    return folder
+    return run_folder(path)
 
 
 RunFolder = Annotated[
     Path,
-    typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).", callback=_note_small_run),
+    typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).", callback=_run_folder),
 ]
 RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
         help="Run folder (local or s3://BUCKET/RUN), or a log or metrics file of an RL framework.",
-        callback=_note_small_run,
+        callback=_run_folder,
     ),
 ]
 Ray = Annotated[
@@ -67,7 +61,6 @@ Ray = Annotated[
     typer.Option(
         metavar="ADDRESS",
         show_default="this process only",
-        is_eager=True,
         help="Spread the work over a Ray cluster: its address, or auto. Needs pip install 'rlscope\\[ray]'.",
     ),
 ]

@@ -3,7 +3,6 @@
 import os
 import stat
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,9 +10,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.journal import SUFFIX
-from rlscope_otel.schema import TABLES, FileNumber
+from rlscope_otel.schema import FileNumber
 
-from rlscope import format as fmt
 from rlscope.text_out import for_terminal
 from rlscope.trace.footers import Footer, read_footer
 from rlscope.trace.journals import JournalRows
@@ -22,8 +20,6 @@ _GLOBS: Final = frozenset("*?[]{}")
 """Wildcards: a reader would take a name with one of them for several names."""
 _CLOSED: Final = ".parquet"
 _READ_BYTES: Final = 1 << 22
-_LEAST_BYTES_TO_DIVIDE: Final = 10**9
-"""About 10^8 rows of closed files: their analysis takes as long as a cluster needs to start and merge answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,29 +170,6 @@ def file_crc32(path: Path) -> int | None:
     except OSError:
         return None
     return crc32
-
-
-def _data_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    for table in TABLES:
-        try:
-            with os.scandir(folder / table) as entries:
-                yield from (entry for entry in entries if entry.name.endswith((_CLOSED, SUFFIX)))
-        except OSError:
-            continue
-
-
-def small_run_note(folder: Path) -> str | None:
-    """Return a note that the run is too small to profit from a cluster; None for a larger run."""
-    stored = 0
-    for entry in _data_entries(folder):
-        stored += entry.stat(follow_symlinks=False).st_size
-        # Stop early: a run may have a million small files.
-        if stored >= _LEAST_BYTES_TO_DIVIDE:
-            return None
-    return (
-        f"{fmt.size(stored)} of files: below about {fmt.size(_LEAST_BYTES_TO_DIVIDE)}, or 100 million rows, one "
-        "process is faster than a cluster."
-    )
 
 
 def _data_files(folder: Path) -> list[tuple[Path, ...]]:

@@ -18,7 +18,7 @@ _MAGIC: Final = b"PAR1"
 UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
 """Exceptions on opening a damaged or vanished file."""
 _SMALLEST_PARQUET_BYTES: Final = 12
-_Names = TypeVar("_Names", tuple[str, ...], tuple[str, str], frozenset[str])
+_Names = TypeVar("_Names", tuple[str, ...], frozenset[str])
 LATEST_NS: Final = 1 << 62
 """A time in the year 2116: no real clock is later, and a duration added to a later time may overflow 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
@@ -58,8 +58,6 @@ class Footer:
     """Latest time in the rows; None if the footer lacks it."""
     suspects: frozenset[str]
     """Columns that may hold a forbidden NULL, a text that is too long, or an impossible number."""
-    workers: tuple[str, str] | None = None
-    """First and last worker id in the rows, in alphabetical order; None if the footer lacks them."""
     spans: tuple[tuple[int, int], ...] = ()
     """Numbers of the rows among all of the worker and table, as ranges without their end; empty if unknown."""
     rest_bytes: int = 0
@@ -99,7 +97,6 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         last_ns=last_ns,
         suspects=shared(frozenset(_suspects(table, found, chunks))),
         spans=() if first_row is None else ((first_row, first_row + metadata.num_rows),),
-        workers=_workers([chunk.statistics for chunk in chunks if chunk.path_in_schema == "worker_id"]),
     )
 
 
@@ -117,15 +114,6 @@ def times_of(chunks: Sequence[pq.ColumnChunkMetaData], table: str) -> tuple[int,
     if not lows or not all(each is not None and each.has_min_max for each in (*lows, *highs)):
         return None
     return min(low.min for low in lows), max(high.max for high in highs)
-
-
-def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
-    """Return the first and last worker id; None if a row group has no statistics or may hold a row without a worker."""
-    known = [each for each in statistics if each is not None and each.has_min_max and each.null_count == 0]
-    if not known or len(known) < len(statistics):
-        return None
-    first, last = min(each.min for each in known), max(each.max for each in known)
-    return shared((first, last)) if isinstance(first, str) and isinstance(last, str) else None
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rlscope_otel.journal import SealedBatch, head_length, is_cut_head, whole_batches
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
-from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, shared, stamp_in
+from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, stamp_in
 from rlscope.trace.impossible_values import possible_rows
 from rlscope.trace.ranges import joined
 
@@ -139,13 +139,10 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
     first, last = TIMES[table]
     starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
     firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
-    owners = rows["worker_id"].combine_chunks().dictionary_encode()
-    least, most = (_ends(owners.indices, starts, each) for each in (np.minimum, np.maximum))
-    names, columns = owners.dictionary.to_pylist(), _names(table)
+    columns = _names(table)
     has_null = any(rows[column.name].null_count for column in TABLES[table] if not column.nullable)
     suspects = frozenset(columns if has_null or possible_rows(rows, table)[1] else ())
     for place, each in enumerate(read):
-        one = least[place] if least[place] == most[place] else None
         yield Footer(
             columns=columns,
             rows=each.rows,
@@ -155,7 +152,6 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
             first_ns=firsts_ns[place],
             last_ns=lasts_ns[place],
             suspects=suspects,
-            workers=None if one is None else shared((names[one], names[one])),
             spans=tuple(joined((batch.first_row, batch.first_row + batch.rows) for batch in each.sealed)),
             rest_bytes=each.rest_bytes,
         )

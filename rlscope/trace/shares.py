@@ -63,16 +63,8 @@ class Partition:
             return files.files if table in (*BUCKETED, *WHOLE) else ()
         if table in _NOT_BY_WORKER:
             return ()
-        own = frozenset(self.workers)
-        return tuple(file for file in files.files if self._may_hold(file, own))
-
-    def _may_hold(self, file: StoredFile, own: frozenset[str]) -> bool:
-        if file.footer.workers is None:
-            return True
-        first, last = file.footer.workers
-        if first == last:
-            return self.holds(first)
-        return not self.place or any(first <= worker_id <= last for worker_id in own)
+        stamps = ((file, file.footer.stamp) for file in files.files)
+        return tuple(file for file, stamp in stamps if stamp is None or self.holds(stamp.worker_id))
 
 
 class PartitionedRun(Protocol):

@@ -9,8 +9,7 @@ import pytest
 from rlscope_otel.schema import TABLES
 
 from rlscope.errors import UnreadableDataError
-from rlscope.trace import files
-from rlscope.trace.files import list_table, small_run_note
+from rlscope.trace.files import list_table
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, find_question, questions
 from rlscope.trace.shares import merge_answers, merged_sql, plan_shares
@@ -71,10 +70,9 @@ def test_clocks_are_corrected_in_shares_as_in_one_piece(tmp_path: Path) -> None:
 
 
 def test_shares_of_workers_are_about_equal_in_rows_and_hold_every_worker_once(tmp_path: Path) -> None:
-    workers = [worker(f"e{number}", "sampler") for number in range(4)]
-    rows = {"e0": 5, "e1": 1, "e2": 2, "e3": 3}
-    steps = [engine_row(name, place, place + 1) for name, count in rows.items() for place in range(count)]
-    folder = write_run(tmp_path / "run", workers, engine_steps=steps)
+    folder = tmp_path / "run"
+    for name, count in {"e0": 5, "e1": 1, "e2": 2, "e3": 3}.items():
+        record(folder, name, "sampler", {"engine_steps": [[engine_row(name, at, at + 1) for at in range(count)]]})
     tables = {table: list_table(folder, table)[0] for table in TABLES}
     by_worker = [share for share in plan_shares(read_workers(folder)[0], tables, 2, 3) if share.partition == WORKER]
     assert [share.workers for share in by_worker] == [("e0", "e1"), ("e2", "e3")]
@@ -114,19 +112,6 @@ def test_a_sample_that_two_workers_stored_is_counted_once_so_the_run_is_not_divi
     with open_run(folder, divide=in_one_process(2, 2)) as run:
         assert "samples: 1 rows are stored twice; they are counted once" in run.gaps
         assert run.split is None
-
-
-def test_a_run_of_few_bytes_is_said_to_be_faster_in_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_run(tmp_path / "run", [worker("e0", "sampler")], engine_steps=[engine_row("e0", 0, 1)])
-    note = small_run_note(folder)
-    assert note is not None and "below about 1 GB, or 100 million rows, one process is faster than a cluster" in note
-    stored = (folder / "engine_steps" / "e0-000001.parquet").stat().st_size
-    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored + 1)
-    assert small_run_note(folder) is not None
-    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored)
-    assert small_run_note(folder) is None
 
 
 def merged(name: str, *shares: list[dict[str, object]]) -> list[dict[str, object]]:

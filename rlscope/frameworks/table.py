@@ -306,6 +306,8 @@ class Framework:
     """Whether the phases are known to add up to the step. If their sum is off, the file has unknown names."""
     rows_are_means: bool = False
     """Whether a row holds means over the steps since the previous row."""
+    versions_are_steps: bool = False
+    """Whether the weights that a step publishes have its number as their version. If not, publications are counted."""
     placement: Placement = Placement()
     console: Console = Console()
     columns: Mapping[Column, Names] = field(default_factory=dict[str, tuple[str, ...]])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from rlscope.frameworks.table import Framework, PhaseKind
@@ -18,7 +18,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.quantities import columns_of
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
 _OPEN_RATIO: Final = 0.03
@@ -30,8 +30,9 @@ _FEWEST_OF_A_PART: Final = 5
 """Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
 _SAMPLER: Final = "sampler"
-INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
-UNKNOWN_SAMPLERS: Final = (
+_SAMPLING: Final = (PhaseKind.GENERATE, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES)
+_INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
+_UNKNOWN_SAMPLERS: Final = (
     "The trainer's files do not record what the samplers do while the trainer works. Pass the engine logs with "
     "--engine-log"
 )
@@ -74,6 +75,7 @@ def step_importer(framework: Framework) -> Importer:
 
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows of a log of steps."""
+    reported: set[tuple[int, str]] = set()
     for each in log.processes:
         if contradicts_times(each, log.is_separate):
             target.note(
@@ -99,7 +101,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
                 _infer_sampler(log, placed, target, options)
         else:
             _fill_sampler(worker_id, placed, target)
-        _report(log, worker_id, placed, target)
+        _report(log, worker_id, placed, target, reported)
     _add_readings(log, target, options)
     target.add_config(gpus_per_engine=options.gpus_per_engine)
     target.add_config(**log.settings())
@@ -221,31 +223,51 @@ def _check_sums(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> None
 
 def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], target: ImportTarget) -> None:
     """Add activities, steps and publications of the trainer."""
-    updates = any(piece.kind is PhaseKind.UPDATE for each in placed for piece in each.pieces)
     samples = log.settings().get("samples_per_step")
-    version = 0
+    others = {step.number: step.values for each in log.processes if each.worker_id != worker_id for step in each.steps}
     target.say_origin("activities", Certainty.PLACED)
     target.say_origin("train_steps", Certainty.PLACED)
-    for each in placed:
-        trained = [piece for piece in each.pieces if piece.kind is PhaseKind.TRAIN]
-        is_published = False
-        version_in = version
+    for each, version_in, version_out in _versions(log, placed):
+        number, trained = each.step.number, _pieces_of(each, PhaseKind.TRAIN)
         for piece in each.pieces:
             if piece.kind is PhaseKind.UPDATE:
-                version_in += not trained or piece.end_ns <= trained[0].start_ns
-                is_published = True
                 target.say_origin("weight_updates", Certainty.PLACED)
-                target.add_update(worker_id, "publish", version + 1, piece.start_ns, piece.end_ns)
+                target.add_update(worker_id, "publish", version_out, piece.start_ns, piece.end_ns)
                 parts_s = _update_parts(log, each.step)
-                target.add_update_parts(worker_id, version + 1, piece.start_ns, piece.end_ns, parts_s)
+                target.add_update_parts(worker_id, version_out, piece.start_ns, piece.end_ns, parts_s)
             elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
-        version = version + 1 if is_published or not updates else version
         if trained:
-            row = {"worker_id": worker_id, "step": each.step.number, "samples": samples}
-            row |= {"start_ns": trained[0].start_ns, "end_ns": trained[-1].end_ns}
-            row |= {"version_in": min(version_in, version), "version_out": version}
-            target.add("train_steps", row | columns_of(each.step.values, log.framework.columns))
+            start_ns, sampled = trained[0].start_ns, _pieces_of(each, *_SAMPLING)
+            row = {"worker_id": worker_id, "step": number, "samples": samples}
+            row |= {"start_ns": start_ns, "end_ns": trained[-1].end_ns}
+            row |= {"version_in": version_in, "version_out": version_out}
+            values = others.get(number, {}) | each.step.values
+            target.add("train_steps", row | columns_of(values, log.framework.columns))
+            generated_ns = sampled[-1].end_ns if sampled else each.start_ns
+            target.steps[number] = StepTimes(generated_ns, start_ns, version_in, not log.is_separate)
+
+
+def _versions(log: StepLog, placed: Sequence[PlacedStep]) -> Iterator[tuple[PlacedStep, int, int]]:
+    """Yield each step with the version that it trains and the one that it leaves.
+
+    In a log without publications, every step makes a version.
+    """
+    is_numbered = log.framework.versions_are_steps
+    updates = any(_pieces_of(each, PhaseKind.UPDATE) for each in placed)
+    version = placed[0].step.number - 1 if is_numbered else 0
+    for each in placed:
+        published, trained = _pieces_of(each, PhaseKind.UPDATE), _pieces_of(each, PhaseKind.TRAIN)
+        version_in = version
+        if published or not updates:
+            version = each.step.number if is_numbered else version + 1
+        if published and (not trained or published[0].end_ns <= trained[0].start_ns):
+            version_in = version
+        yield each, version_in, version
+
+
+def _pieces_of(step: PlacedStep, *kinds: PhaseKind) -> list[PlacedPhase]:
+    return [piece for piece in step.pieces if piece.kind in kinds]
 
 
 def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
@@ -267,7 +289,7 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
 def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Add activities of a process that logs for the samplers, or of the controller; its log has no versions."""
     target.say_origin("activities", Certainty.PLACED)
-    for piece in _pieces(placed):
+    for piece in chain.from_iterable(each.pieces for each in placed):
         _add_activity(target, worker_id, piece, is_separate=False)
 
 
@@ -277,25 +299,21 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
         return
     target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
     target.extend_worker(_SAMPLER, placed[0].start_ns, placed[-1].end_ns)
-    target.say_origin("activities", Certainty.INFERRED, INFERRED_GENERATION)
-    version = 0
-    for piece in _pieces(placed):
-        if piece.kind in (PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
-            _add_activity(
-                target, _SAMPLER, PlacedPhase(PhaseKind.GENERATE, piece.start_ns, piece.end_ns), is_separate=True
-            )
-        elif piece.kind is PhaseKind.UPDATE:
-            version += 1
+    target.say_origin("activities", Certainty.INFERRED, _INFERRED_GENERATION)
+    for each, _, version in _versions(log, placed):
+        for piece in _pieces_of(each, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
+            target.add_phase(_SAMPLER, PhaseKind.GENERATE, piece.start_ns, piece.end_ns)
+        for piece in _pieces_of(each, PhaseKind.UPDATE):
             target.add_update(_SAMPLER, "apply", version, piece.start_ns, piece.end_ns)
-    target.note(UNKNOWN_SAMPLERS)
+    target.note(_UNKNOWN_SAMPLERS)
 
 
-def _pieces(placed: Sequence[PlacedStep]) -> Iterator[PlacedPhase]:
+def _report(
+    log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget, known: set[tuple[int, str]]
+) -> None:
+    """Add the framework's own metrics, unchanged, except those known from another process."""
     for each in placed:
-        yield from each.pieces
-
-
-def _report(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
-    """Add the framework's own metrics, unchanged."""
-    for each in placed:
-        target.add_reported(log.framework, worker_id, each.step.number, each.end_ns, each.step.values)
+        number = each.step.number
+        values = {name: value for name, value in each.step.values.items() if (number, name) not in known}
+        known |= {(number, name) for name in values}
+        target.add_reported(log.framework, worker_id, number, each.end_ns, values)

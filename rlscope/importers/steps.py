@@ -338,8 +338,17 @@ def _step_number(framework: Framework, row: MetricRow, values: Mapping[str, floa
     return None if stated is None else whole(stated, MOST_STEPS)
 
 
-def read_steps(source: ImportSource, framework: Framework, target: ImportTarget, progress: Progress) -> StepLog:
-    """Read a metrics file. Raises ImportFileError if it contains no step of the framework."""
+def read_steps(
+    source: ImportSource,
+    framework: Framework,
+    target: ImportTarget,
+    progress: Progress,
+    settings: Mapping[str, Any] | None = None,
+) -> StepLog:
+    """Read a metrics file. Raises ImportFileError if it contains no step of the framework.
+
+    settings: those that other files state, by name.
+    """
     carrier, release = carrier_of(source), _release_of(framework, names_in(source))
     if carrier is None or release is None:
         raise _no_steps(source, framework)
@@ -348,7 +357,7 @@ def read_steps(source: ImportSource, framework: Framework, target: ImportTarget,
     if not processes:
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
-    config = {**tally.overrides, **tally.config}
+    config = {**(settings or {}), **tally.overrides, **tally.config}
     placement, unsettled = release.placement, release.placement.unsettled_metrics
     is_separate = runs_separately(placement, met, config)
     is_colocated = _is_shown(placement.colocated_metrics, {}, met, config)

@@ -71,7 +71,7 @@ class StepTimes(NamedTuple):
     """Times and version of a step, which its samples need."""
 
     generated_ns: int
-    """End of generation."""
+    """End of generation, or of the wait for it."""
     trained_ns: int
     """Start of training."""
     version: int

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -207,6 +208,8 @@ class Placement:
     """Settings of such runs: a dotted path and a word that its value contains, or > for a number above 0."""
     colocated_metrics: Names = ()
     colocated_settings: Mapping[str, Text] = field(default_factory=dict[str, str])
+    colocated_update: Literal["publish", "apply"] = "publish"
+    """What the trainer does in a weight update if the roles share their GPUs."""
     unsettled_metrics: Names = ()
     """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
     stated_by: Names = ()
@@ -342,7 +345,8 @@ class Framework:
     @property
     def wanted(self) -> frozenset[str]:
         """Names of all metrics that an import needs."""
-        names = set[str](self.recognise.step).union(*self.columns.values(), *self.update_parts.values())
+        names = set[str](self.recognise.step).union(*self.update_parts.values())
+        names.update(chain.from_iterable(each.split(" * ") for products in self.columns.values() for each in products))
         for process in self.phases.values():
             names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
         return frozenset(names)

@@ -29,7 +29,6 @@ _PARTS: Final = 10
 _FEWEST_OF_A_PART: Final = 5
 """Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
-_SAMPLER: Final = "sampler"
 _SAMPLING: Final = (PhaseKind.GENERATE, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES)
 _INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
 _UNKNOWN_SAMPLERS: Final = (
@@ -41,9 +40,7 @@ _UNKNOWN_SAMPLERS: Final = (
 def _read(
     framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> str | None:
-    log = _settled(read_steps(source, framework, target, progress), target, options)
-    if log.is_config_unread:
-        target.note(UNREAD_CONFIG)
+    log = read_steps(source, framework, target, progress)
     fill(log, target, options)
     return log.era
 
@@ -75,6 +72,9 @@ def step_importer(framework: Framework) -> Importer:
 
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows of a log of steps."""
+    log = _settled(log, target, options)
+    if log.is_config_unread:
+        target.note(UNREAD_CONFIG)
     reported: set[tuple[int, str]] = set()
     for each in log.processes:
         if contradicts_times(each, log.is_separate):
@@ -146,7 +146,10 @@ def _gpus(
     side = "trainer" if role == "colocated" else role
     stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
     derived = derived_gpus(steps) if steps is not None and not stated else None
-    if derived is not None and log.is_separate and steps is not None and steps.process.gpu_work is not None:
+    may_include_samplers = log.is_separate and (
+        (steps is not None and steps.process.gpu_work is not None) or "total_gpus" in log.framework.settings
+    )
+    if derived is not None and may_include_samplers:
         target.note(
             f"The throughput logged by {log.framework.title} implies {derived} GPUs. Whether this includes samplers "
             "depends on the release, so the number is not used"
@@ -227,12 +230,14 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
     others = {step.number: step.values for each in log.processes if each.worker_id != worker_id for step in each.steps}
     target.say_origin("activities", Certainty.PLACED)
     target.say_origin("train_steps", Certainty.PLACED)
+    target.samplers_id = log.sampler_id if log.is_separate else worker_id
     for each, version_in, version_out in _versions(log, placed):
         number, trained = each.step.number, _pieces_of(each, PhaseKind.TRAIN)
         for piece in each.pieces:
             if piece.kind is PhaseKind.UPDATE:
                 target.say_origin("weight_updates", Certainty.PLACED)
-                target.add_update(worker_id, "publish", version_out, piece.start_ns, piece.end_ns)
+                phase = "publish" if log.is_separate else log.framework.placement.colocated_update
+                target.add_update(worker_id, phase, version_out, piece.start_ns, piece.end_ns)
                 parts_s = _update_parts(log, each.step)
                 target.add_update_parts(worker_id, version_out, piece.start_ns, piece.end_ns, parts_s)
             elif piece.kind is not PhaseKind.TRAIN:
@@ -297,14 +302,14 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
     if target.knows_samplers:
         return
-    target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
-    target.extend_worker(_SAMPLER, placed[0].start_ns, placed[-1].end_ns)
+    target.add_worker(log.sampler_id, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
+    target.extend_worker(log.sampler_id, placed[0].start_ns, placed[-1].end_ns)
     target.say_origin("activities", Certainty.INFERRED, _INFERRED_GENERATION)
     for each, _, version in _versions(log, placed):
         for piece in _pieces_of(each, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
-            target.add_phase(_SAMPLER, PhaseKind.GENERATE, piece.start_ns, piece.end_ns)
+            target.add_phase(log.sampler_id, PhaseKind.GENERATE, piece.start_ns, piece.end_ns)
         for piece in _pieces_of(each, PhaseKind.UPDATE):
-            target.add_update(_SAMPLER, "apply", version, piece.start_ns, piece.end_ns)
+            target.add_update(log.sampler_id, "apply", version, piece.start_ns, piece.end_ns)
     target.note(_UNKNOWN_SAMPLERS)
 
 

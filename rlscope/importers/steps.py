@@ -81,6 +81,8 @@ class StepLog:
     host: str | None
     gpu_readings: tuple[GpuReading, ...] = ()
     is_config_unread: bool = False
+    sampler_id: str = "sampler"
+    """Name of the worker that stands for all samplers."""
 
     def gpus(self, role: str) -> int | None:
         """Return the GPUs of a role, from the framework's config."""
@@ -353,10 +355,20 @@ def read_steps(
     if carrier is None or release is None:
         raise _no_steps(source, framework)
     tally = Tally()
-    processes, met = _collect(carrier.rows(source.path, tally, progress), release, tally)
-    if not processes:
+    log = step_log(carrier.rows(source.path, tally, progress), release, tally, settings)
+    if log is None:
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
+    return log
+
+
+def step_log(
+    rows: Iterator[MetricRow], release: Framework, tally: Tally, settings: Mapping[str, Any] | None = None
+) -> StepLog | None:
+    """Return the steps of these rows, with what the tally holds once they are read; None if they have no step."""
+    processes, met = _collect(rows, release, tally)
+    if not processes:
+        return None
     config = {**(settings or {}), **tally.overrides, **tally.config}
     placement, unsettled = release.placement, release.placement.unsettled_metrics
     is_separate = runs_separately(placement, met, config)

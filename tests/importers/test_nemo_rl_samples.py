@@ -55,8 +55,8 @@ def test_samples_have_their_lengths_and_the_times_of_their_step(tmp_path: Path) 
 
 def test_a_synchronous_step_is_sampled_by_the_weights_before_it(tmp_path: Path) -> None:
     run = imported(tmp_path, CONFIG + block(3, 40.0, SYNC), step3=[record(0, 120, 100)])
-    assert run.rows("samples")[0]["versions"] == [{"version": 2, "start": 0, "end": 100}]
-    assert run.rows("deliveries")[0]["consumer_version"] == 2
+    assert run.rows("samples")[0]["versions"] == [{"version": 1, "start": 0, "end": 100}]
+    assert run.rows("deliveries")[0]["consumer_version"] == 1
 
 
 def test_the_weights_that_sampled_an_asynchronous_step_are_unknown(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""vLLM's log: a line every ten seconds with throughputs and current requests, and the progress bar of `LLM.generate`.
+"""vLLM's log: a line every ten seconds with throughputs and current requests.
 
 A line averages over its window, so its row has the tokens but no forward passes. The duration of a pass can be derived
 only from windows in which the batch stayed the same and was kept full.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,10 +34,6 @@ _STATS: Final = re.compile(
     r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
 )
 _KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
-_BAR: Final = re.compile(
-    r"Processed prompts: *\d+%(?:[^/]*\D)?(?P<done>\d+)/(?P<total>\d+) \[(?P<elapsed>[\d:]+)<"
-    r".*output: (?P<per_s>[\d.]+) toks/s"
-)
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
     "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d{1,9})\b"),
@@ -74,8 +70,6 @@ class _Engine:
     count: int = 1
     last: _Stats | None = None
     window_ns: int = to_ns(_USUAL_WINDOW_S)
-    end_ns: int = 0
-    """End of the last row from its progress bar."""
     rows: int = 0
     timed_rows: int = 0
     idle: Spans = field(default_factory=Spans)
@@ -83,37 +77,19 @@ class _Engine:
 
 
 @dataclass(slots=True)
-class _Bar:
-    """The progress bar of one `generate` call."""
-
-    total: int = 0
-    done: int = 0
-    elapsed_s: int = 0
-    tokens: float = 0.0
-
-
-@dataclass(slots=True)
 class _Reader:
     target: ImportTarget
     options: ImportOptions
     path: Path
-    clock: LogClock | None
+    clock: LogClock
     engines: dict[str, _Engine] = field(default_factory=dict[str, _Engine])
-    bars: dict[str, _Bar] = field(default_factory=dict[str, _Bar])
     settings: dict[str, int] = field(default_factory=dict[str, int])
-    printing: str | None = None
-    """The actor whose last line was empty; its bar may follow on a line without its prefix."""
 
     def take(self, line: ConsoleLine) -> None:
         """Read one line."""
-        if line.actor and not line.text.strip():
-            self.printing = line.actor
-        elif "Avg prompt throughput" in line.text and self.clock:
+        if "Avg prompt throughput" in line.text:
             if found := _STATS.search(line.text):
-                self._take_stats(self._engine(line.actor, found), found, self.clock, line.text)
-        elif "Processed prompts" in line.text and self.clock is None:
-            if found := _bar(line.text):
-                self._take_bar(line.actor or self.printing, found)
+                self._take_stats(self._engine(line.actor, found), found, line.text)
         elif len(self.settings) < len(_SETTINGS):
             for name, pattern in _SETTINGS.items():
                 if name not in self.settings and (found := pattern.search(line.text)):
@@ -131,8 +107,8 @@ class _Reader:
         engine.count = whole(found["engines"] or 1, MOST_GPUS)
         return engine
 
-    def _take_stats(self, engine: _Engine, found: re.Match[str], clock: LogClock, text: str) -> None:
-        time_ns = clock.time_ns(found["ts"])
+    def _take_stats(self, engine: _Engine, found: re.Match[str], text: str) -> None:
+        time_ns = self.clock.time_ns(found["ts"])
         if time_ns is None:
             return
         kv = _KV.search(text)
@@ -192,37 +168,6 @@ class _Reader:
         cap = self.settings.get("max_running")
         return min(before.waiting, stats.waiting) > 0 or (cap is not None and stats.running >= cap)
 
-    def _take_bar(self, actor: str | None, found: re.Match[str]) -> None:
-        """Add the work finished since the bar was last drawn; bars of one engine are laid end to end."""
-        name = safe_worker_id(self._name(actor))
-        engine = self.engines.setdefault(name, _Engine(name))
-        bar = self.bars.setdefault(name, _Bar())
-        done, total = whole(found["done"]), whole(found["total"])
-        elapsed_s = _clock_s(found["elapsed"])
-        if total != bar.total or done < bar.done or elapsed_s < bar.elapsed_s:
-            self.bars[name] = bar = _Bar(total)
-        tokens = amount(found["per_s"]) * elapsed_s
-        start_ns = engine.end_ns or self.target.relative_origin_ns
-        length_ns = (elapsed_s - bar.elapsed_s) * _SECOND_NS
-        if length_ns > 0:
-            cap = self.settings.get("max_running") or total
-            row = {
-                "worker_id": name,
-                "start_ns": start_ns,
-                "end_ns": start_ns + length_ns,
-                "running": min(cap, total - bar.done),
-                "waiting": max(0, total - bar.done - cap),
-                "decode_tokens": max(0, round(tokens - bar.tokens)),
-                "prefill_tokens": 0,
-                "source": "log",
-            }
-            engine.rows += 1
-            engine.end_ns = start_ns + length_ns
-            self.target.extend_worker(name, start_ns, engine.end_ns)
-            self.target.add("engine_steps", row)
-            bar.elapsed_s, bar.tokens = elapsed_s, tokens
-        bar.done = done
-
     def finish(self) -> None:
         """Add the engines."""
         for engine in self.engines.values():
@@ -237,76 +182,47 @@ class _Reader:
 
 
 def _recognise(source: ImportSource) -> str | None:
-    lines = [line.text for line in clean_lines(source.text)]
-    if windows := sum(1 for line in lines if _STATS.search(line)):
-        return f"{windows} lines `Avg prompt throughput`"
-    bars = sum(1 for line in lines if _bar(line))
-    return f"{bars} lines `Processed prompts`" if bars else None
+    windows = sum(1 for line in clean_lines(source.text) if _STATS.search(line.text))
+    return f"{windows} lines `Avg prompt throughput`" if windows else None
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
-    clock = open_clock(source.path, _STATS, target, options)
-    if clock is None and target.extent() is not None:
-        target.note(f"vLLM's progress bars in {source.path.name} have no timestamps, so they are not used.")
-        return None
-    reader = _Reader(target, options, source.path, clock)
-    log = LogFile(source.path, progress)
-    for line in log:
-        try:
-            reader.take(line)
-        except RefusedNumberError:
-            log.bad_lines += 1
-    engines = reader.engines.values()
+    clock, log = open_clock(source.path, _STATS, target, options), LogFile(source.path, progress)
+    engines: Collection[_Engine] = ()
+    if clock is not None:
+        reader = _Reader(target, options, source.path, clock)
+        for line in log:
+            try:
+                reader.take(line)
+            except RefusedNumberError:
+                log.bad_lines += 1
+        reader.finish()
+        engines = reader.engines.values()
     if not any(engine.rows or engine.idle.spans() for engine in engines):
         raise ImportFileError.of(
             source.path,
-            found="no timed `Avg prompt throughput` line and no `Processed prompts` progress bar",
+            found="no timed `Avg prompt throughput` line",
             expected="the log of a vLLM engine that logs its statistics",
             next_step="Remove disable_log_stats (--disable-log-stats) and set VLLM_LOGGING_LEVEL to INFO.",
         )
-    reader.finish()
-    _say(target, log, reader)
+    _say(target, log, engines)
     target.add_file("engine log", log.source())
-    return "statistics" if reader.clock else "progress bars"
 
 
-def _say(target: ImportTarget, log: LogFile, reader: _Reader) -> None:
-    engines = reader.engines.values()
-    if reader.clock is None:
-        target.clock = "relative"
-        rule = "all unfinished requests are running, and generate calls follow one another"
-        target.say_origin("engine_steps", Certainty.INFERRED, rule)
-        target.note(
-            "vLLM's progress bars show remaining requests, not engine step times, so there is no step-time curve."
-        )
-    else:
-        target.say_origin(
-            "engine_steps", Certainty.INFERRED, "the batch size of a window is the mean of the sizes at its ends"
-        )
-        timed, rows = sum(engine.timed_rows for engine in engines), sum(engine.rows for engine in engines)
-        target.note(
-            f"{timed:,} of {rows:,} windows in vLLM's log give an engine step time: their batch size stayed constant."
-        )
+def _say(target: ImportTarget, log: LogFile, engines: Collection[_Engine]) -> None:
+    target.say_origin(
+        "engine_steps", Certainty.INFERRED, "the batch size of a window is the mean of the sizes at its ends"
+    )
+    timed, rows = sum(engine.timed_rows for engine in engines), sum(engine.rows for engine in engines)
+    target.note(
+        f"{timed:,} of {rows:,} windows in vLLM's log give an engine step time: their batch size stayed constant."
+    )
     if target.rows_of("activities"):
         target.say_origin(
             "activities", Certainty.INFERRED, "an engine is idle if it logs nothing after reporting zeros"
         )
     log.say_merged(target, {engine.worker_id: engine.rows for engine in engines})
-
-
-def _bar(text: str) -> re.Match[str] | None:
-    """Match the bar of a line, from the first place that names it."""
-    at = text.find("Processed prompts: ")
-    return _BAR.match(text, at) if at >= 0 else None
-
-
-def _clock_s(text: str) -> int:
-    """Convert a bar's elapsed time, such as 00:27 or 1:02:03, to seconds."""
-    seconds = 0
-    for part in text.split(":"):
-        seconds = whole(60 * seconds + whole(part or 0))
-    return seconds
 
 
 VLLM_LOG: Final = Importer("vllm", "vLLM engine log", _recognise, _read, is_companion=True)

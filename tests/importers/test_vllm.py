@@ -1,4 +1,4 @@
-"""vLLM's log: windows of ten seconds, idle stretches, pass times only where the batch stayed full, and bars."""
+"""vLLM's log: windows of ten seconds, idle stretches, and pass times only where the batch stayed full."""
 
 from pathlib import Path
 from typing import Any
@@ -107,19 +107,3 @@ def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_pa
     assert tokens == pytest.approx(205_907, rel=0.001)
     # 25 s without requests hold one whole window of 10 s, and parts of two that had some.
     assert [(row["end_ns"] - row["start_ns"]) / NS for row in run.rows("activities")] == [10.0]
-
-
-def test_bars_are_laid_end_to_end_and_show_who_is_left(tmp_path: Path) -> None:
-    bars = [
-        f"Processed prompts: {100 * done // 64}%|███   | {done}/64 [00:{at:02d}<00:10,  1.95s/it,"
-        f" est. speed input: 9.00 toks/s, output: {per_s:.2f} toks/s]\n"
-        for done, at, per_s in ((0, 0, 0.0), (40, 10, 400.0), (64, 20, 300.0), (0, 0, 0.0), (64, 5, 100.0))
-    ]
-    run = imported(tmp_path, *bars)
-    rows = run.rows("engine_steps")
-    assert [(row["running"], row["decode_tokens"], (row["end_ns"] - row["start_ns"]) // NS) for row in rows] == [
-        (64, 4_000, 10),
-        (24, 2_000, 10),
-        (64, 500, 5),
-    ]
-    assert run.imported.clock == "relative"

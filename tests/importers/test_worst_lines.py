@@ -17,16 +17,12 @@ from tests.importers.test_steps import ASYNC, verl_line
 LENGTH = LONGEST_LINE_BYTES - 1000
 MOST_CPU_S = 15.0
 """A quadratic expression takes minutes at the least for such a line; a linear one takes some hundredths of a second."""
-BARS = (
-    "Processed prompts:  50%|##  | 5/10 [00:{:02d}<00:10,  1.00it/s, est. speed input: 1 toks/s, output: 20.0 toks/s]\n"
-)
 
 
 def repeated(text: str, end: str = "", start: str = "") -> str:
     return start + text * ((LENGTH - len(start) - len(end)) // len(text.encode())) + end + "\n"
 
 
-WORST_BAR = repeated("Processed prompts: 1%1/1 [1<")
 CONSOLE_LINES = {
     "no pair": repeated("a", start="step:1 - a:1 - "),
     "digits": repeated("1", start="step:1 - a:", end="x"),
@@ -90,13 +86,6 @@ def test_the_slowest_line_of_each_importer_is_read_in_time(tmp_path: Path, name:
     log = LOGS[name]
     with limited_cpu():
         filled = log.fill(tmp_path, LINES[name][line] + log.text())
-    assert filled.imported.files
-
-
-def test_the_slowest_bars_without_stamps_are_read_in_time(tmp_path: Path) -> None:
-    log = LOGS["vllm"]
-    with limited_cpu():
-        filled = log.fill(tmp_path, BARS.format(10) + WORST_BAR + BARS.format(20))
     assert filled.imported.files
 
 

@@ -6,7 +6,7 @@ because it would be counted twice.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
@@ -262,8 +262,6 @@ class Console:
     """Version of the weights that samplers begin with, if they are published before the first training."""
     workers: Mapping[Role, Text] = field(default_factory=dict[Role, str])
     """Names of the workers."""
-    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
-    """Prefixes of timers, and the kind of run that each indicates; the first match is used."""
     engine: Text | None = None
     """Engine whose log lines are in the console too."""
     lines: Text | None = None
@@ -290,7 +288,6 @@ class Earlier:
     """Groups of names: a file of the release has all names of at least one group."""
     phases: Mapping[str, Process]
     reported: Names = ()
-    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -330,8 +327,6 @@ class Framework:
     actions: Mapping[Action, Text] = field(default_factory=dict[str, str])
     """The framework's names of the settings that advice is about."""
     doctor: Remedies = Remedies()
-    eras: Mapping[str, Text] = field(default_factory=dict[str, str])
-    """Prefixes, and the generation of names that each indicates; the first match is used."""
     earlier: tuple[Earlier, ...] = ()
     docs: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict[str, Any])
     """Rows of tables in docs/frameworks.md and docs/importers.md; without a `framework`, a row is of the title."""
@@ -373,16 +368,9 @@ class Framework:
             recognise=replace(self.recognise, metrics=release.metrics),
             phases=release.phases,
             reported=release.reported or self.reported,
-            eras=release.eras,
             phases_add_up=False,
             earlier=(),
         )
-
-
-def era_of(eras: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return the first era that one of the names indicates by its prefix; None if none does."""
-    known = tuple(names)
-    return next((era for prefix, era in eras.items() if any(name.startswith(prefix) for name in known)), None)
 
 
 _MODEL: Final = TypeAdapter(Framework)

@@ -86,7 +86,7 @@ def _dumps(folder: Path) -> Iterator[Path]:
             yield from sorted(version.glob("*.jsonl"))
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add the sessions, with lengths and versions of dumped tasks. Raises ImportFileError if there are no sessions."""
     run = _Run(target, progress)
     folder = source.path if source.path.is_dir() else None
@@ -105,7 +105,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     run.in_flight.write(_SAMPLER, target)
     _deliver(run, options)
     _say(run)
-    return None
 
 
 def _read_dump(run: _Run, path: Path) -> None:

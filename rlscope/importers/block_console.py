@@ -44,7 +44,7 @@ class _Blocks:
         others = PhaseMetric(PhaseKind.OTHER, _BETWEEN, where="before"), PhaseMetric(PhaseKind.OTHER, _UNLISTED)
         process = replace(process, order=(*process.order, *others), gpu_ratio=self.console.gpu_ratio)
         trainer = self.console.workers.get("trainer", "trainer")
-        self.table = replace(framework, phases={trainer: process}, columns=self.console.columns, eras=self.console.eras)
+        self.table = replace(framework, phases={trainer: process}, columns=self.console.columns)
         self.heading = re.compile(self.console.heading or "")
         self.total = re.compile(self.console.total or "")
         self.phase = re.compile(self.console.phase or "")
@@ -99,7 +99,7 @@ def _recognise(blocks: _Blocks, source: ImportSource) -> str | None:
 
 def _read(
     blocks: _Blocks, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> str | None:
+) -> None:
     """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
     clock = open_clock(source.path, blocks.stamp, target, options)
     log, config = LogFile(source.path, progress), PrintedConfig()
@@ -124,7 +124,6 @@ def _read(
     if not any(step.values.keys() & set(blocks.console.gpu_ratio or ()) for step in steps):
         target.note("The log has no token counts per step, so throughput is unknown.")
     target.add_file("console", log.source())
-    return found.era
 
 
 def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: PrintedConfig) -> Iterator[_Step]:

@@ -23,7 +23,7 @@ def _recognise(source: ImportSource) -> str | None:
     return RUN_FILE if (source.path / RUN_FILE).is_file() else None
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> None:
     """Add the engines of a run folder with their rows, those that lie within the run.
 
     Raises ImportFileError if there are none, and the errors of `open_run`.
@@ -52,7 +52,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _p
     rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))
     target.say_origins(Certainty.RECORDED, *TABLES)
     target.add_file("engine run folder", SourceFile(str(source.path), 0, rows))
-    return None
 
 
 def _missing(source: ImportSource, target: ImportTarget, found: str, expected: str) -> None:

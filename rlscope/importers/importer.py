@@ -41,8 +41,8 @@ class Importer:
     """Kind of file, for example "SGLang engine log"."""
     recognise: Callable[[ImportSource], str | None]
     """Returns the evidence for this kind, for example "12 lines `Decode batch`"; None if there is none."""
-    read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], str | None]
-    """Fills the target and returns the era of the metric names. Raises ImportFileError if there is nothing to read."""
+    read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], None]
+    """Fills the target. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False
     """Whether the file, such as an engine log, only adds to a run that another file describes."""
     is_console: bool = False

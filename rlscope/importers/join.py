@@ -129,7 +129,7 @@ def import_run(
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
-    eras = _read_all((first, *others), engines, target, options, progress)
+    _read_all((first, *others), engines, target, options, progress)
     if target.extent() is None:
         raise ImportFileError.of(
             path,
@@ -137,7 +137,7 @@ def import_run(
             expected="steps with times",
             next_step="Pass another file of the run.",
         )
-    return target.finish(first.importer.name, ", ".join(eras) or None)
+    return target.finish(first.importer.name)
 
 
 def _read_all(
@@ -146,15 +146,15 @@ def _read_all(
     target: ImportTarget,
     options: ImportOptions,
     progress: "Progress",
-) -> list[str]:
-    """Read all files into the target; return the eras of the frameworks that wrote them."""
-    eras = [each.importer.read(each.source, target, options, progress) for each in sorted(files, key=_rank)]
+) -> None:
+    """Read all files into the target."""
+    for each in sorted(files, key=_rank):
+        each.importer.read(each.source, target, options, progress)
     for each in files:
         for companion in each.companions:
             companion.read(each.source, target, options, no_progress)
     for each in engines:
         each.importer.read(each.source, target, options, progress)
-    return list(dict.fromkeys(era for era in eras if era is not None))
 
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:

@@ -111,7 +111,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
     return [*([flat] if flat.is_file() else []), *sorted((folder / stream).glob("*.jsonl"))]
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
     folder = _dashboard(source.path)
     if folder is None:
@@ -134,7 +134,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     _read_columns(run, folder.parent / "dashboard_columns")
     _read_trajectories(run)
     _say(run)
-    return f"schema {meta.get('schema_version')}"
 
 
 def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]:

@@ -38,7 +38,7 @@ def _step(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> None:
     """Add the samples of the steps that the console reports. Raises ImportFileError if it reports none of them."""
     if not target.steps or target.samplers_id is None:
         raise ImportFileError.of(
@@ -58,7 +58,6 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
     if target.rows_of("samples"):
         target.say_origin("samples", Certainty.INFERRED, "all samples of a step finish when its generation ends")
         target.say_origin("deliveries", Certainty.INFERRED, "a step takes its samples when its training begins")
-    return None
 
 
 def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:

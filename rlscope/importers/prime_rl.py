@@ -59,7 +59,7 @@ def _metrics(folder: Path) -> ImportSource | None:
     return open_source(folder / _METRICS) if (folder / _METRICS).is_file() else None
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add everything that the folder records. Raises ImportFileError if it has neither steps nor episodes."""
     folder, run = source.path, _Run(target)
     settings, log = _settings(folder), next((folder / name for name in _LOGS if (folder / name).is_file()), None)
@@ -81,7 +81,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             next_step="Pass the folder that holds metrics.jsonl (monitors.file is on by default).",
         )
     _say(run)
-    return None
 
 
 def _settings(folder: Path) -> dict[str, int]:

@@ -167,10 +167,10 @@ def recognise_log(source: ImportSource) -> str | None:
     return f"{count} lines `Decode batch` or `Prefill batch`" if count else None
 
 
-def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, SGLANG_LOG.kind):
-        return None
+        return
     clock = open_clock(source.path, _TIMED, target, options)
     survey = _look_over(source, target, options)
     if clock is None or survey is None:
@@ -193,7 +193,6 @@ def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions,
         _add_engine(lane, target, options, survey.settings)
     _say(target, log, lanes.values())
     target.add_file("engine log", log.source())
-    return None
 
 
 def _look_over(source: ImportSource, target: ImportTarget, options: ImportOptions) -> _Survey | None:

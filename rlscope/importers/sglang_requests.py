@@ -20,7 +20,7 @@ def _recognise(source: ImportSource) -> str | None:
     return f"{count} records with `request_received_ts`" if count else None
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add each request as a sample. Raises ImportFileError if no record has times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
     engine = target.engines[0] if len(target.engines) == 1 else safe_worker_id(f"sglang-{source.path.parent.name}")
@@ -49,7 +49,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     if versions.is_unknown:
         target.note("Some requests have no weight version, so the staleness of their tokens is unknown.")
     target.add_file("request metrics", file.source())
-    return None
 
 
 class _Versions:

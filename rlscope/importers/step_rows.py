@@ -39,10 +39,9 @@ _UNKNOWN_SAMPLERS: Final = (
 
 def _read(
     framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> str | None:
+) -> None:
     log = read_steps(source, framework, target, progress)
     fill(log, target, options)
-    return log.era
 
 
 def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process, era_of
+from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
@@ -70,7 +70,6 @@ class StepLog:
     """The contents of a metrics file, read with a framework's table."""
 
     framework: Framework
-    era: str | None
     is_separate: bool
     is_stated: bool
     """Whether the file states `is_separate`; otherwise the user's options take precedence."""
@@ -378,7 +377,6 @@ def step_log(
     is_doubtful = not is_stated and _is_shown(unsettled, {}, met, config)
     return StepLog(
         release,
-        era_of(release.eras, met),
         is_separate or (is_doubtful and _trains_behind(placement, processes)),
         is_stated,
         is_doubtful,

@@ -290,7 +290,7 @@ class ImportTarget:
         """Return the number of rows added to a table so far."""
         return self._written[table] + len(self._rows[table])
 
-    def finish(self, framework: str, era: str | None) -> Imported:
+    def finish(self, framework: str) -> Imported:
         """Write the remaining rows, the workers and run.json. Raises OutputError if a file cannot be written."""
         self._settle_engines()
         self._settle_gpus()
@@ -298,7 +298,6 @@ class ImportTarget:
             self.note(f"{counted(self._refused, 'row', 'rows')} left out: a number or a time is out of range")
         imported = Imported(
             framework=framework,
-            era=era,
             carriers=tuple(self._carriers),
             files=tuple(self._files),
             clock=self.clock,

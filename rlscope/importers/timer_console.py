@@ -96,7 +96,7 @@ def _recognise(framework: Framework, source: ImportSource) -> str | None:
 
 def _read(
     framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> str | None:
+) -> None:
     """Add trainer, samplers and engines of one console. Raises ImportFileError if no timer ended."""
     console = framework.console
     timer, facts = re.compile(console.timer or ""), re.compile(console.facts or r"(?!)")
@@ -123,9 +123,6 @@ def _read(
     target.add_file("console", log.source())
     if run.engine_lines:
         SGLANG_LOG.read(source, target, replace(options, utc_offset_s=clock.offset_s), lambda _bytes: None)
-    return next(
-        (era for prefix, era in console.eras.items() if any(each.startswith(prefix) for each in run.names)), None
-    )
 
 
 def _results_of(framework: Framework) -> re.Pattern[str]:

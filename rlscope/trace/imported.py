@@ -57,8 +57,6 @@ class Imported:
 
     framework: str
     """Framework whose metric names were found, such as verl or SkyRL."""
-    era: str | None
-    """Version of the framework's metric names; None if there is only one."""
     carriers: tuple[str, ...]
     """Kinds of the files: console, jsonl, wandb, tensorboard, csv, ..."""
     files: tuple[SourceFile, ...]

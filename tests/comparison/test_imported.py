@@ -18,7 +18,7 @@ from rlscope.trace.imported import Imported
 from tests.comparison.made_runs import made_run
 
 LOG = Path(__file__).parents[2] / "sample_traces" / "imported" / "verl_console.log"
-FROM_A_LOG = Imported(framework="verl", era=None, carriers=("console",), files=(), clock="relative")
+FROM_A_LOG = Imported(framework="verl", carriers=("console",), files=(), clock="relative")
 EVEN = [2.0] * 20
 
 

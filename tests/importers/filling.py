@@ -60,10 +60,9 @@ def fill(folder: Path, *files: tuple[Path, Importer], origin_ns: int = 0, **opti
     """Import the files, in this order, into one run. Raises ImportFileError as the importers do."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     target = ImportTarget(folder, "run", relative_origin_ns=origin_ns)
-    era = None
     for path, importer in files:
-        era = importer.read(open_source(path), target, ImportOptions(**options), lambda _bytes: None) or era
-    return Filled(folder, target.finish(files[0][1].name, era))
+        importer.read(open_source(path), target, ImportOptions(**options), lambda _bytes: None)
+    return Filled(folder, target.finish(files[0][1].name))
 
 
 def fill_text(path: Path, importer: Importer, *parts: str, **options: Any) -> Filled:

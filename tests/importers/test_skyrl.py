@@ -61,7 +61,6 @@ def test_a_colocated_step_has_every_phase_at_its_own_time(tmp_path: Path) -> Non
         }
     )
     assert run.imported.tables["activities"].certainty is Certainty.RECORDED
-    assert run.imported.era == "synchronous"
 
 
 def test_results_that_are_printed_after_the_step_belong_to_it(tmp_path: Path) -> None:
@@ -91,7 +90,6 @@ def test_an_asynchronous_run_waits_for_its_buffer_and_its_engines_generate(tmp_p
     ]
     run = imported(tmp_path, *lines)
     states = ledger_s(run.folder)
-    assert run.imported.era == "asynchronous"
     assert states["policy"]["waiting_for_samples"] == pytest.approx(4 * 10.0)
     assert states["engines"]["generating"] == pytest.approx(4 * 18.5)
     assert states["engines"]["applying_weights"] == pytest.approx(4 * 3.0)

@@ -141,7 +141,7 @@ def test_an_imported_run_is_left_alone(tmp_path: Path) -> None:
     """Its times may be laid out, and prove nothing."""
     folder = made_run(engines=1, steps=3).write(tmp_path / "run", {"be0": off(5.0)})
     manifest = json.loads((folder / "run.json").read_text())
-    imported = {"framework": "trl", "era": None, "carriers": [], "files": [], "clock": "wall"}
+    imported = {"framework": "trl", "carriers": [], "files": [], "clock": "wall"}
     with open_run(folder) as run:
         assert run.clocks.corrected == {"be0"}
     (folder / "run.json").write_text(json.dumps({**manifest, "imported": imported}))

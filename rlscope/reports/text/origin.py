@@ -54,8 +54,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
     """Return the caveats of an imported run, one sentence each; none for a recorded run."""
     if imported is None:
         return []
-    era = f" (names: {imported.era})" if imported.era else ""
-    lines = [f"The run was {source_words(imported)}{era}, not recorded by hooks."]
+    lines = [f"The run was {source_words(imported)}, not recorded by hooks."]
     if imported.clock == "relative":
         lines.append("The file has no times: steps follow each other without gaps, and dates are unknown.")
     elif imported.clock == "local":

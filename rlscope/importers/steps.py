@@ -185,9 +185,14 @@ def _carrier(_path: Path, _bytes: int, source: ImportSource) -> Carrier | None:
         return console if any(own.bare(name) in own.wanted for name in names) else pairs_of(own.wanted)
     if any(_release_of(each, names) for each in frameworks()):
         return console
-    found = named[0]
-    marks = (*found.placement.separate_metrics, *found.placement.colocated_metrics, *found.placement.unsettled_metrics)
-    return pairs_of(found.wanted, (*found.reported, *(mark for mark in marks if "/" in mark)))
+    # Those of each framework that the text names: a log of two is refused.
+    prefixes = {prefix for each in named for prefix in (*each.reported, *_marks(each.placement))}
+    return pairs_of(frozenset[str]().union(*(each.wanted for each in named)), sorted(prefixes))
+
+
+def _marks(placement: Placement) -> Names:
+    marks = (*placement.separate_metrics, *placement.colocated_metrics, *placement.unsettled_metrics)
+    return tuple(mark for mark in marks if "/" in mark)
 
 
 def recognise_steps(framework: Framework, source: ImportSource) -> str | None:

@@ -15,23 +15,21 @@ KV cache transfer. A token whose pass ran before an update and whose result was 
 as in SGLang's own `weight_versions`.
 
 NOT run with a live SGLang, which does not install on a machine without a GPU. Names, signatures and the order of calls
-are from the source of 0.5.23; the tests call the hooks through its hook registry's protocol, on objects of the same
-shape. Implemented but never tried: overlapped scheduling, sessions of weight loads, data-parallel attention. Not
-supported: pipeline parallelism with several batches in flight, draft passes of speculative decoding, prefill and decode
-on different engines, the scheduler in Rust.
+are from the source of 0.5.23; the tests watch objects of the same shape. Implemented but never tried: overlapped
+scheduling, sessions of weight loads, data-parallel attention. Not supported: pipeline parallelism with several batches
+in flight, draft passes of speculative decoding, prefill and decode on different engines, the scheduler in Rust.
 """
 
 import importlib
-import pkgutil
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from rlscope_otel.faults import Faults, or_none
-from rlscope_otel.integrations.host import engine_samples_wanted, host_run, recording_wanted
+from rlscope_otel.integrations.host import engine_samples_wanted, host_run, now_ns, recording_wanted
+from rlscope_otel.integrations.loading import WatchedModules, watch_modules
 from rlscope_otel.integrations.request_ids import name_of
-from rlscope_otel.integrations.seams import Call
+from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
 from rlscope_otel.integrations.weights import Weights
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
@@ -273,31 +271,14 @@ def _kv_used_tokens(scheduler: Any) -> int:
     return int(scheduler.max_total_num_tokens - free)
 
 
-_SCHEDULER: Final = "sglang.srt.managers.scheduler.Scheduler"
-_UPDATER: Final = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-_LOADS: Final = ("disk", "distributed", "tensor", "ipc")
-
 _recorders: weakref.WeakKeyDictionary[Any, Recorder | None] = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
-    """Register the hooks with SGLang; functions that this version lacks are counted and left out.
-
-    Does nothing without a run folder, and never raises.
-    """
-    if not recording_wanted():
-        return
-    faults = Faults()
-    try:
-        registry = importlib.import_module("sglang.srt.plugins.hook_registry")
-        around = registry.HookType.AROUND
-        for target, before, after in _HOOKS:
-            if _exists(target):
-                registry.HookRegistry.register(target, _hook(before, after, faults), around)
-            else:
-                faults.note(f"hook {target}", "not in this version of SGLang; less detail is recorded")
-    except Exception as error:  # A plug-in of ours never stops the host's start.
-        faults.note("sglang", repr(error))
+    """Watch SGLang's classes, whether loaded already or later. Does nothing without a run folder."""
+    if recording_wanted():
+        faults = Faults()
+        watch_modules(_WATCHED, lambda: Seams(faults, now_ns), faults)
 
 
 def _init(call: Call) -> None:
@@ -327,61 +308,15 @@ def recorder_of(owner: Any) -> Recorder | None:
     return _recorders.get(getattr(owner, "scheduler", None) or owner)
 
 
-def _hook(before: str | None, after: str | Callable[[Call], None] | None, faults: Faults) -> Callable[..., Any]:
-    """A hook of SGLang's AROUND form. The host's function runs as it would, whatever becomes of the recording."""
+def _of(method: str) -> Watcher:
+    def watcher(call: Call) -> None:
+        """Tell the recorder of the called object, unless the call failed."""
+        recorder = None if call.error is not None else recorder_of(call.args[0])
+        if recorder is not None and recorder.run.active:
+            getattr(recorder, method)(call)
 
-    def hook(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the host's function, between what is to be told before and after it."""
-        call = Call(args, kwargs, 0)
-        _tell(before, call, faults)
-        try:
-            call.result = original(*args, **kwargs)
-            return call.result
-        except BaseException as error:
-            call.error = error
-            raise
-        finally:
-            _tell(after, call, faults)
-
-    return hook
-
-
-def _tell(what: str | Callable[[Call], None] | None, call: Call, faults: Faults) -> None:
-    try:
-        if callable(what):
-            what(call)
-        else:
-            recorder = recorder_of(call.args[0])
-            if recorder is None or not recorder.run.active:
-                return
-            call.started_ns = call.started_ns or recorder.run.now_ns()
-            if what is not None and call.error is None:
-                getattr(recorder, what)(call)
-    except Exception as error:  # Nothing of ours reaches the host.
-        faults.note(f"sglang {what}", repr(error))
-
-
-_HOOKS: Final[tuple[tuple[str, str | None, str | Callable[[Call], None] | None], ...]] = (
-    (f"{_SCHEDULER}.__init__", None, _init),
-    (f"{_SCHEDULER}._add_request_to_queue", "queued", None),
-    (f"{_SCHEDULER}.send_abort_output", None, "aborted"),
-    (f"{_SCHEDULER}.run_batch", "launches", None),
-    (f"{_SCHEDULER}.process_batch_result", None, "took_in"),
-    (f"{_SCHEDULER}.on_idle", "idles", None),
-    (f"{_SCHEDULER}.pause_generation", None, "paused"),
-    (f"{_SCHEDULER}.continue_generation", "continued", None),
-    (f"{_SCHEDULER}.record_weight_version_change", "labelled", None),
-    (f"{_UPDATER}.begin_weight_update", None, "session_began"),
-    (f"{_UPDATER}.end_weight_update", None, "session_ended"),
-    *((f"{_UPDATER}.update_weights_from_{source}", None, "loaded") for source in _LOADS),
-)
-
-
-def _exists(target: str) -> bool:
-    try:
-        return callable(pkgutil.resolve_name(target))
-    except (ImportError, AttributeError, ValueError):
-        return False
+    watcher.__qualname__ = f"sglang {method}"
+    return watcher
 
 
 def _parallel_of(scheduler: Any) -> Any:
@@ -392,3 +327,30 @@ def _parallel_of(scheduler: Any) -> Any:
 def _gpus_of(parallel: Any) -> int | None:
     """GPUs of one engine; data-parallel attention runs several engines on the tensor-parallel ranks."""
     return or_none(lambda: parallel.tp_size * parallel.pp_size // max(1, getattr(parallel, "attn_dp_size", 1) or 1))
+
+
+_WATCHED: Final[WatchedModules] = {
+    "sglang.srt.managers.scheduler": {
+        "Scheduler": {
+            "__init__": Watch(after=_init),
+            "_add_request_to_queue": Watch(_of("queued")),
+            "send_abort_output": Watch(after=_of("aborted")),
+            "run_batch": Watch(_of("launches")),
+            "process_batch_result": Watch(after=_of("took_in")),
+            "on_idle": Watch(_of("idles")),
+            "pause_generation": Watch(after=_of("paused")),
+            "continue_generation": Watch(_of("continued")),
+            "record_weight_version_change": Watch(_of("labelled")),
+        }
+    },
+    "sglang.srt.managers.scheduler_components.weight_updater": {
+        "SchedulerWeightUpdaterManager": {
+            "begin_weight_update": Watch(after=_of("session_began")),
+            "end_weight_update": Watch(after=_of("session_ended")),
+            **{
+                f"update_weights_from_{source}": Watch(after=_of("loaded"))
+                for source in ("disk", "distributed", "tensor", "ipc")
+            },
+        }
+    },
+}

@@ -3,13 +3,12 @@ its scheduler calls them. SGLang itself does not install on a machine without a 
 
 import sys
 from dataclasses import dataclass, field
-from enum import Enum
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from rlscope_otel import ManualClock, Run, start_run
-from rlscope_otel.integrations import sglang
+from rlscope_otel.integrations import loading, sglang
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 
 MS = 1_000_000
@@ -17,28 +16,6 @@ SCHEDULER, UPDATER = (
     "sglang.srt.managers.scheduler",
     "sglang.srt.managers.scheduler_components.weight_updater",
 )
-
-
-class HookType(Enum):
-    AROUND = "around"
-
-
-class HookRegistry:
-    """The protocol of SGLang's registry: hooks of a target wrap it once all are registered."""
-
-    hooks: ClassVar[list[tuple[str, Any, HookType]]] = []
-
-    @classmethod
-    def register(cls, target: str, hook: Any, hook_type: HookType) -> None:
-        cls.hooks.append((target, hook, hook_type))
-
-    @classmethod
-    def apply_hooks(cls) -> None:
-        for target, hook, _ in cls.hooks:
-            path, name = target.rsplit(".", 1)
-            owner = getattr(sys.modules[path.rsplit(".", 1)[0]], path.rsplit(".", 1)[1])
-            original = getattr(owner, name)
-            setattr(owner, name, lambda *a, _hook=hook, _original=original, **k: _hook(_original, *a, **k))
 
 
 class Finished:
@@ -130,10 +107,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path, clock: ManualClock) -> Any:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         if "." in name:
             monkeypatch.setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], sys.modules[name], False)
-    registry = ModuleType("sglang.srt.plugins.hook_registry")
-    registry.HookType, registry.HookRegistry = HookType, HookRegistry
-    monkeypatch.setitem(sys.modules, registry.__name__, registry)
-    HookRegistry.hooks.clear()
+    monkeypatch.setattr(loading, "_awaited", set())
     sys.modules[SCHEDULER].Scheduler, sys.modules[UPDATER].SchedulerWeightUpdaterManager = scheduler_module(clock)
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     return sys.modules[SCHEDULER]
@@ -152,7 +126,6 @@ def scheduler(host, run: Run) -> Any:
 def hooked(host: Any) -> Any:
     """A scheduler of the host whose functions are hooked."""
     sglang.register()
-    HookRegistry.apply_hooks()
     return host.Scheduler()
 
 
@@ -176,26 +149,17 @@ def runs_of(row: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [(run["version"], run["start"], run["end"]) for run in row["versions"]]
 
 
-def test_without_a_run_folder_nothing_is_registered(host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_folder_nothing_is_watched(host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLSCOPE_RUN_DIR")
     sglang.register()
-    assert HookRegistry.hooks == []
-
-
-def test_a_host_without_the_registry_starts_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", None)
-    sglang.register()
+    assert not hasattr(host.Scheduler.run_batch, "__wrapped__")
 
 
 def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.LogCaptureFixture) -> None:
     del sys.modules[UPDATER].SchedulerWeightUpdaterManager.begin_weight_update
     sglang.register()
-    targets = {target.rpartition(".")[2] for target, _, _ in HookRegistry.hooks}
-    assert {"run_batch", "update_weights_from_disk"} <= targets
-    # The shape has no update over IPC either.
-    assert not {"begin_weight_update", "update_weights_from_ipc"} & targets
-    assert "begin_weight_update: not in this version of SGLang" in caplog.text
+    assert hasattr(host.Scheduler.run_batch, "__wrapped__")
+    assert "has no function begin_weight_update; less detail is recorded" in caplog.text
 
 
 def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(

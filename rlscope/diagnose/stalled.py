@@ -5,18 +5,20 @@ Evidence: each flush of a worker states what it is in the middle of and since wh
 a worker of its role has ended shows how long it may take.
 Threshold: a phase is stuck once it has lasted a quarter and 5 s longer than the longest of its kind. Without one to
 compare with, it is stuck after 5 minutes if it is a wait or a weight update, and after half an hour if it may take long
-at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 30 s, while others were, is
-silent; one that is in no phase and has recorded nothing for 15 s is quiet. A worker that is stuck in anything but a
-wait holds up the others, and so does one that waits for an environment. So does a silent one if another waits, and a
-quiet one if all others wait. Where all wait, they wait for each other. Always critical.
+at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 15 s, while others were, is
+silent (after the run: for 5 s); one that is in no phase and had recorded nothing for 5 s is quiet. Who holds up the
+others is, in this order: a worker stuck in its own work, or in the wait for an environment; a silent one, if another is
+stuck; a trainer stuck in an update that needs the engines; a worker that has been silent for a minute; a quiet one, if
+all others are stuck, or a rank of its role waits for the other ranks. Where all wait, they wait for each other. Always
+critical.
 Remedy: look at the stack of the worker that is stuck.
 Limits: hooks that record a phase only after it has ended show nothing of it; their workers are quiet. Nothing is found
 once every trainer has recorded its stop, nor while a worker that others wait for still moves, however slowly.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -31,10 +33,12 @@ BEYOND_LONGEST_S: Final = 5.0
 FIRST_WAIT_S: Final = 300.0
 # Large models take many minutes to load, and a first evaluation as long as it was made.
 FIRST_WORK_S: Final = 1800.0
-# Fifteen times the interval of flushes: a busy disk delays a few of them.
-SILENT_S: Final = 30.0
-# A quiet worker is heard all the time, and counts only where every other one waits for longer than it ever did.
-QUIET_S: Final = 15.0
+# After the run, all others have written twice more; while it goes on, that says nothing yet.
+_OVERDUE_S: Final = 5.0
+# If nobody waits: as long as in the rule worker_silent, and longer than the copy in a store is behind.
+_LOST_S: Final = 60.0
+# A quiet worker is heard all the time, and counts only where those that need it wait for longer than they ever did.
+_QUIET_S: Final = 5.0
 
 _UPDATING: Final[Mapping[str, str]] = {
     "publish": "publishing version {version}",
@@ -48,6 +52,9 @@ _UPDATING: Final[Mapping[str, str]] = {
     "weight_update": "updating weights",
 }
 _WAITS: Final = frozenset({"wait", *_UPDATING})
+_OF_BOTH_SIDES: Final = ("transfer", "weight_update")
+_OF_TRAINERS: Final = ("publish", "drain", "resume")
+"""Parts of an update in which a trainer asks the engines, or both sides take part: the other one may be at fault."""
 _DOING: Final[Mapping[str, str]] = {
     **_UPDATING,
     "train": "training",
@@ -70,75 +77,93 @@ _REASONS: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class _Worker:
     worker_id: str
-    doing: str | None
-    """Phase that it is stuck in, in words; None if it moves."""
-    stuck_s: float
-    waits_for: str | None
-    """Thing that it waits for, in words; None if it does not wait for another worker."""
-    is_heard: bool
-    moves: bool
+    role: str
+    kind: Literal["moves", "overdue", "silent", "quiet", "works", "updates", "waits"]
+    """Whether it was heard lately, and what it is stuck in: its own work, an update that needs others too, a wait."""
+    doing: str
+    """The same in words."""
+    since_s: float
+    waits_for: str | None = None
+    """Thing of another worker that it waits for, in words; None if it does not wait for one."""
 
 
-def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceValue] | None:
+def stall_of(open_phases: pl.DataFrame, now_ns: int, silent_s: float) -> Mapping[str, EvidenceValue] | None:
     """Return who is stuck and who waits, as evidence of the finding; None if the run moves.
 
-    open_phases: the answer to the query of that name.
+    open_phases: the answer to the query of that name. silent_s: from when on a worker that is not heard is silent.
     """
     trainers = open_phases.filter(pl.col("role").is_in(TRAINER_ROLES))
     if len(trainers) and trainers["has_end"].all():
         return None
-    running = open_phases.filter(~pl.col("has_end"))
-    workers = [
-        _worker(str(worker_id), rows.to_dicts(), now_ns)
-        for (worker_id,), rows in running.group_by("worker_id", maintain_order=True)
-    ]
-    waits = [each for each in workers if each.waits_for is not None]
-    # A rank that waits for another one shows less than what that one waits for.
-    waits = [each for each in waits if each.waits_for != _REASONS["barrier"]] or waits
-    waiting = _longest(waits)
-    moving = sum(each.moves for each in workers)
-    stuck = _longest(each for each in workers if each.is_heard and each.doing is not None and each.waits_for is None)
-    if stuck is None and waiting is not None:
-        stuck = _longest(each for each in workers if not each.is_heard)
-    if stuck is None and waiting is not None and not moving:
-        quiet = [each for each in workers if each.waits_for is None and each.stuck_s]
-        stuck = _longest(quiet) or _longest(each for each in waits if each.waits_for != waiting.waits_for)
+    running = open_phases.filter(~pl.col("has_end")).group_by("worker_id", maintain_order=True)
+    workers = [_worker(rows.to_dicts(), now_ns, silent_s) for _, rows in running]
+    stuck = _at_fault(workers)
     if stuck is None:
         return None
+    waits = [each for each in workers if each.waits_for is not None and each is not stuck]
+    # A rank that waits for another one shows less than what that one waits for.
+    waiting = _longest([each for each in waits if each.waits_for != _REASONS["barrier"]] or waits)
     return {
         "waiting_worker_id": None if waiting is None else waiting.worker_id,
         "waits_for": None if waiting is None else waiting.waits_for,
-        "waited_s": None if waiting is None else waiting.stuck_s,
+        "waited_s": None if waiting is None else waiting.since_s,
         "worker_id": stuck.worker_id,
-        "doing": stuck.doing or "recording nothing",
-        "stuck_s": stuck.stuck_s,
-        "moving_workers": moving,
+        "doing": stuck.doing,
+        "stuck_s": stuck.since_s,
+        "moving_workers": sum(each.kind == "moves" for each in workers),
     }
 
 
+def _at_fault(workers: Sequence[_Worker]) -> _Worker | None:
+    """Return the worker that holds up the others; None if there is none, or if one that says more may be heard yet."""
+    of_kind = {kind: [each for each in workers if each.kind == kind] for kind in {each.kind for each in workers}}
+    updates, waits = of_kind.get("updates", []), of_kind.get("waits", [])
+    lost = [each for each in of_kind.get("silent", []) if updates or waits or each.since_s >= _LOST_S]
+    if stuck := _longest(of_kind.get("works", [])) or _longest(lost):
+        return stuck
+    if "overdue" in of_kind:
+        return None
+    if updates:
+        return _longest([each for each in updates if each.role in TRAINER_ROLES] or updates)
+    waiting, moves = _longest(waits), "moves" in of_kind
+    if waiting is None:
+        return None
+    unjoined = {each.role for each in waits if each.waits_for == _REASONS["barrier"]}
+    quiet = [each for each in of_kind.get("quiet", []) if each.since_s and (each.role in unjoined or not moves)]
+    return _longest(quiet) or (None if moves else _longest([e for e in waits if e.waits_for != waiting.waits_for]))
+
+
 def _longest(workers: Iterable[_Worker]) -> _Worker | None:
-    return max(workers, key=lambda each: each.stuck_s, default=None)
+    return max(workers, key=lambda each: each.since_s, default=None)
 
 
-def _worker(worker_id: str, rows: list[dict[str, Any]], now_ns: int) -> _Worker:
+def _worker(rows: list[dict[str, Any]], now_ns: int, silent_s: float) -> _Worker:
     """rows: a row per open phase, the one that began first in front; one without a phase if there is none."""
-    silent_s = (now_ns - rows[0]["heard_ns"]) / 1e9
-    if silent_s >= SILENT_S:
-        return _Worker(worker_id, "silent", silent_s, None, is_heard=False, moves=False)
-    ages = [(row, row["age_ns"] / 1e9 + silent_s) for row in rows if row["doing"] is not None]
-    stuck = [(row, age_s) for row, age_s in ages if age_s >= _limit_s(row)]
+    worker_id, role, last_ns = rows[0]["worker_id"], rows[0]["role"], rows[0]["last_row_ns"]
+    unheard_s = (now_ns - rows[0]["heard_ns"]) / 1e9
+    if unheard_s >= silent_s:
+        return _Worker(worker_id, role, "silent", "silent", unheard_s)
+    # What it entered last is inside what it entered before.
+    entered = [row for row in rows if row["doing"] is not None]
+    stuck = [row for row in entered if row["age_ns"] / 1e9 >= _limit_s(row)]
     if stuck:
-        # What it entered last is inside what it entered before.
-        row, age_s = stuck[-1]
-        reason = _REASONS.get(row["reason"], row["reason"] or "something")
-        doing = _DOING.get(row["doing"], "busy with something").format(version=row["version"], reason=reason)
-        waits_for = reason if row["doing"] == "wait" and row["reason"] != "environment" else None
-        return _Worker(worker_id, doing, age_s, waits_for, is_heard=True, moves=False)
-    last_ns = rows[0]["last_row_ns"]
-    quiet_s = 0.0 if last_ns is None else (now_ns - last_ns) / 1e9
-    # Of a worker that was not heard lately, nobody knows what it recorded since.
-    is_quiet = not ages and (last_ns is None or quiet_s - silent_s >= QUIET_S)
-    return _Worker(worker_id, None, quiet_s, None, is_heard=True, moves=not is_quiet)
+        return _stuck(worker_id, role, stuck[-1])
+    if unheard_s >= _OVERDUE_S:
+        return _Worker(worker_id, role, "overdue", "silent", unheard_s)
+    if not entered and (last_ns is None or (rows[0]["heard_ns"] - last_ns) / 1e9 >= _QUIET_S):
+        quiet_s = 0.0 if last_ns is None else (now_ns - last_ns) / 1e9
+        return _Worker(worker_id, role, "quiet", "recording nothing", quiet_s)
+    return _Worker(worker_id, role, "moves", "moving", 0.0)
+
+
+def _stuck(worker_id: str, role: str, row: Mapping[str, Any]) -> _Worker:
+    doing, reason = row["doing"], _REASONS.get(row["reason"], row["reason"] or "something")
+    words = _DOING.get(doing, "busy with something").format(version=row["version"], reason=reason)
+    if doing in _OF_BOTH_SIDES or (doing in _OF_TRAINERS and role in TRAINER_ROLES):
+        return _Worker(worker_id, role, "updates", words, row["age_ns"] / 1e9, "a weight update")
+    if doing == "wait" and row["reason"] != "environment":
+        return _Worker(worker_id, role, "waits", words, row["age_ns"] / 1e9, reason)
+    return _Worker(worker_id, role, "works", words, row["age_ns"] / 1e9)
 
 
 def _limit_s(row: Mapping[str, Any]) -> float:
@@ -152,7 +177,7 @@ def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None if no worker was stuck when the run was last heard."""
     phases = evidence.answers["open_phases"]
     now_ns = phases["heard_ns"].max()
-    found = stall_of(phases, now_ns) if isinstance(now_ns, int) else None
+    found = stall_of(phases, now_ns, _OVERDUE_S) if isinstance(now_ns, int) else None
     if found is None or not isinstance(now_ns, int):
         return None
     longest_s = max(float(found[name] or 0.0) for name in ("waited_s", "stuck_s"))

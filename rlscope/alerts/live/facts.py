@@ -152,7 +152,7 @@ def _shows_samplers(timeline: Timeline) -> bool:
 def _stall(workers: LiveWorkers, longest_ns: LongestPhases) -> Mapping[str, EvidenceValue] | None:
     """Who is stuck, at the time when any worker was last heard: the clock of the watch may be off."""
     heard_ns = [life.last_ns for life in workers.lives]
-    return stall_of(workers.open_phases(longest_ns), max(heard_ns)) if heard_ns else None
+    return stall_of(workers.open_phases(longest_ns), max(heard_ns), SILENT_NS / 1e9) if heard_ns else None
 
 
 def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:

@@ -18,3 +18,8 @@ def reported_metrics(values: pl.DataFrame, names: Sequence[str]) -> tuple[Report
     return tuple(
         ReportedMetric(name, *(found[name][key] for key in ("rows", "mean", "max"))) for name in names if name in found
     )
+
+
+def trains_on_own_samples(staleness: Sequence[ReportedMetric]) -> bool | None:
+    """Return whether the framework reports a staleness of 0 for every step; None if it reports none."""
+    return all(each.max == 0.0 for each in staleness) if staleness else None

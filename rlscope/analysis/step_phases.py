@@ -7,6 +7,7 @@ import polars as pl
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, UPDATING
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING, TRAINER_ROLES
+from rlscope.analysis.reported import trains_on_own_samples
 from rlscope.analysis.result import Staleness
 from rlscope.model.step_bounds import StepPhases
 
@@ -38,10 +39,5 @@ def step_phases(
         update_s=sum(states.pop(name, 0.0) for name in UPDATING),
         other_s=states,
         shares_gpus=shares_gpus,
-        is_synchronous=shares_gpus or _trains_on_own_samples(staleness),
+        is_synchronous=shares_gpus or trains_on_own_samples(staleness.reported),
     )
-
-
-def _trains_on_own_samples(staleness: Staleness) -> bool | None:
-    """Return whether the framework reports a staleness of 0 for every step; None if it reports none."""
-    return all(each.max == 0.0 for each in staleness.reported) if staleness.reported else None

@@ -16,14 +16,18 @@ from typing import Any, Final
 from rlscope.alerts.live.facts import SHOWN_STEPS, LiveView
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.types import RuleSet
+from rlscope.analysis.reported import reported_metrics, trains_on_own_samples
 from rlscope.errors import RlscopeError
 from rlscope.format import counted, duration, printable
+from rlscope.frameworks import framework_of
 from rlscope.importers.importer import open_regular
 from rlscope.importers.join import RELATIVE_ORIGIN_NS, RunFolder, import_run
 from rlscope.importers.lines import clean
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.config import read_config
 from rlscope.trace.manifest import read_manifest
+from rlscope.trace.query import ask
+from rlscope.trace.store import open_run
 from rlscope.trace.worker_files import read_workers
 
 _STILL_NS: Final = 30_000_000_000
@@ -75,6 +79,8 @@ class LiveLog:
         self._head: str | None = self._state.get(_HEAD)
         self._bytes: int = self._state.get(_SIZE, 0)
         self._total_steps: int | None = None
+        self._is_synchronous = False
+        """Whether the framework says that every step trained on samples of its own version."""
 
     def poll(self, now_ns: int) -> LiveView:
         """Read the file again if it has changed, and evaluate the ticks that are due; now_ns is UTC epoch.
@@ -91,7 +97,11 @@ class LiveLog:
         facts = view.facts
         if facts is not None:
             # A log counts the tokens of steps, not of deliveries: a rate of 0 is no rate.
-            facts = replace(facts, trained_tokens_per_s=facts.trained_tokens_per_s or None)
+            facts = replace(
+                facts,
+                trained_tokens_per_s=facts.trained_tokens_per_s or None,
+                hides_samplers=facts.hides_samplers and not self._is_synchronous,
+            )
             if facts.steps and facts.last_step_end_ns is not None:
                 self._step_ns = (facts.last_step_end_ns - facts.started_ns) / facts.steps
         return replace(
@@ -163,6 +173,7 @@ class LiveLog:
         )
         self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
         self._total_steps = read_config(manifest.config)[0].total_steps
+        self._is_synchronous = _is_synchronous(made.path)
 
     def _imported(self) -> tuple[RunFolder, int]:
         """Return the file as a run folder, and the end of the trainer's newest row."""
@@ -198,6 +209,13 @@ class LiveLog:
             f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",
             *(f"the last line of {name}: {line}" for name, line in last if line),
         )
+
+
+def _is_synchronous(folder: Path) -> bool:
+    with open_run(folder) as run:
+        framework = framework_of(run.imported.framework) if run.imported is not None else None
+        reported = reported_metrics(ask(run, "reported_values"), framework.staleness) if framework is not None else ()
+    return trains_on_own_samples(reported) is True
 
 
 def _last_line(path: Path) -> str:

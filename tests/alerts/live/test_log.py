@@ -78,6 +78,10 @@ def verl(step: int, gen_s: float, saving_s: float = 0.0, update: str = "") -> st
     return f"step:{step} - " + " - ".join(f"timing_s/{name}:{each}" for name, each in phases.items()) + update + "\n"
 
 
+ASYNC = " - fully_async/count/total:1.0"
+FRESH = " - training/off_policy/trajectory_staleness/mean:0.0"
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -85,9 +89,11 @@ def verl(step: int, gen_s: float, saving_s: float = 0.0, update: str = "") -> st
         ([*(verl(step, 80.0) for step in range(1, 40)), verl(40, 80.0, 60.0)], "Longest phase: generation"),
         # The last two hardly wait, so that samplers are mostly in no state there.
         (
-            [verl(step, 80.0 if step < 39 else 20.0, update=" - fully_async/count/total:1.0") for step in range(1, 41)],
+            [verl(step, 80.0 if step < 39 else 20.0, update=ASYNC) for step in range(1, 41)],
             "Trainers wait for samples",
         ),
+        # verl reports that every step trained on samples of its own version: generation was what it waited for.
+        ([verl(step, 80.0, update=ASYNC + FRESH) for step in range(1, 41)], "Bottleneck: samplers"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("later_s", [5.0, 1_000.0])

@@ -10,11 +10,9 @@ from token_simulator import Layout
 from rlscope.analysis.result import Constraints
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import drawn_rates, rates_of
+from rlscope.model.forecast.predict import predict as predict_layout
 from rlscope.model.forecast.recommend import Recommendation
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.model.forecast.simulated import is_doubtful, simulated_run
-from rlscope.model.simulate import Settings
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.pipeline import analyze
 
@@ -57,18 +55,12 @@ def predict(
     model = analyze(folder, constraints=Constraints(also=tuple(also))).model
     if isinstance(model, NoModelResult):
         return model
-    calibration, advised, settings = (
-        model.calibration,
-        model.recommendation,
-        model.model_config.scheduling.settings,
-    )
+    calibration, advised = model.calibration, model.recommendation
     return Told(
         advice=_advice(advised, calibration.layout),
-        tokens_per_s=_spreads(calibration, layouts, settings),
+        tokens_per_s=_spreads(calibration, layouts),
         scaling_known_tokens_per_s=(
-            {}
-            if scaling_exponent is None
-            else _spreads(_with_scaling(calibration, scaling_exponent), layouts, settings)
+            {} if scaling_exponent is None else _spreads(_with_scaling(calibration, scaling_exponent), layouts)
         ),
         trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
     )
@@ -86,19 +78,14 @@ def _advice(advised: Recommendation, own: ModelLayout) -> Advice:
     )
 
 
-def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Settings) -> dict[Layout, Estimate]:
-    """The closed form over all draws, moved by the event simulator where the closed form is not to be trusted."""
-    asked = [ModelLayout(*_numbers(layout)) for layout in layouts]
-    best = rates_of(calibration, calibration.system, asked)
-    drawn = drawn_rates(calibration, asked)
-    spreads: dict[Layout, Estimate] = {}
-    for index, (layout, model_layout) in enumerate(zip(layouts, asked, strict=True)):
-        factor = 1.0
-        if best[index] > 0.0 and is_doubtful(calibration, model_layout):
-            simulated = simulated_run(calibration, model_layout, settings)
-            factor = simulated.trained_tokens_per_s / best[index] if simulated else 1.0
-        spreads[layout] = Estimate.of(drawn[:, index] * factor)
-    return spreads
+def _spreads(calibration: Calibration, layouts: Sequence[Layout]) -> dict[Layout, Estimate]:
+    """The rate of each layout over all draws; 0 where it cannot run."""
+    predicted = {layout: predict_layout(calibration, ModelLayout(*_numbers(layout))) for layout in layouts}
+    nothing = Estimate.exactly(0.0)
+    return {
+        layout: nothing if each.drawn_tokens_per_s is None else Estimate.of(each.drawn_tokens_per_s)
+        for layout, each in predicted.items()
+    }
 
 
 def _with_scaling(calibration: Calibration, exponent: float) -> Calibration:

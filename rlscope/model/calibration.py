@@ -22,6 +22,7 @@ from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.engine_speeds import evened_passes, unequal_engines
 from rlscope.model.observed import Observed, OtherRun, PassCosts
 from rlscope.model.policies import Delivery
+from rlscope.model.simulate.settings import DEFAULTS, Settings
 from rlscope.model.system import (
     CHECKPOINTS_PHASE,
     Admission,
@@ -76,11 +77,13 @@ class Calibration:
     training: TrainingRate
     warnings: tuple[ModelWarning, ...]
     """Assumptions of the calibration."""
+    settings: Settings = DEFAULTS
+    """Scheduling of rollouts in a simulation."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides the uncertainty in the draws."""
     engine_slowness: tuple[float, ...] | None = None
     """Time factor of each of the run's engines, by engine number, if some are much slower than others; None if all are
-    alike. The closed forms know only the mean engine of the run, so layouts are then simulated."""
+    alike. The closed forms know only the mean engine of the run."""
 
 
 def calibrate(

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.token_simulator import Evaluations, Layout, Limits, World, simulate_world, true_tokens_per_s
 from benchmarks.token_simulator.cases import PLAIN
+from rlscope.model.forecast.predict import simulated_run
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.simulated import simulated_run
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.pipeline import analyze
 from tests.nightly import nightly
@@ -50,9 +50,9 @@ def test_the_samples_that_publications_wait_for_are_read_from_the_run(waits_for_
     assert model.replay.scheduling.admission.waits_for_queued is waits_for_queued
     assert model.replay.rate_misfit_ratio == pytest.approx(0.0, abs=0.05)
     # A split that the run did not have, and the same read the other way round.
-    system, settings = model.calibration.system, model.model_config.scheduling.settings
+    system = model.calibration.system
     misread = replace(system, admission=replace(system.admission, waits_for_queued=not waits_for_queued))
-    runs = [simulated_run(replace(model.calibration, system=each), OTHER, settings) for each in (system, misread)]
+    runs = [simulated_run(replace(model.calibration, system=each), OTHER) for each in (system, misread)]
     true = true_tokens_per_s(world, Layout(5, 3, 32), 60)
     rates = [each.trained_tokens_per_s / true for each in runs if each is not None]
     assert rates[0] == pytest.approx(1.0, abs=0.05)

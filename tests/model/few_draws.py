@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from rlscope.model import calibration
-from rlscope.model.forecast import actions, ranking, recommend, result, simulated
+from rlscope.model.forecast import actions, predict, ranking, recommend, result
 
 
 @contextmanager
@@ -17,9 +17,9 @@ def few_draws(calibrations: int = 12) -> Iterator[None]:
             (actions, "DRAWS", 8),
             (ranking, "DRAWS", 8),
             (result, "PREDICTED_DRAWS", 12),
-            (simulated, "_STEPS", 16),
-            (simulated, "_MORE_STEPS", 16),
-            (simulated, "_MOST_SIMULATED", 3),
+            (predict, "_STEPS", 16),
+            (predict, "_MORE_STEPS", 16),
+            (predict, "_MOST_SIMULATED", 3),
             (recommend, "_DRAWS_OF_A_SOURCE", 2),
         ):
             patched.enter_context(patch.object(module, name, value))

@@ -16,7 +16,7 @@ from rlscope.model.engine_speeds import (
     unequal_engines,
 )
 from rlscope.model.forecast.gap import explain_gap
-from rlscope.model.forecast.layouts import forecast_layouts
+from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -145,7 +145,7 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
         calibration = calibrate(each, Admission(), None, np.random.default_rng(1))
         # Enough trainers that samplers are the slower side.
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
-        forecasts = forecast_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
+        forecasts = predict_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
         gap = explain_gap(calibration, each, forecasts, steady().trained_tokens_per_s)
         lost[each is straggling] = {step.cause: step.lost_tokens_per_s for step in gap.steps}["slow_engines"]
     assert lost[False] == 0.0

@@ -165,23 +165,6 @@ def sampler_levels(fleet: SamplerFleet) -> Levels:
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
-def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flags:
-    """Whether a batch larger by margin_ratio would pass a cap on samples in flight, or a staleness cap that waits.
-
-    The load varies, so a limit that the mean does not reach still binds now and then.
-    """
-    admission, more = fleet.system.admission, (1.0 + margin_ratio) * running
-    near = np.zeros(running.shape, dtype=np.bool_)
-    if admission.max_in_flight_samples is not None:
-        outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
-        in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
-        in_flight += fleet.untrained(more)
-        near |= in_flight > admission.max_in_flight_samples
-    if admission.max_staleness is not None and admission.waits_for_cap:
-        near |= _passes_cap(fleet, admission.max_staleness)(more)
-    return near
-
-
 def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
     """Keep running, waiting and queued samples within the cap in flight, and running ones within their own cap."""
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())

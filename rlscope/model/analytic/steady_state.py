@@ -2,8 +2,8 @@
 
 Two facts determine it: the trainers consume what the engines produce, and the concurrency sets the staleness of tokens
 (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits and
-waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. If it errs,
-`SteadyState.warnings` is not empty, and the event simulator decides.
+waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. It errs by up to 8% of the
+period and half a version where a cap binds, samples age out, or engines run few requests: what is shown is simulated.
 
 The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
 to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some, although it is
@@ -19,14 +19,13 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from rlscope.model.analytic.engine_time import alike, first_running, sampling_of, sampling_of_each
-from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
+from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
 from rlscope.model.causes import Cause
 from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import TrainerStep, trainer_step
-from rlscope.model.warnings import ModelWarning
 
 LimitCause: TypeAlias = Literal[
     Cause.SAMPLERS,
@@ -45,17 +44,6 @@ queue or as stale, or piled up in a growing queue."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """Loss up to which a side counts as balanced, as in the verdict of a run: below 10%, no change of layout pays off."""
-_FEW_RUNNING: Final = 4.0
-"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
-_AGED_RATIO: Final = 0.001
-"""Dropping 0.1% of the samples counts as dropping none."""
-_NEAR_CAP_RATIO: Final = 0.2
-"""Margin as a share of the running batch: a load that varies by its usual 10% then exceeds the cap 1 time in 40."""
-_LONG_WAIT_RATIO: Final = 0.05
-"""Share of a sample's time: shorter waits for the environment have no effect, however they vary."""
-_SLIGHT_SURPLUS: Final = 0.02
-"""Surplus below which the variation of the load uses it up."""
-_ROUNDING: Final = 1e-9
 _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
@@ -130,8 +118,6 @@ class SteadyState:
     """Staleness of what the queue is offered, before any is dropped as stale; None if the queue grows."""
     staleness_max: int | None
     """Staleness of the oldest token that can be trained on; None if the queue grows."""
-    warnings: tuple[ModelWarning, ...]
-    """Reasons why the closed form is off; empty if it can be trusted without the event simulator."""
 
 
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
@@ -227,17 +213,16 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
     }
     numbers = np.stack([*columns.values()]).T.tolist()
     regimes = regimes_of(layouts, by_trainers, sampler_losses(levels, train_s, step_s))
-    terms, warnings = _terms(fleet, levels, running, step_s), _warnings(fleet, levels, running, step_s)
+    terms = _terms(fleet, levels, running, step_s)
     return [
         SteadyState(
             layout=layout,
             regime=regime,
             staleness=aging,
             staleness_max=None if aging is None else _staleness_max(fleet, aging),
-            warnings=found,
             **dict(zip(columns, row, strict=True)),
         )
-        for layout, regime, aging, found, row in zip(layouts, regimes, terms, warnings, numbers, strict=True)
+        for layout, regime, aging, row in zip(layouts, regimes, terms, numbers, strict=True)
     ]
 
 
@@ -252,12 +237,6 @@ def _terms(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -
     offsets, environment = offset_versions(fleet, levels, running, step_s), fleet.system.workload.environment_s / step_s
     rows = np.stack([per_token, offsets, environment]).T.tolist()
     return [None if math.isnan(row[1]) else StalenessTerms(*row) for row in rows]
-
-
-def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
-    """Seconds per sample by Little's law, running requests over samples finished per second, plus the wait outside."""
-    finished_per_s = fleet.sampling.samples_per_step / made_in_s
-    return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
 
 
 def _busy_ratio(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
@@ -405,39 +384,3 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
         return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
 
     return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
-
-
-def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[ModelWarning, ...]]:
-    surplus = surplus_of(fleet.system.admission)
-    slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
-    loose = running < levels.hardware_running * (1.0 - _ROUNDING)
-    train_s = fleet.trainers.total_s
-
-    def binds(limit_s: Reals, before_s: Reals) -> Flags:
-        return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
-
-    # The maximum that runs is known exactly: it is a limit like an engine's own.
-    is_capped = fleet.system.admission.max_in_flight_samples is not None
-    in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
-    staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
-    found: dict[ModelWarning, Flags] = {
-        ModelWarning.IN_FLIGHT_CAP: in_flight,
-        ModelWarning.STALENESS_CAP: staleness,
-        ModelWarning.NEAR_CAP: near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
-        ModelWarning.SAMPLES_AGE_OUT: (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
-        ModelWarning.HELD_BACK: slower & (surplus == "held"),
-        ModelWarning.QUEUE_GROWS: slower & (surplus == "grows"),
-        ModelWarning.FEW_REQUESTS: loose & (running < _FEW_RUNNING),
-        ModelWarning.WAITS_VARY: _waits_vary(fleet, running),
-    }
-    rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
-    return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
-
-
-def _waits_vary(fleet: SamplerFleet, running: Reals) -> Flags:
-    """Whether waits for the environment vary, are a part of a sample's time, and staleness is capped."""
-    workload = fleet.system.workload
-    waits_s = workload.environment_waits_s
-    if fleet.system.admission.max_staleness is None or not waits_s or min(waits_s) == max(waits_s):
-        return np.zeros(running.shape, dtype=np.bool_)
-    return workload.environment_s > _LONG_WAIT_RATIO * _sample_s(fleet, running, fleet.period_s(running))

@@ -1,14 +1,13 @@
 """Actions that could make a run faster, each on its own: its gain, and the cause that it addresses.
 
 An action is a layout, a limit moved by one step, a cost removed, or one side made 10% faster. Each is applied alone to
-the calibrated system, which is solved again for every draw, by the event simulator if the closed forms cannot be
-trusted. `ranking` orders the actions.
+the calibrated system, which is predicted again. `ranking` orders the actions.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from rlscope.model.causes import Cause, LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.engine_speeds import slow_engine_names, speed_without_stragglers
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.aging import with_staleness_interval
 from rlscope.model.forecast.change import (
     Change,
     changed_systems,
@@ -29,12 +27,8 @@ from rlscope.model.forecast.change import (
     with_engine_speed,
     with_trainer_speed,
 )
-from rlscope.model.forecast.layouts import (
-    Forecast,
-    closed_price,
-    drawn_rates,
-    rates_of,
-)
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.predict import changed, predict
 from rlscope.model.forecast.price import (
     NOTABLE_RATIO,
     Price,
@@ -42,11 +36,9 @@ from rlscope.model.forecast.price import (
     dropped_percent,
     free_price,
 )
-from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds
-from rlscope.model.forecast.simulated import held_run, is_doubtful, priced, simulation_noise
+from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, gains_over, median_rate
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
-from rlscope.model.simulate import Settings
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
 
 ActionKind = Literal["change", "probe", "fresher", "cheaper", "fix"]
@@ -169,30 +161,14 @@ class Action:
         return self.price.is_high(self.price_before)
 
 
-class Solved(NamedTuple):
-    """A change of the current layout."""
-
-    gains: Reals
-    """Gain over the current rate in every draw."""
-    price: Callable[[], Price]
-    """Computes the modeled price: it takes long, and most changes gain too little to need one."""
-    in_flight_limit: int | None = None
-    """Limit on samples in flight that was set because the queue would grow."""
-
-
 class Counterfactuals:
-    """Solver of the current layout with one thing changed."""
+    """The current layout with one thing changed, beside itself."""
 
-    def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds, settings: Settings) -> None:
+    def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds) -> None:
         # Errors that all layouts share cancel in a gain.
         self._calibration = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
-        self._grounds, self._settings = grounds, settings
-        self._today, self._layout = today, calibration.layout
-        closed = float(rates_of(calibration, calibration.system, (calibration.layout,))[0])
-        self._simulates = not calibration.synchronous and is_doubtful(calibration, calibration.layout)
-        self._rates = drawn_rates(self._calibration, (calibration.layout,))[:, 0]
-        if self._simulates and today.tokens_per_s:
-            self._rates = self._rates * (today.tokens_per_s / grounds.anchor.rate_ratio / closed)
+        self._today, self._grounds, self._layout = today, grounds, calibration.layout
+        self._now = predict(self._calibration, calibration.layout, is_reference=True)
 
     def actions(self, observed: Observed, removed: Mapping[LossCause, Reals]) -> Iterator[Action]:
         """Yield every action on the current layout that gains something.
@@ -208,11 +184,9 @@ class Counterfactuals:
         """Keep a synchronous run's split, with samplers that run a step ahead of the trainers."""
         layout, batch = self._layout, self._calibration.system.workload.samples_per_step
         ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
-        asked = self._changed(lambda system: replace(system, admission=ahead))
-        asked = replace(asked, synchronous=False)
-        rates = drawn_rates(asked, (layout,))[:, 0]
-        solved = Solved(rates / self._rates - 1.0, lambda: closed_price(asked, layout))
-        return self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), solved)
+        asked = changed(self._calibration, lambda system: replace(system, admission=ahead))
+        forecast = predict(replace(asked, synchronous=False), layout)
+        return self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), forecast)
 
     def fresher(self) -> Action | None:
         """Lower a limit on waiting samples until the rate would fall; None if that would save little.
@@ -238,23 +212,23 @@ class Counterfactuals:
         for most in tried:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
-            solved = self._solve(lambda system, most=most: _with_limit(system, _LIMITS[what], most))
-            if solved is None or not keeps_rate(solved.gains):
+            forecast = self._solve(lambda system, most=most: _with_limit(system, _LIMITS[what], most))
+            if forecast is None or not keeps_rate(gains_over(forecast, self._now)):
                 break
-            price = self._grounds.anchor.moved(solved.price())
+            price = self._grounds.anchor.moved(forecast.price)
             if _saves(price, self._today.price if best is None else best.price):
-                best = self._fresher(what, (before, most), solved)
+                best = self._fresher(what, (before, most), forecast)
         return best
 
-    def _fresher(self, what: ActionWhat, setting: tuple[int | None, int], solved: Solved) -> Action:
+    def _fresher(self, what: ActionWhat, setting: tuple[int | None, int], forecast: Forecast) -> Action:
         """Build the action of a lower limit: fresher if it gains too little to be a change."""
         is_capped = self._calibration.system.admission.max_staleness is not None
-        action = self._action("change", what, Cause.STALENESS_CAP if is_capped else Cause.TRAINERS, setting, solved)
+        action = self._action("change", what, Cause.STALENESS_CAP if is_capped else Cause.TRAINERS, setting, forecast)
         if action.gain_ratio.value >= WORTHWHILE_RATIO:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
-        gain_ratio, price = Estimate.of(solved.gains), self._grounds.anchor.moved(solved.price())
-        return replace(action, kind="fresher", gains=solved.gains, gain_ratio=gain_ratio, price=price, is_staler=False)
+        gains = gains_over(forecast, self._now)
+        return replace(action, kind="fresher", gains=gains, gain_ratio=Estimate.of(gains), is_staler=False)
 
     def colocated(self, against: LossCause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
@@ -263,14 +237,14 @@ class Counterfactuals:
         """
         calibration, layout = self._calibration, self._layout
         best = colocated_step(calibration.system, layout.gpus, layout.max_running)
-        least = (1.0 + WORTHWHILE_RATIO) * float(np.median(self._rates))
+        least = (1.0 + WORTHWHILE_RATIO) * median_rate(self._now)
         if best is None or best.trained_tokens_per_s < least:
             return None
         steps = [colocated_step(draw, layout.gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
         price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
-        solved = Solved(rates / self._rates - 1.0, lambda: price)
-        return self._action("fix", "colocated", against, (None, None), solved)
+        forecast = replace(self._now, drawn_tokens_per_s=rates, price=price)
+        return self._action("fix", "colocated", against, (None, None), forecast)
 
     def removals(self) -> dict[LossCause, Reals]:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
@@ -281,23 +255,16 @@ class Counterfactuals:
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes[Cause.STALENESS_CAP] = _without_limits
-        solved: dict[LossCause, Solved | None] = {cause: self._solve(change) for cause, change in changes.items()}
-        found: dict[LossCause, Reals] = {cause: each.gains for cause, each in solved.items() if each is not None}
+        solved: dict[LossCause, Forecast | None] = {cause: self._solve(change) for cause, change in changes.items()}
         if self._calibration.synchronous:
-            asked = replace(self._calibration, synchronous=False)
-            found[Cause.LOCKSTEP] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
+            solved[Cause.LOCKSTEP] = predict(replace(self._calibration, synchronous=False), self._layout, holds=True)
+        found = {cause: gains_over(each, self._now) for cause, each in solved.items() if each is not None}
         names = get_args(LossCause)
         most = {Cause.SAMPLERS: _TWICE - 1.0, Cause.TRAINERS: _TWICE - 1.0}
         return {
             cause: np.clip(_with_error(gains, -1 - names.index(cause)), 0.0, most.get(cause, np.inf))
             for cause, gains in found.items()
         }
-
-    def _changed(self, change: Callable[[System], System]) -> Calibration:
-        calibration = self._calibration
-        return replace(
-            calibration, system=change(calibration.system), draws=tuple(change(draw) for draw in calibration.draws)
-        )
 
     def _fixes(self, observed: Observed) -> Iterator[Action | None]:
         system = self._calibration.system
@@ -336,10 +303,10 @@ class Counterfactuals:
         slowness = self._calibration.engine_slowness
         if slowness is None:
             return self._fix("slow_engines", Cause.SAMPLERS, None, lambda each: with_engine_speed(each, keeping_up))
-        solved = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
-        if solved is None:
+        forecast = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
+        if forecast is None:
             return None
-        return self._action("fix", "slow_engines", Cause.SAMPLERS, (None, None), solved, within=(0.0, np.inf))
+        return self._action("fix", "slow_engines", Cause.SAMPLERS, (None, None), forecast, within=(0.0, np.inf))
 
     def _limits(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if self._calibration.synchronous:
@@ -371,10 +338,10 @@ class Counterfactuals:
             return
         now = self._calibration.steps_per_version
         rarer = Change(publish_every=max(2, round(_LIMIT_FACTOR * now)))
-        solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0], holds=True)
-        if solved is not None:
+        forecast = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0], holds=True)
+        if forecast is not None:
             setting = (now, float(rarer.publish_every or 0))
-            yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, setting, solved)
+            yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, setting, forecast)
 
     def _fix(
         self,
@@ -384,16 +351,16 @@ class Counterfactuals:
         change: Callable[[System], System],
         after: float | None = None,
     ) -> Action | None:
-        solved = self._solve(change)
-        if solved is None:
+        forecast = self._solve(change)
+        if forecast is None:
             return None
         # Removing a cost slows nothing down, and a side that is 10% faster gains at most 10%.
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
-        return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
+        return self._action("fix", what, cause, (before, after), forecast, within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
-        solved = self._solve(lambda system: _with_limit(system, name, after), holds=True)
-        return None if solved is None else self._action("change", what, cause, (before, after), solved)
+        forecast = self._solve(lambda system: _with_limit(system, name, after), holds=True)
+        return None if forecast is None else self._action("change", what, cause, (before, after), forecast)
 
     def _action(
         self,
@@ -401,16 +368,14 @@ class Counterfactuals:
         what: ActionWhat,
         cause: LossCause,
         setting: tuple[Layout | float | None, Layout | float | None],
-        solved: Solved,
+        forecast: Forecast,
         *,
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
-        """Build an action from its solution. within: bounds on the gain, whatever the error of the closed form."""
+        """Build an action from its forecast. within: bounds on the gain, whatever the error of the model."""
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
-        gains = np.clip(_with_error(solved.gains, get_args(ActionWhat).index(what), error), *within)
-        gain_ratio = Estimate.of(gains)
-        # An action that gains less is not listed, so nobody asks for its price.
-        price = solved.price() if gain_ratio.value >= WORTHWHILE_RATIO else Price()
+        known = gains_over(forecast, self._now)
+        gains = np.clip(_with_error(known, get_args(ActionWhat).index(what), error), *within)
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
         is_sure = self._grounds.replayed and float(surely.mean()) >= SURE_RATIO
@@ -420,14 +385,14 @@ class Counterfactuals:
             cause=cause,
             before=setting[0],
             after=setting[1],
-            gain_ratio=gain_ratio,
+            gain_ratio=Estimate.of(gains),
             worthwhile_probability=likely,
             gains=gains,
             price_before=self._today.price,
-            price=self._grounds.anchor.moved(price),
+            price=self._grounds.anchor.moved(forecast.price),
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._affords(what, setting, price.staleness),
-            in_flight_limit=solved.in_flight_limit,
+            is_staler=kind == "change" and not self._affords(what, setting, forecast.staleness),
+            in_flight_limit=forecast.in_flight_limit,
         )
 
     def _affords(
@@ -444,33 +409,16 @@ class Counterfactuals:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False) -> Solved | None:
-        """Solve a change; None if it cannot run.
+    def _solve(
+        self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False
+    ) -> Forecast | None:
+        """Predict the current layout with a change; None if it cannot run.
 
         evened: no engine is slower. holds: a queue that would grow gets a limit on samples in flight.
         """
-        calibration, layout, asked = self._calibration, self._layout, self._changed(change)
-        asked = replace(asked, engine_slowness=None) if evened else asked
-        closed = float(rates_of(asked, asked.system, (layout,))[0])
-        if not closed:
-            return None
-        rates = drawn_rates(asked, (layout,))[:, 0]
-        if calibration.synchronous:
-            price = free_price(self._today.staleness, asked.system.workload.lengths)
-            return Solved(rates / self._rates - 1.0, lambda: price)
-        if self._simulates or is_doubtful(asked, layout):
-            run, simulated = held_run(asked, layout, self._settings, holds=holds)
-            if simulated is not None:
-                rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
-                limit = None if run is asked else run.system.admission.max_in_flight_samples
-                return Solved(
-                    rates / self._rates - 1.0,
-                    lambda: with_staleness_interval(priced(run, layout, simulated), run, layout),
-                    limit,
-                )
-        return Solved(
-            rates / self._rates - 1.0, lambda: with_staleness_interval(closed_price(asked, layout), asked, layout)
-        )
+        asked = changed(self._calibration, change)
+        forecast = predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
+        return forecast if forecast.tokens_per_s else None
 
 
 def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:

@@ -71,6 +71,11 @@ class Change:
         groups = self.max_in_flight_groups
         return self.max_in_flight_samples if groups is None else groups * group_size
 
+    @property
+    def limits_in_flight(self) -> bool:
+        """Whether it sets the cap on running and queued samples, or removes it."""
+        return (self.max_in_flight_samples, self.max_in_flight_groups) != (None, None)
+
 
 def changed_systems(
     systems: tuple[System, ...], change: Change, steps_per_version: float, new_cap_policy: StalenessPolicy

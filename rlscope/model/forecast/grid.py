@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.predict import steps_to_simulate
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.simulated import steps_to_simulate
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.system import Layout, possible_layouts
 

@@ -7,7 +7,6 @@ requests all the time or many from time to time.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -15,14 +14,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from rlscope.document import computed_field
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import INTERVAL_RATIO, Estimate
-from rlscope.model.forecast.layouts import StepTiming, timing_of_simulated, timings
-from rlscope.model.forecast.simulated import is_doubtful, simulated_run
+from rlscope.model.forecast.layouts import StepTiming
+from rlscope.model.forecast.predict import predict
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.observed import Observed
-from rlscope.model.simulate import Settings
 from rlscope.model.simulate.results import Ages
+from rlscope.model.training.step_time import trainer_step
 
 PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
 
@@ -99,18 +99,14 @@ def _log_variance(interval: Estimate) -> float:
     return (math.log(interval.high / interval.low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
-def compare(
-    calibration: Calibration, judged: Observed, settings: Settings, rng: np.random.Generator
-) -> Prediction | None:
+def compare(calibration: Calibration, judged: Observed, rng: np.random.Generator) -> Prediction | None:
     """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
-    (best,) = timings(calibration, (calibration.system,))
-    if best is None:
+    calibration = replace(calibration, draws=calibration.draws[:PREDICTED_DRAWS])
+    forecast = predict(calibration, calibration.layout, form_error=False, is_reference=True)
+    if forecast.timing is None or forecast.drawn_tokens_per_s is None:
         return None
-    simulated = _simulated(calibration, best, settings)
-    drawn = timings(calibration, calibration.draws[:PREDICTED_DRAWS])
-    moved = [_moved(each, best, simulated) for each in drawn if each is not None]
-    achieved, spreads = _achieved(judged, rng), _spreads(moved, calibration.steps_per_version)
-    compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in spreads]
+    achieved, spreads = _achieved(judged, rng), _spreads(calibration, forecast.timing, forecast.drawn_tokens_per_s)
+    compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in spreads.items()]
     return Prediction(
         calibrated_steps=calibration.steps,
         held_out_steps=judged.steps.period_s.size,
@@ -118,35 +114,22 @@ def compare(
     )
 
 
-def _simulated(calibration: Calibration, best: StepTiming, settings: Settings) -> StepTiming | None:
-    """Timing by the event simulator; None if the closed form can be trusted, or if the simulator cannot run."""
-    if calibration.synchronous or not is_doubtful(calibration, calibration.layout):
-        return None
-    simulated = simulated_run(calibration, calibration.layout, settings)
-    return None if simulated is None else timing_of_simulated(simulated, best.regime)
-
-
-def _moved(timing: StepTiming, best: StepTiming, simulated: StepTiming | None) -> StepTiming:
-    """Shift a draw's timing as the simulation shifts the best estimate."""
-    if simulated is None:
-        return timing
-    idle_ratio = timing.trainer_idle_ratio + simulated.trainer_idle_ratio - best.trainer_idle_ratio
-    return replace(
-        timing,
-        step_s=timing.step_s * best.tokens_per_s / simulated.tokens_per_s,
-        trainer_idle_ratio=min(1.0, max(0.0, idle_ratio)),
-        staleness_mean=simulated.staleness_mean,
-    )
-
-
-def _spreads(timings: Sequence[StepTiming], steps_per_version: float) -> list[tuple[PredictedQuantity, Estimate]]:
-    values: dict[PredictedQuantity, list[float]] = {
-        "tokens_per_s": [each.tokens_per_s for each in timings],
-        "step_s": [each.step_s / steps_per_version for each in timings],
-        "trainer_idle_ratio": [each.trainer_idle_ratio for each in timings],
-        "staleness_mean": [each.staleness_mean for each in timings if each.staleness_mean is not None],
+def _spreads(calibration: Calibration, timing: StepTiming, drawn: Reals) -> dict[PredictedQuantity, Estimate]:
+    """Predicted quantities; drawn: trained tokens per second in every draw that can run."""
+    systems, drawn = np.array(calibration.draws, dtype=object)[drawn > 0.0], drawn[drawn > 0.0]
+    step_s, gpus = timing.step_tokens / drawn, float(calibration.layout.trainer_gpus)
+    work_s = np.array([float(trainer_step(each.trainer, each.workload, each.update, gpus).work_s) for each in systems])
+    # The draws move the idle share of the best estimate, which a simulation knows better than the closed form.
+    idle_ratio = 1.0 - work_s / step_s
+    idle_ratio += timing.trainer_idle_ratio - float(np.median(idle_ratio))
+    spreads: dict[PredictedQuantity, Estimate] = {
+        "tokens_per_s": Estimate.of(drawn),
+        "step_s": Estimate.of(step_s / calibration.steps_per_version),
+        "trainer_idle_ratio": Estimate.of(np.clip(idle_ratio, 0.0, 1.0)),
     }
-    return [(quantity, Estimate.of(np.array(drawn))) for quantity, drawn in values.items() if drawn]
+    if timing.staleness_mean is not None:
+        spreads["staleness_mean"] = Estimate.exactly(timing.staleness_mean)
+    return spreads
 
 
 def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Estimate]:

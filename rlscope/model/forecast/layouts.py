@@ -1,47 +1,26 @@
-"""Forecast the throughput and staleness of every possible layout, with their uncertainty.
+"""The forecast of a layout: its rate in every draw, its timing, its price and its preemptions.
 
-The closed forms solve every layout once with the best estimate; the current layout and those that come near the best
-are then solved with every draw. If the run is synchronous, its own layout is modeled as synchronous and every other
-layout as asynchronous. Beyond the range that the run covered, a forecast is as wide as its draws, and its grade says
-so. Preemptions are counted in the run, and simulated in other layouts. Not covered: effects that only the event
-simulator sees (`simulated.py` corrects forecasts that have warnings), requests that wait because the cache is full,
-blocks of a preempted request that a prefix cache still holds, and engines that swap to host memory.
+`predict.py` computes forecasts. Here they are moved to what was measured on the run, and capped at trainers that never
+wait. Preemptions are counted in the run, and simulated in other layouts. Not covered: requests that wait because the
+cache is full, blocks of a preempted request that a prefix cache still holds, and engines that swap to host memory.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
-from rlscope.model.analytic.limits import Refusal, Refused
-from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
-from rlscope.model.analytic.steady_state import (
-    LimitCause,
-    Regime,
-    SteadyState,
-    steady_states,
-    steady_states_of_each,
-    trained_rates,
-)
-from rlscope.model.analytic.synchronous import SynchronousStep, split_step
+from rlscope.model.analytic.limits import Refusal
+from rlscope.model.analytic.staleness import token_mean
+from rlscope.model.analytic.steady_state import LimitCause, Regime, SteadyState
+from rlscope.model.analytic.synchronous import SynchronousStep
 from rlscope.model.arrays import Reals
-from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.price import (
-    STALE_QUANTILE,
-    Anchor,
-    Price,
-    StalenessForecast,
-    free_price,
-    price_of,
-    with_intervals,
-)
+from rlscope.model.forecast.price import STALE_QUANTILE, Anchor, Price, StalenessForecast
 from rlscope.model.numerics.bootstrap import drawn_factors
-from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
@@ -51,23 +30,7 @@ Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
 
 SECONDS_PER_HOUR: Final = 3600.0
-_NEAR_BEST_RATIO: Final = 0.6
-"""Layouts slower than this share of the best layout's best estimate are not drawn: no draw lifts them to the top."""
-_FORM_ERROR: Final = 0.03
-"""Log error of a forecast if every parameter is known: the error of the closed forms against a simulator of single
-tokens, by `benchmarks/prediction_error.py`. Independent between layouts."""
-_DOUBTFUL_FORM_ERROR: Final = 0.07
-"""Log error if the closed form has a warning and the layout is simulated with the run's rollout scheduling. The
-simulation errs by 0.03 if every parameter is known, and such layouts depend most on lengths and update costs, which no
-draw varies. From twelve systems drawn with other seeds than the benchmark's."""
-_SHARED_RATIO: Final = 0.5
-"""Share of the variance of that error that all layouts of a run have in common, so that it cancels in a gain. Forecasts
-are moved to the measured rate, so of two equal errors only one is left: half. Held against 32 systems drawn with seeds
-that no benchmark uses."""
 _SEED: Final = 2
-_LEVEL_SEED: Final = 3
-_MOST_DRAWN: Final = 60
-"""Maximum number of layouts solved with every draw; the layouts ranked below differ by less than the draws do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +68,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
-    """Forecast of one layout; if it cannot run at all, every field after `excluded` is None."""
+    """Forecast of one layout; if it cannot run or is too slow to matter, every field after `excluded` is None."""
 
     layout: Layout
     excluded: Exclusion | None
@@ -114,7 +77,7 @@ class Forecast:
     tokens_per_s: float | None
     """Trained response tokens per second, by the best estimate."""
     drawn_tokens_per_s: Reals | None
-    """Trained response tokens per second in every draw; None if the layout is excluded, or too slow to matter."""
+    """Trained response tokens per second in every draw; None if the layout is excluded."""
     price: Price
     """Price of the layout; all unknown if it cannot run."""
     grade: Grade | None
@@ -123,11 +86,10 @@ class Forecast:
     """Timing by the best estimate, or by the event simulator if the layout was simulated."""
     preemption: Preemption | None = None
     """Preemptions by the event simulator; None if the layout was not simulated."""
-    is_rough: bool = False
-    """Whether the layout should have been simulated and was not. Far from the leaders, its rate is off by tens of
-    percent: good enough to leave it behind them, and too far off to show."""
     in_flight_limit: int | None = None
     """Limit on samples in flight that the forecast rests on and the run lacks: without it the queue would grow."""
+    simulated: bool = False
+    """Whether it comes from the event simulator, and not from the closed forms alone."""
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -136,7 +98,7 @@ class Forecast:
 
     @classmethod
     def of_none(cls, layout: Layout, excluded: Exclusion | None) -> "Forecast":
-        """Return the forecast of a layout that cannot run."""
+        """Return the forecast of a layout that cannot run; excluded None: of one that is too slow to matter."""
         return cls(layout, excluded, None, None, None, Price(), None)
 
     @property
@@ -163,42 +125,22 @@ class Forecasts:
 
     today: Forecast
     others: tuple[Forecast, ...]
-    """Fastest first by the best estimate; excluded layouts last."""
-    simulated_layouts: int = 0
-    """Number of layouts whose forecast comes from the event simulator."""
+    """Fastest first by the best estimate; those too slow to matter, then excluded ones, last."""
+
+    @property
+    def simulated_layouts(self) -> int:
+        """Number of layouts whose forecast comes from the event simulator."""
+        return sum(each.simulated for each in (self.today, *self.others))
 
     @property
     def shown(self) -> tuple[Forecast, ...]:
-        """The current layout and the others whose figures can be shown."""
-        return (self.today, *(each for each in self.others if not each.is_rough))
+        """The current layout, the others that were predicted, and those that are excluded."""
+        return (self.today, *(each for each in self.others if each.excluded or each.tokens_per_s is not None))
 
     @property
     def rivals(self) -> tuple[Forecast, ...]:
-        """Other layouts that can run, keep the cap and come near the best."""
+        """Other layouts that were predicted and keep the cap."""
         return tuple(each for each in self.others if each.drawn_tokens_per_s is not None)
-
-
-def forecast_layouts(
-    calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
-) -> Forecasts:
-    """Forecast every layout, and the current one whatever its staleness.
-
-    most_staleness: maximum p95 staleness over samples, in versions, for a layout to be allowed.
-    """
-    candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
-    solved = steady_states(calibration.system, candidates)
-    first = [forecast_of(calibration, state, most_staleness) for state in solved]
-    today = replace(
-        first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
-    )
-    if calibration.synchronous:
-        # The closed form's state is that of an asynchronous run; in a synchronous run every token has the newest
-        # version.
-        today = _synchronous_today(calibration, today)
-    chosen = _worth_drawing(first[1:], today.tokens_per_s or 0.0)
-    drawn = _draw(calibration, [today, *chosen])
-    others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
-    return Forecasts(drawn[0], _ranked(others))
 
 
 def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForecast | None = None) -> Forecasts:
@@ -207,7 +149,7 @@ def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForeca
     The measurement sets the level, the model the gains. own: measured staleness of the current layout; None keeps the
     modeled one.
     """
-    today, *others = (_anchored(each, anchor) for each in (forecasts.today, *forecasts.others))
+    today, *others = (anchored(each, anchor) for each in (forecasts.today, *forecasts.others))
     price = replace(today.price, staleness=own or today.staleness)
     return replace(forecasts, today=replace(today, price=price), others=tuple(others))
 
@@ -246,7 +188,12 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
             timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 
-    return replace(forecasts, others=_ranked(map(held, forecasts.others)))
+    return replace(forecasts, others=ranked(map(held, forecasts.others)))
+
+
+def ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
+    """Return forecasts with the fastest first, and excluded ones last."""
+    return tuple(sorted(forecasts, key=lambda each: each.rank))
 
 
 def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:
@@ -261,7 +208,8 @@ def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> St
     return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max, max(1.0, between))
 
 
-def _anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
+def anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
+    """Scale the rate, step and price of one forecast by measured over modeled values."""
     rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
     ratio = anchor.rate_ratio
     return replace(
@@ -271,144 +219,6 @@ def _anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
         price=anchor.moved(forecast.price),
         timing=None if timing is None else replace(timing, step_s=timing.step_s / ratio),
     )
-
-
-def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
-    step = split_step(calibration.system, calibration.layout)
-    timing = None if step is None else timing_of_step(step, calibration.layout)
-    price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
-    return replace(today, state=None, price=price, timing=timing)
-
-
-def forecast_of(calibration: Calibration, state: SteadyState | Refused, most_staleness: int | None) -> Forecast:
-    """Forecast one steady state by the best estimate, without draws."""
-    if isinstance(state, Refused):
-        return Forecast.of_none(state.layout, state.reason)
-    staleness = staleness_of(state, calibration.system.workload)
-    too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
-    return Forecast(
-        layout=state.layout,
-        excluded="too_stale" if too_stale else None,
-        state=state,
-        tokens_per_s=state.trained_tokens_per_s,
-        drawn_tokens_per_s=None,
-        price=price_of(state, staleness, calibration.system),
-        grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        timing=timing_of_state(state, calibration.system.workload),
-    )
-
-
-def staleness_of(state: SteadyState, workload: Workload) -> StalenessForecast | None:
-    """Staleness in a steady state; None if its queue grows. No sample exceeds a strict cap."""
-    terms, most = state.staleness, state.staleness_max
-    if terms is None or most is None:
-        return None
-    oldest = oldest_token_law(workload.lengths, workload.unit_samples)
-    return StalenessForecast(
-        min(token_mean(terms, workload.lengths, workload.unit_samples), float(most)),
-        min(percentile(terms, oldest, STALE_QUANTILE), most),
-        most,
-    )
-
-
-def closed_price(calibration: Calibration, layout: Layout) -> Price:
-    """Price of a layout by the closed forms, with its intervals; all unknown if it cannot run."""
-    system, state = calibration.system, steady_states(calibration.system, (layout,))[0]
-    if isinstance(state, Refused):
-        return Price()
-    price = price_of(state, staleness_of(state, system.workload), system)
-    return with_intervals(price, system, calibration.draws, layout)
-
-
-def _ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
-    return tuple(sorted(forecasts, key=lambda each: each.rank))
-
-
-def _worth_drawing(forecasts: Sequence[Forecast], own_tokens_per_s: float) -> list[Forecast]:
-    """Layouts that some draw may lift to the top, or that are faster than the current one.
-
-    The latter are needed because the top may be too stale.
-    """
-    usable = [each for each in forecasts if each.excluded is None]
-    ranked = _ranked(usable)[:_MOST_DRAWN]
-    best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
-    least = min(_NEAR_BEST_RATIO * best, own_tokens_per_s)
-    return [each for each in ranked if (each.tokens_per_s or 0.0) >= least]
-
-
-def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """Add a rate for every draw, 0 in a draw that refuses a layout, and the intervals of the price."""
-    layouts = [each.layout for each in forecasts]
-    rates = drawn_rates(calibration, layouts)
-    system, draws = calibration.system, calibration.draws
-    prices = [with_intervals(each.price, system, draws, each.layout) for each in forecasts]
-    return [
-        replace(each, drawn_tokens_per_s=column, price=price)
-        for each, column, price in zip(forecasts, rates.T, prices, strict=True)
-    ]
-
-
-def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second, one row per draw and one column per layout; 0 if the layout cannot run.
-
-    Each rate includes the error of the closed form, which layouts have partly in common and which is identical wherever
-    a layout is solved, and one factor for everything that the run leaves open, which all layouts share.
-    """
-    rates = rates_of_each(calibration, calibration.draws, layouts)
-    states = steady_states(calibration.system, layouts)
-    errors = np.array([_form_error(state) for state in states])
-    noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
-    return rates * np.exp(noise + _level_noise(calibration.level_log_sd, len(rates))[:, None])
-
-
-def _level_noise(log_sd: float, draws: int) -> Reals:
-    """Error shared by all layouts: it widens intervals without moving medians."""
-    return log_sd * normals(np.random.default_rng(_LEVEL_SEED), draws)
-
-
-def _form_noise(layout: Layout, draws: int) -> Reals:
-    """Error of one layout. The layout is the seed, so its draws do not depend on the other layouts.
-
-    The sum of the own and the shared part has their order, and the values of stratified draws.
-    """
-    seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running)
-    own, shared = (normals(np.random.default_rng(each), draws) for each in (seed, _SEED))
-    order = np.argsort(math.sqrt(1.0 - _SHARED_RATIO) * own + math.sqrt(_SHARED_RATIO) * shared)
-    noise = np.empty(draws)
-    noise[order] = np.sort(own)
-    return noise
-
-
-def _form_error(state: SteadyState | Refused) -> float:
-    doubtful = not isinstance(state, Refused) and bool(state.warnings)
-    return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
-
-
-def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second in each layout; 0 if the layout cannot run."""
-    return rates_of_each(calibration, (system,), layouts)[0]
-
-
-def rates_of_each(calibration: Calibration, systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
-    """Return `rates_of` for every system, one row each."""
-    rates = trained_rates(systems, layouts)
-    if calibration.synchronous and calibration.layout in layouts:
-        steps = [split_step(system, calibration.layout) for system in systems]
-        own = [step.trained_tokens_per_s if step else 0.0 for step in steps]
-        rates[:, list(layouts).index(calibration.layout)] = own
-    return rates
-
-
-def timings(calibration: Calibration, systems: Sequence[System]) -> list[StepTiming | None]:
-    """Return the timing of the run's own layout in every system; None if it cannot run."""
-    if calibration.synchronous:
-        steps = [split_step(system, calibration.layout) for system in systems]
-        return [timing_of_step(step, calibration.layout) if step else None for step in steps]
-    states = steady_states_of_each(systems, calibration.layout)
-    return [
-        None if isinstance(state, Refused) else timing_of_state(state, system.workload)
-        for system, state in zip(systems, states, strict=True)
-    ]
 
 
 def timing_of_state(state: SteadyState, workload: Workload) -> StepTiming:

@@ -1,10 +1,9 @@
 """Choose the layout to start a run with, from what device and model promise.
 
-Every split is solved with the guesses at their medians, at the limit on running requests that suits it. The leading
-splits are simulated if the closed form cannot be trusted, and the best are solved with every draw of the guesses. A
-limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just sufficient when
-all guesses are right leaves no room if the trainers turn out faster. Not covered: several engine sizes at once (make
-one plan for each), links between nodes, stragglers, and lengths that change as the run learns.
+The closed forms solve every split, at the limit on running requests that suits it, and the leading splits are
+predicted. A limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just
+sufficient when all guesses are right leaves no room if the trainers turn out faster. Not covered: several engine sizes
+at once (make one plan for each), links between nodes, stragglers, and lengths that change as the run learns.
 """
 
 import math
@@ -18,18 +17,12 @@ import numpy as np
 from rlscope.document import computed_field
 from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import (
-    SECONDS_PER_HOUR,
-    Forecast,
-    Forecasts,
-    drawn_rates,
-    forecast_of,
-    rates_of_each,
-)
+from rlscope.model.forecast.layouts import SECONDS_PER_HOUR, Forecast, Forecasts
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     PlanInputs,
@@ -40,9 +33,9 @@ from rlscope.model.forecast.plan_prior import (
     is_unsure,
     planned_system,
 )
-from rlscope.model.forecast.price import Price, with_intervals
-from rlscope.model.forecast.recommend import Grounds, Recommendation, fastest_probabilities, recommend
-from rlscope.model.forecast.simulated import corrected, is_doubtful
+from rlscope.model.forecast.predict import closed_rates, predict, without_stale
+from rlscope.model.forecast.price import closed_price
+from rlscope.model.forecast.recommend import Grounds, Recommendation, fastest_probabilities, median_rate, recommend
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
 LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
@@ -52,14 +45,12 @@ EQUAL_RATIO: Final = 0.01
 """Layouts within 1% of the fastest count as equally fast; the less stale one is preferred."""
 _MOST_SPLITS: Final = 48
 """Maximum number of splits: one step is then 1/50 of the GPUs, and no layout in between is 1% better."""
-_MOST_SIMULATED: Final = 6
-"""Maximum number of simulated layouts: about one second each."""
-_LEADERS: Final = 3
-"""Number of fastest splits that must be trustworthy or simulated."""
+_MOST_PREDICTED: Final = 8
+"""Maximum number of layouts that are predicted: up to a second each."""
+_LEADERS: Final = 5
+"""Number of fastest splits that are predicted, within the maximum above."""
 _DRAWS_OF_A_LIMIT: Final = 40
 """Draws per limit: enough for a median that distinguishes limits."""
-_MOST_DRAWN: Final = 12
-"""Maximum number of splits solved with every draw: lower-ranked ones are not the best in any draw."""
 _DRAWS_OF_ONE: Final = 25
 """Draws of one unknown alone, at even quantiles: the first and last are the 2% and 98% ones."""
 
@@ -104,7 +95,7 @@ class PlanResult:
     plan: PlanInputs
     calibration: Calibration
     candidates: tuple[Forecast, ...]
-    """One forecast per split of the GPUs: the fastest first, excluded ones last."""
+    """The fastest splits of the GPUs and the current layout: the fastest first, then the splits that are excluded."""
     best: Forecast | None
     """None if no layout can be used."""
     best_probability: Mapping[Layout, float]
@@ -119,12 +110,16 @@ class PlanResult:
     """Requests that the KV cache of an engine holds safely."""
     unknown_costs: tuple[UnknownCost, ...]
     """Unknowns in the order in which to measure them."""
-    simulated: frozenset[Layout]
-    """Layouts whose forecast comes from the event simulator."""
     scaling: PoorScaling | None = None
     """Set if a share of the GPUs would train nearly as fast; None if all are put to use, or no layout can be used."""
     asked: Forecast | None = None
     """Forecast of the plan's `asked` layout, drawn even if it exceeds the staleness cap; no rate if it cannot run."""
+
+    @property
+    def simulated(self) -> frozenset[Layout]:
+        """Layouts whose forecast comes from the event simulator."""
+        forecasts = self.candidates if self.asked is None else (*self.candidates, self.asked)
+        return frozenset(each.layout for each in forecasts if each.simulated)
 
 
 def plan_layouts(plan: PlanInputs) -> PlanResult:
@@ -135,8 +130,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     """
     layouts = layouts_of(plan)
     calibration = assumed_calibration(plan, plan.present or layouts[0])
-    swept = judged(sweep(calibration, plan, layouts))
-    candidates = _drawn(swept)
+    candidates = _candidates(predicted(sweep(calibration, plan, layouts)))
     present = next((each for each in candidates if each.layout == plan.present), None)
     best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
     advice = None
@@ -144,7 +138,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         others = tuple(each for each in candidates if each is not present)
         advice = recommend(calibration, Forecasts(present, others), Grounds(capped=True))
         best = advice.best if advice.changes else present
-    system, (asked, asked_simulated) = calibration.system, _asked(calibration, plan, candidates)
+    system = calibration.system
     return PlanResult(
         plan=plan,
         calibration=calibration,
@@ -157,8 +151,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
-        simulated=swept.simulated | asked_simulated,
-        asked=asked,
+        asked=_asked(calibration, plan, candidates),
     )
 
 
@@ -184,16 +177,14 @@ def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """Solutions of every layout of a plan."""
+    """Every layout of a plan, by the closed forms or predicted."""
 
     calibration: Calibration
     plan: PlanInputs
     forecasts: Mapping[Layout, Forecast]
-    """Forecasts at the medians of the guesses; simulated if `judged` did so."""
+    """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
     typical_tokens_per_s: Mapping[Layout, float]
     """Median over draws by the closed form, for layouts that can be used."""
-    simulated: frozenset[Layout] = frozenset()
-    """Layouts whose forecast comes from the event simulator."""
 
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
@@ -222,35 +213,39 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
     """Solve every layout by the closed forms."""
     states = steady_states(calibration.system, layouts)
     forecasts = {
-        layout: forecast_of(calibration, state, _cap(plan, layout))
+        layout: _closed(calibration, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
         else Forecast.of_none(layout, "trainer_memory")
         for layout, state in zip(layouts, states, strict=True)
     }
     usable = [layout for layout, each in forecasts.items() if each.excluded is None]
-    systems = calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else ()
-    rates = rates_of_each(calibration, systems, usable)
+    rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else (), usable)
     typical = np.median(rates, axis=0).tolist() if usable else []
     return Sweep(calibration, plan, forecasts, dict(zip(usable, typical, strict=True)))
 
 
-def judged(swept: Sweep) -> Sweep:
-    """Simulate the leading splits whose closed form is doubtful.
+def _closed(calibration: Calibration, state: SteadyState | Refused, most_staleness: int | None) -> Forecast:
+    """Forecast whether a layout can be used, and how stale samples are, by the closed forms."""
+    if isinstance(state, Refused):
+        return Forecast.of_none(state.layout, state.reason)
+    price = closed_price(state, calibration.system)
+    return without_stale(Forecast(state.layout, None, state, None, None, price, None), most_staleness)
 
-    A leader that falls back after its simulation makes room for the next one, which is then considered.
-    """
+
+def predicted(swept: Sweep) -> Sweep:
+    """Predict the leading splits. One that falls back makes room for the next, which is then considered."""
     calibration, plan, asked = swept.calibration, swept.plan, set[Layout]()
-    while len(asked) < _MOST_SIMULATED:
-        leaders = [each for each in by_split(swept, swept.forecasts.values())[:_LEADERS] if each.excluded is None]
+    while len(asked) < _MOST_PREDICTED:
+        leaders = by_split(swept, swept.forecasts.values())[:_LEADERS]
         leaders += [swept.forecasts[plan.present]] if plan.present is not None else []
-        open_ones = [each for each in leaders if each.layout not in asked and each.state is not None]
-        doubtful = next((each for each in open_ones if is_doubtful(calibration, each.layout)), None)
-        if doubtful is None:
+        found = next((each for each in leaders if each.excluded is None and each.layout not in asked), None)
+        if found is None:
             break
-        asked.add(doubtful.layout)
-        simulated = corrected(calibration, doubtful, plan.settings, _cap(plan, doubtful.layout))
-        swept = replace(swept, forecasts={**swept.forecasts, doubtful.layout: simulated})
-    return replace(swept, simulated=frozenset(asked))
+        layout = found.layout
+        asked.add(layout)
+        forecast = without_stale(predict(calibration, layout), _cap(plan, layout))
+        swept = replace(swept, forecasts={**swept.forecasts, layout: forecast})
+    return swept
 
 
 def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
@@ -268,8 +263,8 @@ def staleness_rank(forecast: Forecast) -> tuple[int, int]:
     return (staleness, forecast.layout.max_running)
 
 
-def simulated_ratio(forecast: Forecast) -> float:
-    """Simulated rate over the closed form's; 1 if the layout was not simulated."""
+def _form_ratio(forecast: Forecast) -> float:
+    """Predicted rate over the closed form's; 1 if the layout was not predicted."""
     if forecast.state is None or forecast.tokens_per_s is None:
         return 1.0
     return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
@@ -281,80 +276,60 @@ def _cap(plan: PlanInputs, layout: Layout) -> int | None:
 
 
 def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
-    """Return the least stale of the fastest; if none can be used, the one that comes nearest to usable."""
+    """Return the one that was predicted, else the least stale of the fastest; if none can be used, the nearest to it.
+
+    Limits of a split are not compared by simulations: there would be too many.
+    """
     usable = [each for each in forecasts if each.excluded is None]
     if not usable:
         return min(forecasts, key=staleness_rank)
+    usable = [each for each in usable if each.tokens_per_s is not None] or usable
     most = max(_typical_rate(swept, each) for each in usable)
     equals = [each for each in usable if _typical_rate(swept, each) >= (1.0 - EQUAL_RATIO) * most]
     return min(equals, key=staleness_rank)
 
 
 def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
-    return swept.typical_tokens_per_s.get(forecast.layout, 0.0) * simulated_ratio(forecast)
+    return swept.typical_tokens_per_s.get(forecast.layout, 0.0) * _form_ratio(forecast)
 
 
-def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
-    """Return one candidate per split and the current layout; the leading ones have a rate for every draw."""
+def _candidates(swept: Sweep) -> tuple[Forecast, ...]:
+    """Return the splits that were predicted or cannot be used, and the current layout."""
     present, forecasts = swept.plan.present, swept.forecasts
     others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
-    looked_at = [*([forecasts[present]] if present is not None else []), *others[:_MOST_DRAWN]]
-    drawn = [each for each in looked_at if each.excluded is None]
-    rates = drawn_rates(swept.calibration, [each.layout for each in drawn]).T if drawn else ()
-    final = [
-        replace(each, drawn_tokens_per_s=column * simulated_ratio(each), price=_with_intervals(swept, each))
-        for each, column in zip(drawn, rates, strict=True)
-    ]
-    final += [each for each in looked_at if each.excluded is not None]
-    return tuple(sorted([*final, *others[_MOST_DRAWN:]], key=_rank))
+    listed = [*others, *([forecasts[present]] if present is not None else [])]
+    return tuple(sorted((each for each in listed if each.excluded or each.tokens_per_s is not None), key=_rank))
 
 
-def _with_intervals(swept: Sweep, forecast: Forecast) -> Price:
-    """Price with its intervals, which a simulated one has already."""
-    calibration, layout = swept.calibration, forecast.layout
-    if layout in swept.simulated:
-        return forecast.price
-    return with_intervals(forecast.price, calibration.system, calibration.draws, layout)
-
-
-def _asked(
-    calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]
-) -> tuple[Forecast | None, frozenset[Layout]]:
-    """Forecast the requested layout, at a suitable limit if none is given; also return it if it was simulated here."""
+def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Forecast | None:
+    """Predict the requested layout, at a suitable limit if none is given."""
     asked = plan.asked
     if asked is None:
-        return None, frozenset()
+        return None
     limits = _limits(plan) if asked.max_running is None else (asked.max_running,)
     layouts = [Layout(asked.trainer_gpus, asked.sampler_gpus, limit) for limit in limits]
     drawn_already = (each for each in candidates if each.drawn_tokens_per_s is not None)
     if (same := next((each for each in drawn_already if each.layout in layouts), None)) is not None:
-        return same, frozenset()
+        return same
     swept = sweep(calibration, plan, layouts)
     chosen = by_split(swept, swept.forecasts.values())[0]
     if chosen.state is None:
-        return chosen, frozenset()
-    if is_doubtful(calibration, chosen.layout):
-        chosen = corrected(calibration, chosen, plan.settings, plan.most_staleness)
-        swept = replace(swept, simulated=frozenset({chosen.layout}))
-    drawn = drawn_rates(calibration, [chosen.layout])[:, 0] * simulated_ratio(chosen)
-    return replace(chosen, drawn_tokens_per_s=drawn, price=_with_intervals(swept, chosen)), swept.simulated
+        return chosen
+    forecast = predict(calibration, chosen.layout)
+    return replace(forecast, excluded=without_stale(forecast, plan.most_staleness).excluded)
 
 
-def _rank(candidate: Forecast) -> tuple[bool, bool, float]:
-    rate = candidate.tokens_per_s or 0.0 if candidate.drawn_tokens_per_s is None else _median_rate(candidate)
-    return (candidate.excluded is not None, candidate.drawn_tokens_per_s is None, -rate)
+def _rank(candidate: Forecast) -> tuple[bool, float]:
+    """Rank the usable by their median, the fastest first, then the excluded."""
+    return (candidate.excluded is not None, 0.0 if candidate.excluded else -median_rate(candidate))
 
 
 def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
     """Return the fastest by median over the draws; the least stale of those that are as fast."""
     if not drawn:
         return None
-    most = max(map(_median_rate, drawn))
-    return min((each for each in drawn if _median_rate(each) >= (1.0 - EQUAL_RATIO) * most), key=staleness_rank)
-
-
-def _median_rate(forecast: Forecast) -> float:
-    return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
+    most = max(map(median_rate, drawn))
+    return min((each for each in drawn if median_rate(each) >= (1.0 - EQUAL_RATIO) * most), key=staleness_rank)
 
 
 def _unknown_costs(
@@ -363,11 +338,11 @@ def _unknown_costs(
     """Return the cost of each unknown alone, with the others at their medians."""
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
     layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
-    ratios = np.array([simulated_ratio(each) for each in drawn])
+    ratios = np.array([_form_ratio(each) for each in drawn])
 
     def of(unknown: Unknown) -> UnknownCost:
         systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
-        rates = rates_of_each(calibration, systems, layouts) * ratios
+        rates = closed_rates(calibration, systems, layouts) * ratios
         usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
         regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
         return UnknownCost(unknown, Estimate.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)

@@ -224,6 +224,7 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         curve=_assumed_curve(plan, system, draws),
         training=TrainingRate(system.trainer, tuple(draw.trainer for draw in draws)),
         warnings=(),
+        settings=plan.settings,
     )
 
 

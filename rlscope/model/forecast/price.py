@@ -7,6 +7,7 @@ drawn. The calibrated price of the current layout is moved to its measurements, 
 covered: what stale or dropped samples cost in learning.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -15,6 +16,7 @@ import numpy as np
 
 from rlscope.document import LEFT_OUT
 from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.staleness import maximum, oldest_token_law, percentile, token_mean
 from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, surplus_of
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
@@ -24,7 +26,7 @@ from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Simulated
-from rlscope.model.system import Admission, Layout, System
+from rlscope.model.system import Admission, Layout, System, Workload
 
 STALE_QUANTILE: Final = 0.95
 """Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
@@ -42,6 +44,10 @@ binds."""
 _SIMULATION_ERROR: Final = 0.03
 """Log error of the share that is kept where samples age out: that of a simulated rate with known parameters, since
 speeds hardly change how many versions pass while a sample runs."""
+_AGE_ERROR: Final = 0.15
+"""Log error of the closed form's ages if every parameter is known."""
+_STEPS: Final = 60
+"""Steps for which a queue grows that does so in some draws only: those of a simulation."""
 DRAWS: Final = 60
 """Draws of an interval: three lie beyond each end."""
 _SEED: Final = 6
@@ -217,15 +223,28 @@ def staleness_simulated(simulated: Simulated, admission: Admission) -> Staleness
     return StalenessForecast(ages.tokens.mean, p95, most, between, horizon_steps)
 
 
-def price_of(state: SteadyState, staleness: StalenessForecast | None, system: System) -> Price:
+def closed_price(state: SteadyState, system: System) -> Price:
     """Price by the closed forms, without intervals.
 
     They know how much a full queue drops, but not which samples; which samples age out, only the simulator knows.
     """
-    dropped_ratio = state.dropped_ratio
+    staleness, dropped_ratio = _staleness_of(state, system.workload), state.dropped_ratio
     if not dropped_ratio:
         return free_price(staleness, system.workload.lengths)
     return Price(staleness, None if _ages_out(system.admission) else Estimate.exactly(dropped_ratio))
+
+
+def _staleness_of(state: SteadyState, workload: Workload) -> StalenessForecast | None:
+    """Staleness in a steady state; None if its queue grows. No sample exceeds a strict cap."""
+    terms, most = state.staleness, state.staleness_max
+    if terms is None or most is None:
+        return None
+    oldest = oldest_token_law(workload.lengths, workload.unit_samples)
+    return StalenessForecast(
+        min(token_mean(terms, workload.lengths, workload.unit_samples), float(most)),
+        min(percentile(terms, oldest, STALE_QUANTILE), most),
+        most,
+    )
 
 
 def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:
@@ -238,16 +257,42 @@ def with_intervals(
 ) -> Price:
     """Add the intervals of a price that was computed with the best estimate; draws: equally likely systems.
 
-    The closed forms give the share that is kept in every draw. The other shares change in proportion to what is
-    dropped (own reasoning: if more is dropped, it is more of the same). Where no rule drops samples, only the lengths
-    vary, as they are drawn.
+    The closed forms say how much is dropped and how old samples get in every draw, with the error of the ratio of both
+    sides' speeds.
+    """
+    rng = np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
+    draws = draws[:DRAWS]
+    speeds, errors = (normals(rng, len(draws)) for _ in range(2))
+    uneven = [
+        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
+        for draw, speed in zip(draws, np.exp(_FORM_ERROR * speeds), strict=True)
+    ]
+    asked = [system, *uneven]
+    if surplus_of(system.admission) == "grows":
+        asked = [_with_short_queue(each) for each in asked]
+    states = steady_states_of_each(asked, layout)
+    price = replace(price, staleness=price.staleness and _aged(price.staleness, system, states, errors))
+    return _dropping(price, system, states, errors, simulated)
+
+
+def _dropping(
+    price: Price,
+    system: System,
+    states: Sequence[SteadyState | Refused],
+    errors: Reals,
+    simulated: Simulated | None,
+) -> Price:
+    """Add the intervals of what is dropped.
+
+    The shares of lengths change in proportion to it (own reasoning: if more is dropped, it is more of the same). Where
+    no rule drops samples, only the lengths vary, as they are drawn.
     """
     dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
-    spread = np.ones(1) if simulated is None else _length_factors(simulated, len(draws[:DRAWS]))
+    spread = np.ones(1) if simulated is None else _length_factors(simulated, errors.size)
     if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
         varied = tokens and simulated and _about(tokens.value, tokens.value * spread)
         return replace(price, mean_trained_tokens=varied or tokens)
-    kept = (1.0 - dropped.value) * _kept_factors(system, draws[:DRAWS], layout, simulated)
+    kept = (1.0 - dropped.value) * _kept_factors(system.admission, states, errors, simulated)
     drawn = 1.0 - np.clip(kept, 0.0, 1.0)
     more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
     # If none is dropped by the best estimate, long samples are dropped as often as others in the draws that drop some.
@@ -268,20 +313,22 @@ def _about(value: float | None, drawn: Reals) -> Estimate:
     return spread if value is None else Estimate(value, min(spread.low, value), max(spread.high, value))
 
 
-def _kept_factors(system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None) -> Reals:
-    """Share that is kept in every draw, with all errors, over that of the best estimate."""
-    rng = generator_of(layout)
-    best, *states = steady_states_of_each((system, *uneven_systems(draws, rng)), layout)
+def _kept_factors(
+    admission: Admission, states: Sequence[SteadyState | Refused], errors: Reals, simulated: Simulated | None
+) -> Reals:
+    """Share that is kept in every draw, with all errors, over that of the best estimate, which is the first state."""
+    best, *drawn = states
     full = 1.0 if isinstance(best, Refused) else max(1.0 - best.dropped_ratio, np.finfo(np.float64).tiny)
-    kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in states]) / full
+    kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in drawn]) / full
     if simulated is None or not any(simulated.step_dropped_tokens):
         return kept
-    if _ages_out(system.admission):
-        kept *= np.exp(_SIMULATION_ERROR * normals(rng, len(draws)))
+    if _ages_out(admission):
+        kept *= np.exp(_SIMULATION_ERROR * errors)
     left = np.array(simulated.step_left_tokens)
     trained = left - np.array(simulated.step_dropped_tokens)
     # Once for the simulation, and once for the run whose level it is moved to.
-    return kept * drawn_factors(trained, left, _SEED, len(draws)) * drawn_factors(trained, left, _SEED + 1, len(draws))
+    of_simulation, of_run = (drawn_factors(trained, left, seed, errors.size) for seed in (_SEED, _SEED + 1))
+    return kept * of_simulation * of_run
 
 
 def _length_factors(simulated: Simulated, draws: int) -> Reals:
@@ -290,18 +337,40 @@ def _length_factors(simulated: Simulated, draws: int) -> Reals:
     return np.prod([drawn_factors(tokens, np.ones(len(tokens)), seed, draws) for seed in (_SEED, _SEED + 1)], axis=0)
 
 
-def uneven_systems(draws: Sequence[System], rng: np.random.Generator) -> list[System]:
-    """Return the draws with the error of the ratio of both sides' speeds; rng: of the layout."""
-    speeds = np.exp(_FORM_ERROR * normals(rng, len(draws)))
-    return [
-        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
-        for draw, speed in zip(draws, speeds, strict=True)
-    ]
+def _aged(
+    staleness: StalenessForecast, system: System, states: Sequence[SteadyState | Refused], errors: Reals
+) -> StalenessForecast:
+    """Add the interval of the p95: every draw moves it by as much as it moves that of the closed forms.
+
+    If nothing limits the queue and a draw's samplers are ahead, it grows with every step (own derivation): by their
+    surplus, in batches.
+    """
+    workload, grows = system.workload, surplus_of(system.admission) == "grows"
+    oldest, steps = oldest_token_law(workload.lengths, workload.unit_samples), staleness.horizon_steps or _STEPS
+
+    def p95(state: SteadyState | Refused, error: float) -> float:
+        if isinstance(state, Refused) or state.staleness is None or state.staleness_max is None:
+            return math.nan
+        is_capped = state.staleness_max < maximum(state.staleness, workload.lengths)
+        steady = percentile(state.staleness.scaled(error), oldest, STALE_QUANTILE)
+        steady = min(steady, state.staleness_max) if is_capped else steady
+        surplus = state.dropped_ratio / max(1.0 - state.dropped_ratio, np.finfo(np.float64).tiny) if grows else 0.0
+        return steady + STALE_QUANTILE * steps * surplus
+
+    best, *drawn = (p95(*each) for each in zip(states, (1.0, *np.exp(_AGE_ERROR * errors)), strict=True))
+    known = np.array(drawn)[~np.isnan(drawn)]
+    if math.isnan(best) or not known.size:
+        return staleness
+    moved, middle = Estimate.of(np.maximum(staleness.sample_p95 + known - best, 0.0)), staleness.sample_p95
+    low, high = min(math.floor(moved.low), middle), max(math.ceil(moved.high), middle)
+    return replace(staleness, sample_p95_low=low, sample_p95_high=high)
 
 
-def generator_of(layout: Layout) -> np.random.Generator:
-    """Return the generator of the errors of a layout, which are the same wherever it is priced."""
-    return np.random.default_rng([_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.max_running])
+def _with_short_queue(system: System) -> System:
+    """Drop the surplus of an unlimited queue: the dropped share then says by how much it would grow."""
+    batch = system.workload.samples_per_step
+    limits = replace(system.admission, queue_capacity_samples=batch, queue_policy="drop_oldest")
+    return replace(system, admission=limits)
 
 
 def _ages_out(admission: Admission) -> bool:

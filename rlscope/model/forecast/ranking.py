@@ -18,13 +18,11 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
-from rlscope.model.forecast.aging import held, with_staleness_interval
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
-from rlscope.model.forecast.price import Price, dropped_percent
+from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.observed import Observed
-from rlscope.model.simulate import Settings
 from rlscope.model.system import Granularity, Layout
 
 _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
@@ -103,12 +101,11 @@ def rank_actions(
     recommendation: Recommendation,
     grounds: Grounds,
     granularity: Granularity,
-    settings: Settings,
 ) -> Ranking:
     """Rank everything that can be done about the run; empty if the model does not reproduce the run."""
     if not grounds.replayed:
         return Ranking()
-    counterfactuals = Counterfactuals(calibration, forecasts.today, grounds, settings)
+    counterfactuals = Counterfactuals(calibration, forecasts.today, grounds)
     layouts = tuple(layout_actions(calibration, forecasts, recommendation))
     removals = counterfactuals.removals()
     every = (*layouts, *counterfactuals.actions(observed, removals))
@@ -126,7 +123,7 @@ def rank_actions(
     actions += [shared] if shared is not None else []
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
     fresher = _held(lower, ceiling[True]) if lower is not None and lower.kind == "fresher" else None
-    cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity, settings)
+    cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity)
     if cheaper is not None and cheaper.cause == Cause.TRAINERS:
         # Fewer samplers let the same trainers wait no less than never.
         most = trainer_rate_bound(observed, cheaper.gains.size)
@@ -313,17 +310,11 @@ def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendatio
             worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
             gains=gains,
             price_before=today.price,
-            price=_aged_price(calibration, forecast),
+            price=forecast.price,
             grade=forecast.grade,
             is_staler=is_staler,
             in_flight_limit=forecast.in_flight_limit,
         )
-
-
-def _aged_price(calibration: Calibration, forecast: Forecast) -> Price:
-    """Return the price of a layout with the interval of its staleness."""
-    asked = calibration if forecast.in_flight_limit is None else held(calibration, forecast.layout)
-    return with_staleness_interval(forecast.price, asked, forecast.layout)
 
 
 def _what(calibration: Calibration, layout: Layout) -> ActionWhat:

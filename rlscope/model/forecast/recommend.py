@@ -19,7 +19,8 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.causes import LossCause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import Forecast, Forecasts, rates_of_each
+from rlscope.model.forecast.layouts import Forecast, Forecasts
+from rlscope.model.forecast.predict import closed_rates
 from rlscope.model.forecast.price import Anchor, StalenessForecast, dropped_percent
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
@@ -247,7 +248,7 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     """
     best, cheap = best_of(forecasts, today), [each for each in forecasts if not each.price.is_high(today.price)]
     other = best_of(cheap, today) if cheap else best
-    return other if _median_rate(best) < _NEARLY * _median_rate(other) else best
+    return other if median_rate(best) < _NEARLY * median_rate(other) else best
 
 
 def _fastest(forecasts: Sequence[Forecast]) -> Reals:
@@ -267,7 +268,7 @@ def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Fore
     if not others:
         return None
     other = best_of(others, today)
-    return other if _median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * _median_rate(best) else None
+    return other if median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * median_rate(best) else None
 
 
 def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
@@ -276,7 +277,7 @@ def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> For
     It has to save one step of p95 staleness or one percent of the tokens, and to cost nothing of the other.
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in (best, *others)}
-    nearly = [each for each in others if not each.is_rough and ratios[best.layout] < _NEARLY * ratios[each.layout]]
+    nearly = [each for each in others if ratios[best.layout] < _NEARLY * ratios[each.layout]]
     saving = [each for each in nearly if _saves(_cost(each), _cost(best))]
     return min(saving, key=lambda each: (*_cost(each), -ratios[each.layout]), default=None)
 
@@ -331,11 +332,12 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
-    rates = rates_of_each(calibration, systems, (calibration.layout, other))
+    rates = closed_rates(calibration, systems, (calibration.layout, other))
     return rates[:, 1] / rates[:, 0] - 1.0
 
 
-def _median_rate(forecast: Forecast) -> float:
+def median_rate(forecast: Forecast) -> float:
+    """Trained tokens per second, median over the draws."""
     return float(np.median(_drawn(forecast)))
 
 

@@ -17,7 +17,7 @@ from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.simulated import simulated_run
+from rlscope.model.forecast.predict import changed, simulated_run
 from rlscope.model.observed import Observed
 from rlscope.model.policies import Delivery
 from rlscope.model.simulate import Settings, Simulated
@@ -262,7 +262,7 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
 def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
     """Replace the scheduling in all systems of the calibration."""
 
-    def changed(system: System) -> System:
+    def of_system(system: System) -> System:
         away_s = system.workload.environment_s + scheduling.turnaround_s
         workload = replace(
             system.workload,
@@ -273,12 +273,11 @@ def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
         )
         return replace(system, workload=workload, admission=scheduling.admission)
 
-    draws = tuple(changed(draw) for draw in calibration.draws)
-    return replace(calibration, system=changed(calibration.system), draws=draws)
+    return replace(changed(calibration, of_system), settings=scheduling.settings)
 
 
 def _simulated_replay(calibration: Calibration, observed: Observed, scheduling: Scheduling) -> Replay | None:
-    run = simulated_run(scheduled(calibration, scheduling), calibration.layout, scheduling.settings)
+    run = simulated_run(scheduled(calibration, scheduling), calibration.layout)
     if run is None:
         return None
     return _of_one(calibration, observed, scheduling, _simulated(run, calibration.steps_per_version), "simulation")

@@ -24,17 +24,16 @@ from rlscope.model.forecast.layouts import (
     Forecasts,
     Preemption,
     cap_at_trainer_rate,
-    forecast_layouts,
     measured_staleness,
     preemption_seen,
     scale_to_measured,
     trainer_rate_bound,
 )
+from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
-from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -178,17 +177,15 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     model_config = replace(model_config, candidates=(replay.scheduling,))
     prediction = _prediction(halves, model_config, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
-    judged = _judged(calibration, model_config)
-    predicted_tokens_per_s = judged.today.tokens_per_s or 0.0
-    anchor = Anchor.of(whole, predicted_tokens_per_s, judged.today.price)
-    anchored = _as_measured(judged, calibration, whole, anchor)
+    forecasts = _predicted(calibration, model_config)
+    predicted_tokens_per_s = forecasts.today.tokens_per_s or 0.0
+    anchor = Anchor.of(whole, predicted_tokens_per_s, forecasts.today.price)
+    anchored = _as_measured(forecasts, calibration, whole, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
-    ranking = rank_actions(
-        calibration, whole, anchored, recommendation, grounds, model_config.granularity, replay.scheduling.settings
-    )
+    ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.granularity)
     reached = ranking.reached(whole.trained_tokens_per_s)
     return ModelResult(
         model_config=model_config,
@@ -203,7 +200,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         efficiency=batch_efficiency(calibration, whole),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
         warnings=_warnings(
-            whole, prediction, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0
+            whole, prediction, halves, lengths, model_config, replay, simulated=forecasts.simulated_layouts > 0
         ),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
@@ -221,13 +218,12 @@ def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed
     return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 
 
-def _judged(calibration: Calibration, model_config: ModelConfig) -> Forecasts:
-    """Forecast every layout by the closed forms, or by the event simulator if those cannot be trusted."""
+def _predicted(calibration: Calibration, model_config: ModelConfig) -> Forecasts:
     layouts = _layouts(calibration, model_config.granularity)
-    forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
+    forecasts = predict_layouts(calibration, layouts, model_config.most_staleness)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("the model says that the run's own layout cannot run under its limits")
-    return correct_by_simulation(calibration, forecasts, model_config.scheduling.settings, model_config.most_staleness)
+    return forecasts
 
 
 def time_to_finish(
@@ -296,7 +292,7 @@ def _prediction(
         return None
     first, rest = halves
     calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), model_config.scheduling)
-    return compare(calibration, rest, model_config.scheduling.settings, rng)
+    return compare(calibration, rest, rng)
 
 
 def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:

@@ -20,9 +20,9 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
-from rlscope.model.forecast.layouts import Forecast, forecast_layouts, rates_of_each, scale_to_measured
+from rlscope.model.forecast.layouts import Forecast, anchored
+from rlscope.model.forecast.predict import closed_rates, predict, predict_layouts
 from rlscope.model.forecast.price import Anchor
-from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
 
@@ -62,14 +62,17 @@ class WhatIf:
     """Trained tokens per second over the current rate, minus 1, draw by draw; None if the changed run cannot run."""
     chose_layout: bool
     """Whether the change gives only the number of GPUs or a target, so that the fastest split was chosen."""
-    simulated: bool
-    """Whether `predicted` comes from the event simulator."""
     warnings: tuple[ModelWarning, ...]
     """Aspects of the change that the run does not show, after the checks that the model of the run failed."""
     calibration: Calibration
     """Calibration of the unchanged run."""
     steps_per_version: float
     """Optimizer steps per publication with the change; `calibration` has those of the unchanged run."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether `predicted` comes from the event simulator."""
+        return self.predicted.simulated
 
 
 def what_if(model: "ModelResult", change: Change) -> WhatIf:
@@ -155,7 +158,7 @@ def _fastest_rate(asked: Calibration, layouts: Sequence[Layout]) -> float:
     """Trained tokens per second of the fastest split, by the closed forms."""
     if asked.synchronous:
         return max(_synchronous_rate(asked, layout) for layout in layouts)
-    return float(rates_of_each(asked, (asked.system,), layouts).max())
+    return float(closed_rates(asked, (asked.system,), layouts).max())
 
 
 def _forecast(
@@ -169,14 +172,13 @@ def _forecast(
 ) -> WhatIf:
     """Forecast the fastest of the layouts. asked: the calibration with the change, except for its layout."""
     asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
-    obstacle, settings = _obstacle(calibration, asked), model_config.scheduling.settings
-    judged = None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), settings, None)
-    predicted = Forecast.of_none(asked.layout, None)
-    if judged is not None:
-        predicted = scale_to_measured(judged, anchor).today
+    obstacle, predicted = _obstacle(calibration, asked), Forecast.of_none(asked.layout, None)
     if change == Change():
-        # The price of the current run is measured, and that of a simulation of it is not better.
-        predicted = replace(predicted, price=now.price)
+        predicted = now
+    elif not obstacle:
+        # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
+        holds = asked.layout != calibration.layout and not change.limits_in_flight
+        predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
@@ -187,7 +189,6 @@ def _forecast(
         obstacle=obstacle,
         gain_ratio=predicted.gain_over(now),
         chose_layout=len(layouts) > 1,
-        simulated=judged is not None and judged.simulated_layouts > 0,
         warnings=warnings,
         calibration=calibration,
         steps_per_version=asked.steps_per_version,
@@ -261,10 +262,10 @@ def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "Model
         return usable[0] if usable else layouts[0]
     if asked.synchronous:
         return max(usable, key=lambda layout: _synchronous_rate(asked, layout))
-    asked, most_staleness = replace(asked, layout=usable[0]), model_config.most_staleness
-    forecasts = forecast_layouts(asked, usable[1:], most_staleness)
-    judged = correct_by_simulation(asked, forecasts, model_config.scheduling.settings, most_staleness)
-    return max((judged.today, *judged.others), key=lambda each: _rank(each, most_staleness)).layout
+    most_staleness = model_config.most_staleness
+    forecasts = predict_layouts(asked, usable, most_staleness)
+    allowed = [each for each in (forecasts.today, *forecasts.others) if each.layout in usable]
+    return max(allowed, key=lambda each: _rank(each, most_staleness)).layout
 
 
 def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:

@@ -117,14 +117,6 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.SLOPE_NOT_SEEN: (
         "Forward passes took about the same time at every measured batch size: where they get slower is unknown."
     ),
-    ModelWarning.IN_FLIGHT_CAP: "The cap on samples in flight binds.",
-    ModelWarning.STALENESS_CAP: "The staleness cap binds.",
-    ModelWarning.NEAR_CAP: "A cap binds from time to time.",
-    ModelWarning.SAMPLES_AGE_OUT: "Some samples are dropped as stale.",
-    ModelWarning.HELD_BACK: "The samplers are faster than the trainers and are held back.",
-    ModelWarning.QUEUE_GROWS: "The queue grows for as long as the run lasts.",
-    ModelWarning.FEW_REQUESTS: "Engines run few requests, and their number varies a lot.",
-    ModelWarning.WAITS_VARY: "Waits for the environment vary, and the longest meet the staleness cap.",
     ModelWarning.SHORT_STRETCH: (
         "The steady state is too short to test predictions on this run: their error is unknown."
     ),

@@ -66,6 +66,8 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
         lines.append("Simulated event by event.")
+    if (limit := answer.predicted.in_flight_limit) is not None:
+        lines.append(f"With at most {fmt.count(limit)} samples in flight: without a limit the queue would grow.")
     if answer.asked.publish_every is not None:
         versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
         lines.append(

@@ -8,14 +8,15 @@ import pytest
 from rlscope.model.analytic.bound import work_conservation_bound
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
-from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
+from rlscope.model.forecast.layouts import Forecasts
+from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import Observed
 from rlscope.model.system import Granularity, Layout, possible_layouts
 from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed, steady
 
 
 def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:
-    return forecast_layouts(calibrated(), possible_layouts(gpus, granularity, running))
+    return predict_layouts(calibrated(), possible_layouts(gpus, granularity, running))
 
 
 SPLITS = Granularity(1)
@@ -107,7 +108,7 @@ def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
     layout = Layout(4, 4, 64)
     run = observed(even, layout, noise=0.0)
     found = replace(calibration_of(run), system=even)
-    forecasts = forecast_layouts(found, possible_layouts(8, SPLITS, (64,)))
+    forecasts = predict_layouts(found, possible_layouts(8, SPLITS, (64,)))
     gap = explain_gap(found, run, forecasts, run.trained_tokens_per_s)
     assert lost(gap)["whole_gpus"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
     assert lost(gap)["layout_imbalance"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.holdout import ComparedPrediction, Prediction, level_log_sd
-from rlscope.model.forecast.layouts import drawn_rates
+from rlscope.model.forecast.predict import predict
 from rlscope.model.system import Admission, Layout
 from tests.model.known_run import TODAY, observed
 
@@ -72,7 +73,13 @@ def calibration(level: float) -> Calibration:
 
 
 def test_the_error_of_the_level_widens_every_rate_and_moves_no_gain() -> None:
-    layouts = [TODAY, Layout(3, 5, 64)]
-    sure, unsure = drawn_rates(calibration(0.0), layouts), drawn_rates(calibration(0.2), layouts)
-    assert np.log(unsure[:, 0] / sure[:, 0]).std() == pytest.approx(0.2, rel=0.15)
-    assert unsure[:, 1] / unsure[:, 0] == pytest.approx(sure[:, 1] / sure[:, 0])
+    def drawn(level: float, layout: Layout) -> Reals:
+        rates = predict(calibration(level), layout).drawn_tokens_per_s
+        assert rates is not None
+        return rates
+
+    (sure, other), (unsure, other_unsure) = (
+        [drawn(level, layout) for layout in (TODAY, Layout(3, 5, 64))] for level in (0.0, 0.2)
+    )
+    assert np.log(unsure / sure).std() == pytest.approx(0.2, rel=0.15)
+    assert other_unsure / unsure == pytest.approx(other / sure)

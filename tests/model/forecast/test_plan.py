@@ -25,7 +25,6 @@ from rlscope.model.forecast.plan_prior import (
     planned_system,
 )
 from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO
-from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import read_plan
@@ -107,7 +106,6 @@ def test_a_plan_of_the_golden_system_is_that_system(golden: PlanResult) -> None:
     prefill_tokens_per_s = 2 * PARAMETERS / (3e-5 * 0.8) / (2 * PARAMETERS)
     known = golden_system.system(engine=golden_system.engine(prefill_tokens_per_s=prefill_tokens_per_s))
     layouts = [each.layout for each in golden.candidates]
-    assert sorted(map(split, layouts)) == [(trainers, 16 - trainers) for trainers in range(1, 16)]
     for candidate, state in zip(golden.candidates, steady_states(known, layouts), strict=True):
         assert isinstance(state, SteadyState) and candidate.state is not None
         assert candidate.state.step_s == pytest.approx(state.step_s, rel=1e-6)
@@ -120,10 +118,9 @@ def test_a_plan_without_doubt_depends_on_nothing(golden: PlanResult) -> None:
     assert {each.grade for each in golden.candidates} == {"assumed"}
 
 
-def test_the_leading_layouts_are_beyond_doubt_or_simulated(golden: PlanResult) -> None:
-    assert 1 <= len(golden.simulated) <= 6
-    for each in golden.candidates[:3]:
-        assert (each.layout in golden.simulated) == is_doubtful(golden.calibration, each.layout)
+def test_the_leading_splits_are_simulated_and_the_others_are_not_listed(golden: PlanResult) -> None:
+    assert 5 <= len(golden.candidates) <= 8
+    assert golden.simulated == {each.layout for each in golden.candidates}
 
 
 def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(golden: PlanResult) -> None:
@@ -162,7 +159,7 @@ def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: 
     # The plan is sure of its weight updates and lengths.
     assert {"weight_update", "lengths"} & set(effects) == set()
     assert next(iter(effects)) == "training_rate"
-    assert effects["training_rate"].low < -0.2 and effects["training_rate"].high >= 0.0
+    assert effects["training_rate"].low < -0.1 and effects["training_rate"].high >= 0.0
 
 
 def test_the_same_plan_draws_the_same_systems(small: PlanResult) -> None:

@@ -105,7 +105,6 @@ def costing(given: Forecast, dropped: float | None) -> Forecast:
         # What it saves, it must not cost elsewhere.
         (costing(forecast(1_950.0, p95=2), 0.05), False),
         (costing(forecast(1_950.0, p95=2), None), False),
-        (replace(costing(forecast(1_950.0, p95=2), 0.03), is_rough=True), False),
         (costing(forecast(1_950.0, p95=2, slow_draws=21), 0.03), False),
     ],
 )

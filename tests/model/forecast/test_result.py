@@ -13,16 +13,15 @@ from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import (
     Forecasts,
     cap_at_trainer_rate,
-    forecast_layouts,
     measured_staleness,
     scale_to_measured,
     trainer_rate_bound,
 )
+from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.recommend import Grounds, _uncertainties, gains_over, recommend
 from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
 from tests.model.few_draws import few_draws
 from tests.model.known_run import (
@@ -41,7 +40,7 @@ PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0, auxiliary_gp
 
 
 def forecasts_of(found: Calibration) -> Forecasts:
-    return forecast_layouts(found, possible_layouts(8, Granularity(1), (found.layout.max_running,)))
+    return predict_layouts(found, possible_layouts(8, Granularity(1), (found.layout.max_running,)))
 
 
 @cache
@@ -89,7 +88,7 @@ def test_a_run_that_publishes_nothing_or_has_no_tokens_cannot_be_calibrated(colu
 
 
 def test_a_prediction_meets_what_an_equal_stretch_achieves():
-    found = compare(calibrated(), observed(seed=9), Settings(), np.random.default_rng(1))
+    found = compare(calibrated(), observed(seed=9), np.random.default_rng(1))
     assert found is not None
     by_name = {each.quantity: each for each in found.compared}
     assert by_name["tokens_per_s"].residual_ratio == pytest.approx(0.0, abs=0.02)
@@ -101,7 +100,7 @@ def test_a_prediction_meets_what_an_equal_stretch_achieves():
 def test_a_stretch_that_runs_at_half_the_speed_is_not_what_was_predicted():
     run = observed()
     slower = replace(run.steps, period_s=2.0 * run.steps.period_s, wait_s=run.steps.wait_s + run.steps.period_s)
-    found = compare(calibrated(), replace(run, steps=slower), Settings(), np.random.default_rng(1))
+    found = compare(calibrated(), replace(run, steps=slower), np.random.default_rng(1))
     assert found is not None
     speed = next(each for each in found.compared if each.quantity == "tokens_per_s")
     assert speed.residual_ratio == pytest.approx(-0.5, abs=0.02)
@@ -156,7 +155,7 @@ def test_a_run_in_its_best_layout_keeps_it():
     layouts = possible_layouts(8, Granularity(1), (64,))
     best = max(layouts, key=lambda layout: steady(layout=layout).trained_tokens_per_s)
     found = calibration_of(observed(layout=best))
-    advice = recommend(found, forecast_layouts(found, layouts), Grounds(long_enough=True))
+    advice = recommend(found, predict_layouts(found, layouts), Grounds(long_enough=True))
     assert advice.advice == "keep"
     assert advice.reason in ("best_already", "small_gain")
 
@@ -172,7 +171,7 @@ def test_a_short_stretch_changes_only_what_gains_more_than_the_model_may_err():
 
 def test_no_forecast_is_staler_than_a_cap_that_drops():
     found = calibration_of(observed(), Admission(256, max_staleness=2, staleness_policy="drop"))
-    forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
+    forecasts = predict_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
     ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
     assert len(ages) > 3
     assert all(age.sample_p95 <= age.sample_max <= 2 and age.token_mean <= 2 for age in ages)
@@ -211,7 +210,7 @@ def test_lengths_that_drift_are_said_to():
 def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_assumed():
     run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, max_running=256)
     found = calibration_of(run)
-    best = forecast_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
+    best = predict_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
     assert best.grade == "assumed"
 
 
@@ -287,7 +286,7 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
 
 
 def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():
-    forecasts = forecast_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
+    forecasts = predict_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
     assert forecasts.today.excluded is None
     assert {each.excluded for each in forecasts.others} == {"too_stale"}
     assert recommend(calibrated(), forecasts, Grounds(long_enough=True)).reason == "no_other_layout"

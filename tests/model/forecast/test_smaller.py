@@ -1,5 +1,6 @@
 """The smallest layout at the current rate."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +9,12 @@ import pytest
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import smaller
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.layouts import forecast_layouts
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.predict import predict
 from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.numerics.changepoints import Drift
-from rlscope.model.simulate import Settings, Simulated
 from rlscope.model.system import Admission, Granularity, Layout, Side, smaller_layouts
 from tests.model.few_draws import few_draws
 from tests.model.known_run import TRUTH, calibration_of, observed, steady
@@ -25,6 +26,7 @@ FEW_TRAINERS = Layout(trainer_gpus=1, sampler_gpus=9, max_running=64)
 SLOWER_TRAINERS = replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=TRUTH.trainer.tokens_per_gpu_s / 1.15))
 """As much slower as the model may err."""
 LIMITED = Admission(max_in_flight_samples=1024)
+FRESH = Price(StalenessForecast(1.0, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def asked(
 
 
 def of_calibration(found: Calibration, grounds: Grounds = PLAIN, granularity: Granularity = SPLITS) -> Action | None:
-    return cheaper_action(found, forecast_layouts(found, ()).today, grounds, granularity, Settings())
+    return cheaper_action(found, predict(found, found.layout), grounds, granularity)
 
 
 def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall() -> None:
@@ -99,15 +101,26 @@ def test_a_synchronous_run_gives_nothing_back() -> None:
         assert of_calibration(replace(found, synchronous=True)) is None
 
 
+def fake(
+    monkeypatch: pytest.MonkeyPatch, price: Price = FRESH, rate: Callable[[Layout], float] = lambda layout: 1.0
+) -> None:
+    """Let every layout have this price, and a rate of its own in every draw."""
+
+    def predicted(_calibration: Calibration, layout: Layout, **_how: bool) -> Forecast:
+        return Forecast(layout, None, None, rate(layout), np.full(3, rate(layout)), price, "measured")
+
+    monkeypatch.setattr(smaller, "predict", predicted)
+
+
 def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer GPU of 20 GPUs is 5%, and of 21 less."""
-    monkeypatch.setattr(smaller, "_gains", lambda calibration, layout, draws=None: np.zeros(3))
-    monkeypatch.setattr(smaller, "is_doubtful", lambda calibration, layout: False)
+    monkeypatch.setattr(smaller, "keeps_rate", lambda gains: True)
+    fake(monkeypatch)
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
     for sampler_gpus, spared in ((18, 19), (19, None)):
         of_two = replace(found, layout=Layout(2, sampler_gpus, 64))
-        action = cheaper_action(of_two, forecast_layouts(found, ()).today, PLAIN, Granularity(sampler_gpus), Settings())
+        action = cheaper_action(of_two, predict(found, found.layout), PLAIN, Granularity(sampler_gpus))
         gpus = action and isinstance(action.after, Layout) and action.after.trainer_gpus + action.after.sampler_gpus
         assert gpus == spared
 
@@ -136,8 +149,7 @@ def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
     staleness = None if p95 is None else StalenessForecast(1.0, p95, p95)
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
-    for name in ("closed_price", "priced"):
-        monkeypatch.setattr(smaller, name, lambda *_: Price(staleness))
+    fake(monkeypatch, Price(staleness))
     assert (of_calibration(found, grounds) is not None) is spared
 
 
@@ -148,19 +160,13 @@ def test_where_the_simulation_loses_the_rate_the_next_larger_layout_is_tried_and
     """Two trainer GPUs keep the rate by the closed forms. slower: how many of the smallest layouts are simulated so."""
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
-        whole = smaller.simulated_run(found, FEW_SAMPLERS, Settings())
-    assert whole is not None
-    half = replace(whole, step_trained_tokens=tuple(each // 2 for each in whole.step_trained_tokens))
     tried: list[int] = []
 
-    def simulated(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated:
-        if layout != FEW_SAMPLERS:
-            tried.append(layout.trainer_gpus)
-        return half if layout.trainer_gpus < 2 + slower else whole
+    def rate(layout: Layout) -> float:
+        tried.append(layout.trainer_gpus)
+        return 0.5 if layout.trainer_gpus < 2 + slower else 1.0
 
-    monkeypatch.setattr(smaller, "is_doubtful", lambda calibration, layout: True)
-    monkeypatch.setattr(smaller, "simulated_run", simulated)
-    monkeypatch.setattr(smaller, "priced", lambda *_: Price(StalenessForecast(1.0, 1, 1)))
+    fake(monkeypatch, rate=rate)
     action = of_calibration(found)
     assert (action and action.after) == (after and replace(FEW_SAMPLERS, trainer_gpus=after))
-    assert tried == [2, 3][: 1 + slower]
+    assert sorted({*tried} - {FEW_SAMPLERS.trainer_gpus}) == [2, 3][: 1 + slower]

@@ -1,0 +1,165 @@
+"""The one way to a rate: what is simulated, what is pruned, and the limit and the age of a queue that would grow."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast import predict as predictions
+from rlscope.model.forecast.actions import Counterfactuals
+from rlscope.model.forecast.change import with_trainer_speed
+from rlscope.model.forecast.layouts import Forecasts
+from rlscope.model.forecast.predict import closed_rates, held, predict, predict_layouts, simulated_run
+from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
+from rlscope.model.forecast.ranking import layout_actions
+from rlscope.model.forecast.recommend import Grounds, recommend
+from rlscope.model.simulate import Simulated, simulate
+from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts
+from tests.model.known_run import TODAY, calibration_of, observed
+
+AHEAD, KEEPING_UP = Layout(3, 5, 64), Layout(4, 4, 64)
+"""With 3 trainer GPUs the samplers make 9% more than is trained on; with 4 they make less."""
+UNLIMITED, CAPPED = Admission(), Admission(max_in_flight_samples=300)
+
+
+@cache
+def calibration(admission: Admission = UNLIMITED) -> Calibration:
+    return calibration_of(observed(), admission)
+
+
+@cache
+def forecasts(admission: Admission = UNLIMITED) -> Forecasts:
+    return predict_layouts(calibration(admission), possible_layouts(8, Granularity(1), (64,)))
+
+
+def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_form_moved_to_it() -> None:
+    asked = calibration(CAPPED)
+    found, run = predict(asked, KEEPING_UP, form_error=False, is_reference=True), simulated_run(asked, KEEPING_UP)
+    assert run is not None and found.simulated
+    assert found.tokens_per_s == run.trained_tokens_per_s
+    closed = closed_rates(asked, (asked.system, *asked.draws), (KEEPING_UP,))[:, 0]
+    assert closed[0] != pytest.approx(run.trained_tokens_per_s, rel=0.005)
+    assert found.drawn_tokens_per_s == pytest.approx(closed[1:] * run.trained_tokens_per_s / closed[0])
+
+
+def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_is_compared() -> None:
+    def noise(layout: Layout, **how: bool) -> np.ndarray[Any, Any]:
+        plain = predict(calibration(CAPPED), layout, form_error=False, is_reference=True).drawn_tokens_per_s
+        found = predict(calibration(CAPPED), layout, **how).drawn_tokens_per_s
+        assert plain is not None and found is not None
+        return np.log(found / plain)
+
+    both = noise(KEEPING_UP, is_reference=True), noise(AHEAD, is_reference=True)
+    assert [each.std() for each in both] == pytest.approx([0.07, 0.07], rel=0.05)
+    assert np.corrcoef(*both)[0, 1] == pytest.approx(0.5, abs=0.2)
+    assert 0.001 < noise(KEEPING_UP, form_error=False).std() < 0.02
+
+
+def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures() -> None:
+    layouts = possible_layouts(8, Granularity(1), (32, 64))
+    found = predict_layouts(calibration(CAPPED), layouts)
+    rates = [each.tokens_per_s for each in found.rivals]
+    assert rates == sorted(rates, key=lambda rate: -(rate or 0.0)) and all(each.simulated for each in found.rivals)
+    assert 4 <= len(rates) <= 10 and found.simulated_layouts == len(rates) + 1
+    left = [each for each in found.others if each not in found.rivals]
+    assert left and all((each.tokens_per_s, each.excluded) == (None, None) for each in left)
+    assert found.shown == (found.today, *found.rivals)
+    assert {each.layout for each in (found.today, *found.others)} == {*layouts, found.today.layout}
+
+
+def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() -> None:
+    free = forecasts(CAPPED)
+    least = min(each.staleness.sample_p95 for each in free.rivals if each.staleness)
+    capped = predict_layouts(calibration(CAPPED), possible_layouts(8, Granularity(1), (64,)), least)
+    assert all(each.staleness and each.staleness.sample_p95 <= least for each in capped.rivals)
+    stale = [each for each in capped.others if each.excluded == "too_stale"]
+    assert stale and all(each.staleness and each.drawn_tokens_per_s is None for each in stale)
+
+
+def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = list[int | None]()
+
+    def counted(system: System, *rest: Any, **how: Any) -> Simulated:
+        caps.append(system.admission.max_staleness)
+        return simulate(system, *rest, **how)
+
+    monkeypatch.setattr(predictions, "simulate", counted)
+    plain, runs = calibration(CAPPED), list[Simulated | None]()
+    for cap in (30, 31, 40, 29):
+        admission = Admission(max_in_flight_samples=300, max_staleness=cap, staleness_policy="drop")
+        runs.append(simulated_run(replace(plain, system=replace(plain.system, admission=admission)), TODAY))
+    assert caps == [30, 29]
+    assert runs[0] is not None and not runs[0].dropped_groups
+    assert runs[1] is runs[0] and runs[2] is runs[0] and runs[3] == runs[0]
+
+
+def test_slow_engines_slow_a_layout_by_their_share_of_its_engines() -> None:
+    slow = replace(calibration(), engine_slowness=(2.0, *[0.9] * 5))
+    rates = [predict(each, Layout(6, 2, 64)).tokens_per_s or 0.0 for each in (calibration(), slow)]
+    # Of the two engines left one is slow: half of 1 / 2 + 1 / 0.9 as fast.
+    assert rates[1] / rates[0] == pytest.approx((1 / 2.0 + 1 / 0.9) / 2.0, rel=0.05)
+
+
+def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_holds_its_staleness() -> None:
+    forecast = next(each for each in forecasts().others if each.layout == AHEAD)
+    free = simulated_run(calibration(), AHEAD)
+    assert free is not None and free.staleness.samples.percentile(0.95) >= 10
+    assert forecast.in_flight_limit == held(calibration(), AHEAD).system.admission.max_in_flight_samples
+    assert forecast.tokens_per_s == pytest.approx(free.trained_tokens_per_s, rel=0.01)
+    assert forecast.staleness is not None
+    assert (forecast.staleness.sample_p95, forecast.staleness.horizon_steps) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("layout", "admission"),
+    [(TODAY, UNLIMITED), (KEEPING_UP, UNLIMITED), (AHEAD, Admission(max_in_flight_samples=900))],
+    ids=["the current layout, which has none", "samplers that keep up", "a limit that is set"],
+)
+def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
+    found = forecasts(admission)
+    assert next(each for each in (found.today, *found.others) if each.layout == layout).in_flight_limit is None
+
+
+def test_the_action_has_the_limit_and_staleness_that_is_steady_with_it() -> None:
+    advised = recommend(calibration(), forecasts(), Grounds(current_p95_steps=2.0))
+    first = next(layout_actions(calibration(), forecasts(), advised))
+    assert (first.after, first.kind, first.is_staler) == (AHEAD, "change", False)
+    assert first.in_flight_limit == advised.best.in_flight_limit is not None
+    assert first.staleness is not None and first.staleness.horizon_steps is None
+
+
+def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_do_not() -> None:
+    solver = Counterfactuals(calibration(), forecasts().today, Grounds())
+    assert {each.what: each.in_flight_limit is not None for each in solver.actions(observed(), {})} == {
+        "trainer_speed": False,
+        "weight_updates": False,
+        "publish_every": True,
+    }
+
+
+def interval(found: Calibration, layout: Layout, staleness: StalenessForecast) -> tuple[float, float]:
+    ends = with_intervals(Price(staleness), found.system, found.draws, layout).staleness
+    assert ends is not None and ends.p95_interval_steps is not None
+    return ends.p95_interval_steps
+
+
+def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_narrow_where_a_limit_holds_it() -> None:
+    staleness = predict(calibration(), AHEAD, holds=True).staleness
+    assert staleness is not None and staleness.p95_interval_steps == (2.0, 4.0)
+    low, high = interval(calibration(), AHEAD, replace(staleness, horizon_steps=60))
+    # The ratio of both speeds errs by 7%: up to 12% more surplus, for 60 steps.
+    assert low <= staleness.sample_p95 and high >= staleness.sample_p95 + 0.1 * 60
+
+
+def test_the_interval_of_a_p95_is_that_of_the_draws_moved_to_the_best_estimate() -> None:
+    plain = calibration(Admission(max_in_flight_samples=900))
+    slower = tuple(replace(each, trainer=with_trainer_speed(each.trainer, 0.5)) for each in plain.draws)
+    staleness = StalenessForecast(1.0, 9, 9, steps_per_version=2.0)
+    low, high = interval(plain, KEEPING_UP, staleness)
+    assert low <= 2.0 * 9 <= high <= 2.0 * 12
+    # With trainers half as fast, samples wait for them in the queue.
+    assert interval(replace(plain, draws=slower), KEEPING_UP, staleness)[1] > high
+    assert interval(plain, KEEPING_UP, StalenessForecast(0.0, 0, 0))[0] == 0.0

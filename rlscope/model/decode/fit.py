@@ -38,9 +38,8 @@ measured kernels."""
 _FLAT_ELASTICITY: Final = 0.2
 """Elasticity d log t / d log b at the largest visited batches below which the slope is not seen: the p-norm's value at
 half of its hinge, for p = 2."""
-_FOLDS: Final = 4
 _FEWEST_CELLS_TO_JUDGE: Final = 8
-"""Minimum number of cells for a test of the form by leaving out a quarter."""
+"""Minimum number of cells to compare two forms."""
 _WIDE_RANGE: Final = 8.0
 """Minimum range of batch sizes (largest over smallest) to distinguish experts from a hinge."""
 _CLEARLY_BETTER: Final = 0.7
@@ -72,16 +71,6 @@ class CurveFit:
     equally frequent at every batch size. 1 if only means are known."""
     warnings: tuple[ModelWarning, ...]
     """Questions that the fit could not settle."""
-    held_out: "HeldOut | None" = None
-    """Fits to parts of the passes; None without passes."""
-
-    @property
-    def held_out_mape_ratio(self) -> float | None:
-        """`mape_ratio` on quarters of the batch range that were left out, for the best curve of the others.
-
-        None if there are too few cells.
-        """
-        return None if self.held_out is None else self.held_out.mape(self.form)
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """Grade a pass over `running` requests with `kv_tokens` resident by its distance from the measurements.
@@ -138,8 +127,7 @@ def fit_decode_curve(
     passes that computed prompts, where `running` is the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    held_out = HeldOut(cells, prior)
-    form = form or _likely_form(cells, prior, held_out)
+    form = form or _likely_form(cells, prior)
     prompts = None if prefills is None else prompt_passes(prefills, cells)
     evidence = CurveEvidence(form, cells, prior, prompts, shapes)
     if not evidence.is_possible:
@@ -161,7 +149,6 @@ def fit_decode_curve(
         mape_ratio=_mape(evidence, typical, cells),
         stall_ratio=cells.stall_ratio,
         warnings=_warnings(curve, visited, cells, prior),
-        held_out=held_out,
     )
 
 
@@ -216,42 +203,19 @@ def _mape(evidence: CurveEvidence, vector: Reals, cells: DecodePoints) -> float 
     return float(np.average(error_ratio, weights=np.sqrt(cells.rows)))
 
 
-class HeldOut:
-    """Errors of forms on passes that they were not fitted to; each form is fitted once."""
-
-    def __init__(self, cells: DecodePoints, prior: HardwarePrior | None) -> None:
-        self._cells, self._prior = cells, prior
-        self._known: dict[Form, float | None] = {}
-
-    def mape(self, form: Form) -> float | None:
-        """Error on each quarter of the batch sizes, fitted to the other three: the outer two are extrapolations."""
-        if form not in self._known:
-            self._known[form] = self._mape(form) if len(self._cells) >= _FEWEST_CELLS_TO_JUDGE else None
-        return self._known[form]
-
-    def _mape(self, form: Form) -> float:
-        cells, errors = self._cells, list[float]()
-        for left_out in np.array_split(np.argsort(cells.running, kind="stable"), _FOLDS):
-            kept = np.ones(len(cells), dtype=np.bool_)
-            kept[left_out] = False
-            evidence = CurveEvidence(form, cells.where(kept), self._prior)
-            error = _mape(evidence, _best(evidence), cells.where(~kept))
-            errors += [] if error is None else [error]
-        return float(np.mean(errors))
-
-
-def _likely_form(cells: DecodePoints, prior: HardwarePrior | None, held_out: HeldOut) -> Form:
-    """Return the form with experts if the model has some, or if it is unknown and held-out passes require it."""
+def _likely_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
+    """Return the form with experts if the model has some, or if it is unknown and its passes require it."""
     if prior is not None:
         return "pnorm" if prior.experts is None else "expert_hit"
     if len(cells) < _FEWEST_CELLS_TO_JUDGE or cells.running.max() < _WIDE_RANGE * cells.running.min():
         return "pnorm"
-    evidence = CurveEvidence("pnorm", cells, prior)
-    fitted = _mape(evidence, _best(evidence), cells)
-    if fitted is None or fitted < _GOOD_FIT:
-        return "pnorm"
-    pnorm, experts = held_out.mape("pnorm"), held_out.mape("expert_hit")
-    return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
+    dense = _error(CurveEvidence("pnorm", cells, prior))
+    needs_experts = dense >= _GOOD_FIT and _error(CurveEvidence("expert_hit", cells, prior)) < _CLEARLY_BETTER * dense
+    return "expert_hit" if needs_experts else "pnorm"
+
+
+def _error(evidence: CurveEvidence) -> float:
+    return _mape(evidence, _best(evidence), evidence.cells) or 0.0
 
 
 def _warnings(

@@ -65,8 +65,6 @@ class Latency:
     """Distance of the current layout's batches from the measured batches."""
     mape_ratio: float | None
     """Mean absolute error of the fit divided by the measured time."""
-    held_out_mape_ratio: float | None
-    """Mean absolute error, as in `mape_ratio`, over measurements that were held out of the fit."""
     warnings: tuple[ModelWarning, ...]
     """Questions that the fit could not settle."""
 
@@ -187,7 +185,6 @@ def latency(model: ModelResult) -> Latency:
         visited_batch_high=None if visited is None else visited.batch_high,
         grade=model.forecasts.today.grade,
         mape_ratio=fit.mape_ratio,
-        held_out_mape_ratio=fit.held_out_mape_ratio,
         warnings=fit.warnings,
     )
 

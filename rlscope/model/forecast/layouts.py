@@ -1,6 +1,6 @@
 """The forecast of a layout: its rate in every draw, its timing, its price and its preemptions.
 
-`predict.py` computes forecasts. Here they are moved to what was measured on the run, and capped at trainers that never
+`predict.py` computes forecasts. Here they are moved to the measurements of the run, and capped at trainers that never
 wait. Preemptions are counted in the run, and simulated in other layouts. Not covered: requests that wait because the
 cache is full, blocks of a preempted request that a prefix cache still holds, and engines that swap to host memory.
 """

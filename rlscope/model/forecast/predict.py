@@ -83,8 +83,8 @@ def predict(
     """Forecast a layout; nothing but the layout is set if it cannot run.
 
     holds: whether a queue that would grow without bound gets a limit on samples in flight. form_error: whether the
-    draws include the error of the model itself, half of which a layout does not share with others. is_reference:
-    whether others are compared with this one; the sampling error of simulations is then theirs.
+    draws include the error of the model itself, which layouts have partly in common. is_reference: whether others are
+    compared with this one; the sampling error of simulations is then theirs.
     """
     if calibration.synchronous and layout == calibration.layout:
         return _synchronous(calibration, form_error=form_error)

@@ -68,7 +68,7 @@ class StalenessForecast:
     """Steps that were simulated, if staleness still grows at their end: it is then that of a run as long. None: it is
     steady."""
     sample_p95_low: int | None = None
-    """Low end of the 90% interval of the p95; None if it was measured, or is not that of an action."""
+    """Low end of the 90% interval of the p95; None if it was measured."""
     sample_p95_high: int | None = None
     """High end of that interval."""
 

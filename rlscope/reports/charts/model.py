@@ -35,7 +35,6 @@ from rlscope.reports.charts.model_frames import (
     FRONTIER,
     MEASURED,
     OUT,
-    SIMULATED,
     SLOWER,
     SYNCHRONOUS,
     beyond_visited,
@@ -105,7 +104,7 @@ def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
         else alt.Scale(type="log", base=2, nice=False, padding=_PADDING_PX)
     )
     rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT, CURRENT_LIMIT + SIMULATED] if over_splits else [], "linear")
+    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT] if over_splits else [], "linear")
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -228,8 +227,6 @@ def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[p
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
     """Return one color per series, joined ones first; slower and infeasible ones are grey."""
     names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
-    # Simulated layouts have the same color in every report, whether they come first or last.
-    names.sort(key=lambda name: name.endswith(SIMULATED))
     colors = dict(zip(names, palette(len(names)), strict=True))
     return series_palette(
         "series",

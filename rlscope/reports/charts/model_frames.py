@@ -19,8 +19,6 @@ from rlscope.reports.text.names import EXCLUSIONS, layout_remark
 BEST_LIMIT: Final = "best request limit per split"
 CURRENT_LIMIT: Final = "current request limit"
 OTHER_LIMIT: Final = "other request limit"
-SIMULATED: Final = ", simulated"
-"""Suffix of the series of layouts that the event simulator corrected."""
 OUT: Final = "infeasible: "
 """Prefix of the reason why a layout is infeasible."""
 FRONTIER: Final = "frontier"
@@ -90,7 +88,7 @@ def sweep_frame(model: ModelResult) -> pl.DataFrame:
     """
     forecasts = model.forecasts.shown
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
-        rows = [_row(model, each, _alike(_split(each), each)) for each in forecasts]
+        rows = [_row(model, each, _split(each)) for each in forecasts]
     else:
         rows = _by_split(model, forecasts)
     frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
@@ -186,11 +184,6 @@ def _series(model: ModelResult, forecast: Forecast, series: str) -> str:
     return SYNCHRONOUS if model.calibration.synchronous and forecast is model.forecasts.today else series
 
 
-def _alike(series: str, forecast: Forecast) -> str:
-    """The series that a line may join: simulator and closed forms do not agree to the last percent."""
-    return series + (SIMULATED if forecast.preemption is not None else "")
-
-
 def _split(forecast: Forecast) -> str:
     return f"{forecast.layout.trainer_gpus} : {forecast.layout.sampler_gpus}"
 
@@ -207,7 +200,7 @@ def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[s
         same = [each for each in usable if each.layout.max_running == current_limit]
         named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
         rows += [_row(model, best, BEST_LIMIT)] if best is not None and best not in same else []
-        rows += [_row(model, each, _alike(CURRENT_LIMIT, each)) for each in same]
+        rows += [_row(model, each, CURRENT_LIMIT) for each in same]
         rows += [_row(model, each, OTHER_LIMIT) for each in named]
         out = max((each for each in own if each.excluded), key=lambda each: _rate(model, each), default=None)
         if out is not None and (best is None or _rate(model, out) > _rate(model, best)):

@@ -42,7 +42,7 @@ class ToldPrice(Price):
     """95th percentile of the staleness of samples, by their oldest token, in optimizer steps; None also if the queue
     would grow without limit."""
     staleness_p95_low_steps: float | None
-    """Low end of the 90% interval of `staleness_p95_steps`; None if that was measured, or is not of an action."""
+    """Low end of the 90% interval of `staleness_p95_steps`; None if that was measured."""
     staleness_p95_high_steps: float | None
     """High end of that interval."""
     staleness_horizon_steps: float | None

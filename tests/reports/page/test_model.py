@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from rich.cells import cell_len
 
-from rlscope.model.forecast.layouts import Preemption
+from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.card import first_screen
 from rlscope.reports.charts import model_frames
@@ -82,33 +82,21 @@ def test_the_sweep_goes_over_the_splits_with_the_current_and_the_recommended_lay
 
 def test_one_split_is_swept_over_the_limit_of_running_requests():
     made = changing_model()
-    own = tuple(replace(each, is_rough=False) for each in made.forecasts.others if each.layout.trainer_gpus == 2)
+    own = tuple(each for each in made.forecasts.rivals if each.layout.trainer_gpus == 2)
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
     assert frame["max_running"].n_unique() == len(own) + 1
     feasible = frame.filter(~pl.col("series").str.starts_with("infeasible"))
-    assert {series.removesuffix(model_frames.SIMULATED) for series in feasible["series"]} == {"2 : 6"}
+    assert set(feasible["series"]) == {"2 : 6"}
 
 
-def test_a_line_joins_layouts_of_the_simulator_or_of_the_closed_forms_but_never_both():
-    made = changing_model()
-    one, two = [each for each in made.forecasts.others if each.layout.trainer_gpus == 2][:2]
-    others = (
-        replace(one, preemption=None, is_rough=False),
-        replace(two, preemption=Preemption(0.0, 0.0), is_rough=False),
-    )
-    frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=others)))
-    series = {limit: name for limit, name in frame.select("max_running", "series").rows()}
-    assert series[one.layout.max_running] == "2 : 6"
-    assert series[two.layout.max_running] == "2 : 6, simulated"
-
-
-def test_a_layout_that_should_have_been_simulated_and_was_not_is_not_drawn():
+def test_a_layout_that_was_not_predicted_is_not_drawn():
     made = changing_model()
     one, *others = made.forecasts.others
-    rough = replace(made, forecasts=replace(made.forecasts, others=(replace(one, is_rough=True), *others)))
+    left_out = Forecast.of_none(one.layout, None)
+    fewer = replace(made, forecasts=replace(made.forecasts, others=(left_out, *others)))
     key = pl.struct("trainer_gpus", "max_running")
-    drawn = model_frames.frontier_frame(rough).select(key).to_series().to_list()
+    drawn = model_frames.frontier_frame(fewer).select(key).to_series().to_list()
     assert {"trainer_gpus": one.layout.trainer_gpus, "max_running": one.layout.max_running} not in drawn
     assert len(drawn) >= 3
 

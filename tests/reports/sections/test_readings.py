@@ -105,9 +105,8 @@ def test_the_caption_of_the_layouts_explains_what_is_drawn_and_nothing_else():
     def caption(*series, splits=1):
         return sweep_reading(pl.DataFrame({"series": series, "trainer_gpus": [n % splits for n in range(len(series))]}))
 
-    assert "1 : 2 means" in caption("1 : 1") and "Simulated" not in caption("1 : 1")
+    assert "1 : 2 means" in caption("1 : 1")
     assert "Crosses" not in caption("1 : 1") and "Crosses" in caption("infeasible: memory")
-    assert "Simulated: a limit applies" in caption("1 : 1, simulated")
     assert "1 : 2 means" not in caption(*["current request limit"] * 4, splits=4)
 
 

@@ -467,7 +467,7 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
     drawn = made.forecasts.today.drawn_tokens_per_s
     others = [
         each if each.excluded or each is made.recommendation.best
-        else replace(each, drawn_tokens_per_s=drawn * next(rates, 0.5), is_rough=False)
+        else replace(each, drawn_tokens_per_s=drawn * next(rates, 0.5))
         for each in made.forecasts.others
     ]  # fmt: skip
     ranked = replace(made, forecasts=replace(made.forecasts, others=tuple(others)))

@@ -35,14 +35,19 @@ from rlscope.model.forecast.plan_prior import (
 )
 from rlscope.model.forecast.predict import closed_rates, predict, without_stale
 from rlscope.model.forecast.price import closed_price
-from rlscope.model.forecast.recommend import Grounds, Recommendation, fastest_probabilities, median_rate, recommend
+from rlscope.model.forecast.recommend import (
+    TIE_RATIO,
+    Grounds,
+    Recommendation,
+    fastest_probabilities,
+    median_rate,
+    recommend,
+)
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
 LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
 """Limits on running requests to try, relative to the maximum that fits, down to 1/16 in quarters of a doubling: under a
 staleness cap, the rate follows the limit."""
-EQUAL_RATIO: Final = 0.01
-"""Layouts within 1% of the fastest count as equally fast; the less stale one is preferred."""
 _MOST_SPLITS: Final = 48
 """Maximum number of splits: one step is then 1/50 of the GPUs, and no layout in between is 1% better."""
 _MOST_PREDICTED: Final = 8
@@ -112,14 +117,11 @@ class PlanResult:
     """Unknowns in the order in which to measure them."""
     scaling: PoorScaling | None = None
     """Set if a share of the GPUs would train nearly as fast; None if all are put to use, or no layout can be used."""
-    asked: Forecast | None = None
-    """Forecast of the plan's `asked` layout, drawn even if it exceeds the staleness cap; no rate if it cannot run."""
 
     @property
     def simulated(self) -> frozenset[Layout]:
         """Layouts whose forecast comes from the event simulator."""
-        forecasts = self.candidates if self.asked is None else (*self.candidates, self.asked)
-        return frozenset(each.layout for each in forecasts if each.simulated)
+        return frozenset(each.layout for each in self.candidates if each.simulated)
 
 
 def plan_layouts(plan: PlanInputs) -> PlanResult:
@@ -151,7 +153,6 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
-        asked=_asked(calibration, plan, candidates),
     )
 
 
@@ -285,7 +286,7 @@ def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
         return min(forecasts, key=staleness_rank)
     usable = [each for each in usable if each.tokens_per_s is not None] or usable
     most = max(_typical_rate(swept, each) for each in usable)
-    equals = [each for each in usable if _typical_rate(swept, each) >= (1.0 - EQUAL_RATIO) * most]
+    equals = [each for each in usable if _typical_rate(swept, each) >= (1.0 - TIE_RATIO) * most]
     return min(equals, key=staleness_rank)
 
 
@@ -301,24 +302,6 @@ def _candidates(swept: Sweep) -> tuple[Forecast, ...]:
     return tuple(sorted((each for each in listed if each.excluded or each.tokens_per_s is not None), key=_rank))
 
 
-def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Forecast | None:
-    """Predict the requested layout, at a suitable limit if none is given."""
-    asked = plan.asked
-    if asked is None:
-        return None
-    limits = _limits(plan) if asked.max_running is None else (asked.max_running,)
-    layouts = [Layout(asked.trainer_gpus, asked.sampler_gpus, limit) for limit in limits]
-    drawn_already = (each for each in candidates if each.drawn_tokens_per_s is not None)
-    if (same := next((each for each in drawn_already if each.layout in layouts), None)) is not None:
-        return same
-    swept = sweep(calibration, plan, layouts)
-    chosen = by_split(swept, swept.forecasts.values())[0]
-    if chosen.state is None:
-        return chosen
-    forecast = predict(calibration, chosen.layout)
-    return replace(forecast, excluded=without_stale(forecast, plan.most_staleness).excluded)
-
-
 def _rank(candidate: Forecast) -> tuple[bool, float]:
     """Rank the usable by their median, the fastest first, then the excluded."""
     return (candidate.excluded is not None, 0.0 if candidate.excluded else -median_rate(candidate))
@@ -329,7 +312,7 @@ def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
     if not drawn:
         return None
     most = max(map(median_rate, drawn))
-    return min((each for each in drawn if median_rate(each) >= (1.0 - EQUAL_RATIO) * most), key=staleness_rank)
+    return min((each for each in drawn if median_rate(each) >= (1.0 - TIE_RATIO) * most), key=staleness_rank)
 
 
 def _unknown_costs(

@@ -8,7 +8,7 @@ each other, such as shares that the same software lowers together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -141,17 +141,6 @@ class PlanInputs:
     """Maximum p95 staleness over samples, in versions, of a recommended layout."""
     present: Layout | None
     """Current layout; None if nothing runs yet."""
-    asked: "AskedLayout | None" = None
-    """Layout to forecast beside the best one, whether or not it can be used."""
-
-
-class AskedLayout(NamedTuple):
-    """A split of all GPUs or of some."""
-
-    trainer_gpus: int
-    sampler_gpus: int
-    max_running: int | None
-    """None: the limit that suits the split."""
 
 
 class UnplannableError(Exception):

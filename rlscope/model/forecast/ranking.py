@@ -20,7 +20,14 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
 from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
 from rlscope.model.forecast.price import dropped_percent
-from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
+from rlscope.model.forecast.recommend import (
+    SURE_RATIO,
+    TIE_RATIO,
+    WORTHWHILE_RATIO,
+    Grounds,
+    Recommendation,
+    gains_over,
+)
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.observed import Observed
 from rlscope.model.system import Granularity, Layout
@@ -29,8 +36,6 @@ _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_l
 """Limits that the removal of the cause `staleness_cap` lifts."""
 _CHANGES_TRAINERS: Final = frozenset({"trainer_speed", "checkpoints", "colocated"})
 _SPARES_PUBLISHING: Final = frozenset({"publish_every", "weight_updates"})
-_TIE_RATIO: Final = 0.02
-"""Tolerance as a share of the rate: neither the model nor two runs can tell apart causes that differ by less."""
 _NO_WAIT_RATIO: Final = 0.01
 """Share of the trainers' time: if they wait less than this for samples, faster samplers only make samples fresher."""
 
@@ -89,7 +94,7 @@ def _tied(losses: Sequence[CauseLoss]) -> tuple[LossCause, ...]:
 
     def is_tied(loss: CauseLoss) -> bool:
         behind = largest.gains - loss.gains
-        return bool(np.median(behind) <= _TIE_RATIO or (behind > 0.0).mean() < SURE_RATIO)
+        return bool(np.median(behind) <= TIE_RATIO or (behind > 0.0).mean() < SURE_RATIO)
 
     return tuple(each.cause for each in losses if each is largest or (_is_worth_naming(each) and is_tied(each)))
 
@@ -269,7 +274,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
 def _is_alike(action: Action, first: Action) -> bool:
     """Whether an action is a setting like the first one, and gains as much."""
     is_setting = action.kind != "fix" and first.kind != "fix"
-    return is_setting and first.gain_ratio.value - action.gain_ratio.value <= _TIE_RATIO
+    return is_setting and first.gain_ratio.value - action.gain_ratio.value <= TIE_RATIO
 
 
 def _harm(action: Action) -> tuple[bool, float, float]:

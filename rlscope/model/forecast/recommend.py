@@ -73,11 +73,9 @@ _DRAWS_OF_A_SOURCE: Final = 60
 UNTESTED_LOG: Final = math.log(1.15)
 """Log of the extra gain required if the run is too short to check the model: 90% of the predictions for other layouts
 are within 15% (benchmarks/prediction_error.txt)."""
-EQUAL_RATIO: Final = 0.01
-"""Layouts within 1% of the fastest count as equally fast; evidence and staleness then decide."""
-LIMIT_RATIO: Final = 0.02
-"""The equivalent margin for layouts that keep the current limit on running requests: changing the limit too must gain
-more."""
+TIE_RATIO: Final = 0.02
+"""Tolerance as a share of the rate: neither the model nor two runs can tell apart settings that differ by less.
+Evidence and staleness then decide."""
 _NEARLY: Final = 1.0 + WORTHWHILE_RATIO
 """Most rate of the best layout over that of a fresher one: what lies between is less than a change is worth."""
 _GRADES: Final[Mapping[Grade, int]] = {"measured": 0, "interpolated": 0, "extrapolated": 1, "assumed": 2}
@@ -233,13 +231,9 @@ def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     limit on running requests, then the lowest limit.
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
-    most, limit = max(ratios.values()), today.layout.max_running
-
-    def is_equal(forecast: Forecast) -> bool:
-        margin = LIMIT_RATIO if forecast.layout.max_running == limit else EQUAL_RATIO
-        return ratios[forecast.layout] >= (1.0 - margin) * most
-
-    return min(filter(is_equal, forecasts), key=lambda each: _trouble(each, limit))
+    least = (1.0 - TIE_RATIO) * max(ratios.values())
+    equal = [each for each in forecasts if ratios[each.layout] >= least]
+    return min(equal, key=lambda each: _trouble(each, today.layout.max_running))
 
 
 def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:

@@ -9,7 +9,7 @@ from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import (
-    LIMIT_RATIO,
+    TIE_RATIO,
     WORTHWHILE_RATIO,
     Recommendation,
     UncertaintySource,
@@ -243,7 +243,7 @@ def _odds(model: ModelResult) -> str:
     best, *rates = (_typical(each, model) for each in (advised.best, *model.forecasts.rivals))
     if max(rates, default=0.0) <= best:
         return text
-    if max(rates) * (1.0 - LIMIT_RATIO) <= best:
+    if max(rates) * (1.0 - TIE_RATIO) <= best:
         return f"{text} Chosen among equally fast layouts for its stronger evidence and fresher samples."
     return f"{text} Faster layouts increase staleness." if _are_staler(model, best) else text
 
@@ -251,7 +251,7 @@ def _odds(model: ModelResult) -> str:
 def _are_staler(model: ModelResult, best_tokens_per_s: float) -> bool:
     """Whether each layout that is faster than the one chosen makes samples staler."""
     own = model.recommendation.best.staleness
-    least = best_tokens_per_s / (1.0 - LIMIT_RATIO)
+    least = best_tokens_per_s / (1.0 - TIE_RATIO)
     faster = [each for each in model.forecasts.rivals if _typical(each, model) > least]
     aged = [math.inf if each.staleness is None else each.staleness.p95_steps for each in faster]
     return own is not None and all(each > own.p95_steps for each in aged)

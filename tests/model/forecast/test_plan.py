@@ -15,7 +15,6 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.plan import PlanResult, hours_of, layouts_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
-    AskedLayout,
     PlanInputs,
     UnplannableError,
     drawn_alone,
@@ -332,36 +331,6 @@ def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(sm
 def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
     with pytest.raises(UnplannableError, match="parameters of the model, their bytes or its experts"):
         planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
-
-
-def asked_of(folder: Path, trainers: int, samplers: int, running: int | None, text: str = SMALL_PLAN) -> PlanResult:
-    return plan_layouts(replace(plan_from(folder, text), asked=AskedLayout(trainers, samplers, running)))
-
-
-def test_a_layout_that_is_asked_about_is_forecast_and_changes_nothing_else(small: PlanResult, tmp_path: Path) -> None:
-    planned = asked_of(tmp_path, 5, 1, 7)
-    assert small.asked is None
-    assert planned.asked is not None and planned.asked.layout == Layout(5, 1, 7)
-    assert [each.layout for each in planned.candidates] == [each.layout for each in small.candidates]
-    assert planned.best is not None and small.best is not None and planned.best.layout == small.best.layout
-    gain = planned.asked.gain_over(planned.best)
-    assert gain is not None and gain.high < 0.0
-
-
-def test_a_split_alone_is_that_of_the_candidates_and_some_gpus_may_stay_idle(tmp_path: Path) -> None:
-    planned = asked_of(tmp_path, 2, 4, None)
-    assert planned.asked is not None and planned.asked in planned.candidates
-    smaller = asked_of(tmp_path, 2, 3, None).asked
-    assert smaller is not None and split(smaller.layout) == (2, 3) and smaller.drawn_tokens_per_s is not None
-
-
-def test_a_layout_beyond_the_cap_has_its_figures_and_one_that_cannot_run_has_none(tmp_path: Path) -> None:
-    capped = SMALL_PLAN + "[limits]\nmax_staleness = 1\n"
-    stale = asked_of(tmp_path, 2, 4, 512, capped).asked
-    assert stale is not None and stale.excluded == "too_stale" and stale.drawn_tokens_per_s is not None
-    assert stale.staleness is not None and stale.staleness.sample_p95 > 1
-    refused = asked_of(tmp_path, 1, 5, 64).asked  # 131 GB of training state on a GPU of 80 GB
-    assert refused is not None and (refused.excluded, refused.tokens_per_s) == ("trainer_memory", None)
 
 
 EXPERTS = SMALL_PLAN.replace(

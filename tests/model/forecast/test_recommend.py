@@ -238,15 +238,10 @@ def test_a_model_that_does_not_replay_the_run_says_nothing_of_other_layouts(othe
     assert (said.reason, said.advice) == ("not_replayed", "unknown")
 
 
-@pytest.mark.parametrize(
-    ("rate", "running", "chosen"),
-    [(1_188.0, 48, "other"), (1_187.9, 48, "fastest"), (1_176.0, 64, "other"), (1_175.9, 64, "fastest")],
-)
-def test_a_layout_nearer_to_what_ran_may_be_slower_by_1_percent_and_by_2_where_it_leaves_the_limit(
-    rate: float, running: int, chosen: str
-):
+@pytest.mark.parametrize(("rate", "chosen"), [(1_176.0, "other"), (1_175.9, "fastest")])
+def test_a_layout_nearer_to_what_ran_may_be_slower_by_2_percent(rate: float, chosen: str):
     fastest = forecast(1_200.0, 3, grade="extrapolated", running=96)
-    other = forecast(rate, 4, grade="measured", running=running)
+    other = forecast(rate, 4, grade="measured", running=48)
     assert best_of([fastest, other], OWN) is {"fastest": fastest, "other": other}[chosen]
 
 

@@ -72,7 +72,10 @@ def test_the_bars_of_the_gap_join_and_end_at_the_measured_throughput():
 
 
 def test_the_sweep_goes_over_the_splits_with_the_current_and_the_recommended_layout_marked():
-    frame = model_frames.sweep_frame(changing_model())
+    made = changing_model()
+    best = made.recommendation.best
+    others = tuple(replace(best, layout=replace(best.layout, trainer_gpus=trainers)) for trainers in (1, 3, 5, 6, 7))
+    frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=(best, *others))))
     assert model_frames.is_over_splits(frame)
     assert set(frame["trainer_gpus"]) == set(range(1, 8))
     assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]

@@ -43,7 +43,7 @@ from rlscope.model.training.step_time import (
     expert_routing_s_per_token,
 )
 from rlscope.model.weight_transfer import usual_update_s
-from rlscope.planning.schema import Guess, PlanFile, Weights, read_plan
+from rlscope.planning.schema import Guess, PlanFile, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import OpenRun, open_run
 
@@ -413,24 +413,10 @@ def _given(guess: Guess, log_sd: float) -> LogNormal:
 
 def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
     given = file.weights
-    stated = [each for each in (given.weight_update_s, given.bandwidth_gb_per_s) if each is not None]
-    if len(stated) > 1:
-        raise file.error(
-            "weights.bandwidth_gb_per_s", found="both bandwidth_gb_per_s and weight_update_s", expected="one of them"
-        )
-    law = _update_time(given, shape.weight_bytes or 0.0)
+    stated, size_bytes = given.weight_update_s, shape.weight_bytes or 0.0
+    law = usual_update_s(size_bytes) if stated is None else _given(stated, _UPDATE_LOG_SD)
     seconds = law if law.median else None
-    return UpdateGuess(seconds, bool(stated), given.pauses_engines, given.blocks_trainer, given.kv_kept)
-
-
-def _update_time(given: Weights, size_bytes: float) -> LogNormal:
-    """Return the seconds of an update as the plan gives them, or those of published updates of this size."""
-    if given.bandwidth_gb_per_s is not None:
-        moved_s = size_bytes / (given.bandwidth_gb_per_s.median * 1e9)
-        return _given(Guess(moved_s, given.bandwidth_gb_per_s.log_sd), _UPDATE_LOG_SD)
-    return (
-        usual_update_s(size_bytes) if given.weight_update_s is None else _given(given.weight_update_s, _UPDATE_LOG_SD)
-    )
+    return UpdateGuess(seconds, stated is not None, given.pauses_engines, given.blocks_trainer, given.kv_kept)
 
 
 def _admission(file: PlanFile) -> Admission:

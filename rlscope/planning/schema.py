@@ -159,7 +159,6 @@ class Weights:
     """Transfer of new weights to the engines."""
 
     weight_update_s: _SecondsGuess | None = None
-    bandwidth_gb_per_s: _PositiveGuess | None = None
     pauses_engines: _Flag = True
     blocks_trainer: _Flag = False
     kv_kept: _Flag = True

@@ -19,7 +19,7 @@ REFUSED: Final = {
     "lengths": "prompt_tokens = 1e308, mean_tokens = 1e-300, max_output_tokens = 1e18, cv_ratio = nan",
     "batch": "kept_ratio = 1e-300, kept_ratio = 1e-9, group_size = -1",
     "training": "mfu_ratio = 1e-300, tokens_per_gpu_s = 1e-9, step_overhead_s = 1e18, step_overhead_s = inf",
-    "weights": "weight_update_s = 1e18, weight_update_s = 9223372036854775807, bandwidth_gb_per_s = 1e-300",
+    "weights": "weight_update_s = 1e18, weight_update_s = 9223372036854775807",
     "limits": "queue_capacity_samples = 1e9, queue_capacity_samples = 1e308, kv_capacity_tokens = 1e300",
     "environment": "wait_s = 1e18, wait_s = -1",
     "efficiency": "pass_overhead_s = 1e308, sharpness = 1e300",

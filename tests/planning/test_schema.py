@@ -201,10 +201,6 @@ def test_the_schema_describes_every_key_that_the_example_explains(tmp_path: Path
         ),
         ("[limits]\nqueue_capacity_samples = 1023\n", "found 1023; expected at least 1024, the whole groups of a step"),
         ("group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
-        (
-            "[weights]\nweight_update_s = 1\nbandwidth_gb_per_s = 1\n",
-            "found both bandwidth_gb_per_s and weight_update_s; expected one of them",
-        ),
         ("[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "expected at most gpus.total, 16"),
     ],
 )
@@ -400,7 +396,6 @@ def test_a_mixture_of_experts_is_described_whole(tmp_path: Path, more: str, said
         ("weight_update_s = 4", 4, 0, 0),
         ("weight_update_s = 4\nblocks_trainer = true", 4, 4, 0),
         ("weight_update_s = 4\npauses_engines = false", 0, 0, 4),
-        ("bandwidth_gb_per_s = 4.015130624", 4, 0, 0),
         ("weight_update_s = 0", 0, 0, 0),
     ],
 )

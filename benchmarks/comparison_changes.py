@@ -91,8 +91,8 @@ def line(change: Change, pair: Pair) -> str:
     kept = ""
     if promise is not None:
         said = f"{promise.gain_ratio.low:+.0%} to {promise.gain_ratio.high:+.0%}"
-        what = f"action {promise.rank}" if promise.is_recommended else "the model, asked afterwards"
-        kept = f"; {what} promised {said}: {'kept' if promise.is_kept else f'missed by {promise.missed_by_ratio:+.0%}'}"
+        outcome = "kept" if promise.is_kept else f"missed by {promise.missed_by_ratio:+.0%}"
+        kept = f"; action {promise.rank} promised {said}: {outcome}"
     return f"{change.name:<40} {rate.change:+7.1%} ({interval})  {verdict}: {named}{share}{kept}"
 
 

@@ -37,7 +37,6 @@ from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.system import Layout
-from rlscope.model.warnings import ModelWarning
 
 CauseKind = Literal["setting", "measured"]
 Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "not_together"]
@@ -115,17 +114,14 @@ class ChangeCause:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The expected gain of the change beside the measured one."""
+    """The predicted gain of an action that the analysis of A recommended, beside the measured one."""
 
-    is_recommended: bool
-    """Whether the analysis of A recommended the change; otherwise, the expectation comes from A's model at comparison
-    time."""
-    rank: int | None
-    """Rank of the action in the recommendation, starting at 1; None if it was not recommended."""
-    target: ActionWhat | None
-    """The quantity that the action changes; None if it was not recommended."""
+    rank: int
+    """Rank of the action in the recommendation, starting at 1."""
+    target: ActionWhat
+    """The quantity that the action changes."""
     gain_ratio: Estimate
-    """Expected gain of trained tokens per second, with its 90% interval. For a fix, the gain from the measured part of
+    """Predicted gain of trained tokens per second, with its 90% interval. For a fix, the gain from the measured part of
     the fix."""
     measured_ratio: float
     """Measured gain."""
@@ -134,7 +130,7 @@ class Promise:
     is_fix: bool = False
     """Whether the action is a fix (a lower cost or a faster side); the prediction then uses its measured size."""
     prices: tuple[PromisedPrice, ...] = ()
-    """Predicted prices of a recommended change beside the measured ones; empty if it was not recommended."""
+    """Predicted prices of the change beside the measured ones; empty for a fix."""
     is_within_error: bool = False
     """Whether the measured gain, with its 95% interval, may lie within the predicted interval."""
 
@@ -419,16 +415,6 @@ def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
     return None if gain is None or gain.value <= -1.0 else math.log1p(gain.value)
 
 
-def _expected(model: ModelResult, changes: Sequence[Change]) -> Estimate | None:
-    """Return the gain that the model predicts.
-
-    None if the run cannot run with the changes, or if the baseline's responses were cut, so that their full lengths are
-    unknown.
-    """
-    answer = _answer_of(model, changes)
-    return None if answer is None or ModelWarning.CUT_LENGTHS in answer.warnings else answer.gain_ratio
-
-
 def _answer_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
     try:
         return what_if(model, merged(changes))
@@ -455,9 +441,9 @@ def _promise(
     candidates: Sequence[ChangeCause],
     model: ModelResult | None,
 ) -> Promise | None:
-    """Return the predicted gain: of a recommended setting, else of a recommended fix, else of the model for the change.
+    """Return what was predicted for the recommended setting, else fix, that the other run carries out.
 
-    None if nothing changed, or nothing was predicted.
+    None if it carries out no recommended action.
     """
     if rate.change is None:
         return None
@@ -470,28 +456,16 @@ def _promise(
     if carried_out:
         others_changed, rank = min(carried_out)
         action = before.promised[rank - 1]
-        return Promise(
-            True,
-            rank,
-            action.what,
-            action.gain_ratio,
-            rate.change,
-            not others_changed,
-            prices=tuple(promised_prices(action, before, after)),
-            is_within_error=_reaches(rate, action.gain_ratio),
-        )
-    # Lengths measured under a new cap were not available to a prediction made before the change.
-    priced = [replace(each.change, length_factor=None) for each in settings if each.change]
-    fix = None if priced or model is None else _fixed(before.promised, candidates)
-    if fix is not None and model is not None and (gain := _expected(model, [fix[1]])) is not None:
-        rank, is_near = fix[0], _reaches(rate, gain)
-        what = before.promised[rank - 1].what
-        return Promise(True, rank, what, gain, rate.change, not settings, is_fix=True, is_within_error=is_near)
-    gain = None if model is None or not priced else _expected(model, priced)
-    if gain is None:
+        prices, is_near = tuple(promised_prices(action, before, after)), _reaches(rate, action.gain_ratio)
+        gain = action.gain_ratio
+        return Promise(rank, action.what, gain, rate.change, not others_changed, False, prices, is_near)
+    # A changed setting that the model has as an input would explain the faster side or the lower cost.
+    fix = None if any(each.change for each in settings) else _fixed(before.promised, candidates)
+    answer = None if model is None or fix is None else _answer_of(model, [fix[1]])
+    if fix is None or answer is None or answer.gain_ratio is None:
         return None
-    is_alone = len(priced) == len(settings)
-    return Promise(False, None, None, gain, rate.change, is_alone, is_within_error=_reaches(rate, gain))
+    what, gain = before.promised[fix[0] - 1].what, answer.gain_ratio
+    return Promise(fix[0], what, gain, rate.change, not settings, True, is_within_error=_reaches(rate, gain))
 
 
 def _reaches(rate: Difference, predicted: Estimate) -> bool:

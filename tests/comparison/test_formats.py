@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
@@ -126,7 +125,7 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
 )
 def test_the_prediction_is_shown_with_the_measured_gain(measured: float, is_within_error: bool, end: str) -> None:
     gain_ratio = Estimate(0.2, 0.1, 0.3)
-    said = promise_sentence(Promise(True, 1, "layout", gain_ratio, measured, True, is_within_error=is_within_error))
+    said = promise_sentence(Promise(1, "layout", gain_ratio, measured, True, is_within_error=is_within_error))
     assert said == (
         "The analysis of A recommended this change (action 1) and predicted +20% (90% interval +10% to +30%); " + end
     )
@@ -140,7 +139,7 @@ def test_predicted_prices_are_shown_with_the_measured_ones() -> None:
         PromisedPrice("trained_length_change_ratio", length, 0.005),
         PromisedPrice("longest_trained_ratio", Estimate(0.9, 0.721, 1.0), 0.947),
     )
-    promise = Promise(True, 1, "layout", gain, 0.2, True, prices=prices)
+    promise = Promise(1, "layout", gain, 0.2, True, prices=prices)
     assert promise_sentence(promise).endswith(
         "within the interval. It also predicted: dropped tokens 38.0% (32.0% to 45.0%), measured 46.0%; p95 sample "
         "staleness 3 steps, measured 5 steps (not as predicted); mean trained length −3.6% (−12.6% to +2.3%), measured "
@@ -219,22 +218,6 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pa
     assert "generation for dropped samples" in json.dumps(comparison.charts.states().to_dict())
     (_, bar) = state_bars(made_run(periods_s=EVEN), "steady")
     assert [part.state.name for part in bar.parts] == ["decoding"]
-
-
-@pytest.mark.parametrize(("ratio", "runs"), [(0.0, ["A", "B"]), (-0.05, ["A", "B", "B, trained"])])
-def test_trained_lengths_have_a_line_of_their_own_where_dropping_changed_them(ratio: float, runs: list[str]) -> None:
-    generated = pl.DataFrame(
-        {"length_from_tokens": [0, 10], "length_to_tokens": [9, 19], "finished_samples": [5, 5], "capped_samples": 0}
-    )
-    delivered = pl.DataFrame({"outcome": ["trained", "trained", "dropped_stale"], "length_to_tokens": [9, 19, 19],
-                              "samples": [3, 1, 4]})  # fmt: skip
-    run = replace(made_run(periods_s=EVEN), lengths=generated)
-    other = replace(run, delivered_lengths=delivered, dropping_ratio=ratio)
-    drawn = comparison_of(run, [other]).charts.lengths().to_dict()
-    (rows,) = drawn["datasets"].values()
-    assert sorted({row["run"] for row in rows}) == runs
-    shares = [row["share_ratio"] for row in rows if row["run"] == "B, trained"]
-    assert shares == ([0.75, 1.0] if ratio else [])
 
 
 def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:

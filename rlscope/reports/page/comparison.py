@@ -15,7 +15,6 @@ from rlscope.reports.charts import comparison as charts
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
 from rlscope.reports.page.html import PageSection, page, page_scripts, with_pictures
-from rlscope.reports.sections.lengths import BIAS_RATIO, IS_TRAINED
 from rlscope.reports.text.comparison import (
     basis_of,
     first_screen,
@@ -117,14 +116,12 @@ def _staleness_frame(compared: RunComparison) -> pl.DataFrame | None:
 
 
 def _lengths_frame(compared: RunComparison) -> pl.DataFrame | None:
-    """Return the length distribution of generated samples, and of trained ones if dropping made them differ."""
-    parts: list[pl.DataFrame] = []
-    for index, run in enumerate(compared.runs):
-        if run.lengths is not None and not run.lengths.is_empty():
-            finished = run.lengths.with_columns(samples=pl.col("finished_samples") + pl.col("capped_samples"))
-            parts.append(_up_to(finished, letter_of(index)))
-        if run.delivered_lengths is not None and abs(run.dropping_ratio) >= BIAS_RATIO:
-            parts.append(_up_to(run.delivered_lengths.filter(outcome=IS_TRAINED), f"{letter_of(index)}, trained"))
+    """Return the length distribution of generated samples."""
+    parts = [
+        _up_to(run.lengths.with_columns(samples=pl.col("finished_samples") + pl.col("capped_samples")), letter_of(n))
+        for n, run in enumerate(compared.runs)
+        if run.lengths is not None and not run.lengths.is_empty()
+    ]
     return pl.concat(parts) if parts else None
 
 
@@ -165,8 +162,7 @@ _FIGURES: Final = (
     ),
     Figure(
         "Response lengths, whole runs",
-        "Share of generated samples up to each length; further right is longer. Trained samples get a separate line "
-        "if dropping changed their mean length by 5% or more.",
+        "Share of generated samples up to each length; further right is longer.",
         "lengths", "share_ratio", charts.lengths, "no finished sample was recorded",
     ),
     Figure(

@@ -324,14 +324,12 @@ def _change_words(cause: ChangeCause) -> str:
 def promise_sentence(promise: Promise) -> str:
     """Return the predicted gain of the change and the measured one."""
     predicted = gain_words(promise.gain_ratio)
-    source = f"A's model predicts {predicted} for this change"
+    source = f"The analysis of A recommended this change (action {promise.rank}) and predicted {predicted}"
     if promise.is_fix:
         source = (
             f"The analysis of A recommended this fix (action {promise.rank}); "
             f"for the improvement measured, it predicted {predicted}"
         )
-    elif promise.is_recommended:
-        source = f"The analysis of A recommended this change (action {promise.rank}) and predicted {predicted}"
     if promise.is_kept:
         outcome = "within the interval"
     else:

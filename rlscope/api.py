@@ -236,7 +236,7 @@ def compare(
 def list_runs(
     folder: Folder,
     *,
-    sort: str = "date",
+    sort: str = "started_ns",
     reverse: bool = False,
     filters: Sequence[str] = (),
     cache: bool = True,

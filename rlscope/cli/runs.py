@@ -12,7 +12,7 @@ from rlscope.cli.app import STDOUT, checked_output, note_written, print_or_write
 
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that contains runs, at any depth.")],
-    sort: Annotated[str, typer.Option(help="Column to sort by, for example tokens_per_s.")] = "date",
+    sort: Annotated[str, typer.Option(help="Column to sort by, for example tokens_per_s.")] = "started_ns",
     reverse: Annotated[bool, typer.Option("--reverse", help="Largest first.")] = False,
     filters: Annotated[
         list[str] | None,

@@ -86,30 +86,11 @@ class RunEntry:
         split = f"{self.trainer_gpus}:{self.sampler_gpus}"
         return f"{split}:{self.colocated_gpus}" if self.colocated_gpus else split
 
-    def value(self, column: str) -> Value:
-        """Return the value of a column."""
-        return getattr(self, COLUMNS[column])
-
 
 NAMES: Final = tuple(each.name for each in fields(RunEntry))
 """Names of the fields: the columns of the CSV and of the frame."""
-COLUMNS: Final[Mapping[str, str]] = {
-    "date": "started_ns",
-    "run": "run_id",
-    "path": "path",
-    "framework": "framework",
-    "layout": "layout",
-    "max_running": "max_running",
-    "steps": "steps",
-    "tokens_per_s": "tokens_per_s",
-    "bottleneck": "bottleneck",
-    "staleness_p95": "staleness_p95",
-    "gpu_hours": "gpu_hours_per_million_tokens",
-    "cost": "cost_per_million_tokens",
-    "alerts": "alerts",
-    "problem": "problem",
-}
-"""The attribute of each column that a list can be sorted and filtered by."""
+COLUMNS: Final = (*NAMES, "layout")
+"""Columns that a list can be sorted and filtered by."""
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -159,9 +140,9 @@ def list_entries(
 def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -> tuple[RunEntry, ...]:
     """Sort entries by a column, those without a value last. Raises ArgumentError if the column is unknown."""
     _check_column("sort", column)
-    known = [each for each in entries if each.value(column) is not None]
-    known.sort(key=lambda each: each.value(column), reverse=reverse)  # type: ignore[arg-type,return-value]
-    return (*known, *(each for each in entries if each.value(column) is None))
+    known = [each for each in entries if getattr(each, column) is not None]
+    known.sort(key=operator.attrgetter(column), reverse=reverse)
+    return (*known, *(each for each in entries if getattr(each, column) is None))
 
 
 def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tuple[RunEntry, ...]:
@@ -181,7 +162,7 @@ def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tup
             )
         column, sign, wanted = found.groups()
         _check_column(f"filter {text!r}", column)
-        kept = tuple(each for each in kept if _passes(each.value(column), sign, wanted))
+        kept = tuple(each for each in kept if _passes(getattr(each, column), sign, wanted))
     return kept
 
 

@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.comparison.history import COLUMNS, NAMES, RunEntry
+from rlscope.comparison.history import NAMES, RunEntry
 from rlscope.model.causes import Cause
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 
 SHOWN: Final[Mapping[str, str]] = {
     "path": "path",
-    "date": "date",
+    "started_ns": "date",
     "framework": "framework",
     "layout": "layout",
     "tokens_per_s": "steady\ntokens/s",
     "bottleneck": "bottleneck",
     "staleness_p95": "staleness\np95, run",
-    "cost": "cost of 1M\ntokens, run",
+    "cost_per_million_tokens": "cost of 1M\ntokens, run",
     "alerts": "alerts",
 }
-"""Titles of the columns of the table. `cost` is in GPU-hours if the run has no price."""
-_NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
-_WIDE: Final = frozenset({"date", "framework", "cost", "alerts"})
+"""Titles of the columns of the table. The cost is in GPU-hours if the run has no price."""
+_NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost_per_million_tokens", "alerts"})
+_WIDE: Final = frozenset({"started_ns", "framework", "cost_per_million_tokens", "alerts"})
 """Columns that only a wide terminal has."""
 SCOPES: Final = "Tokens/s are of the steady state, staleness and cost of the whole run."
 PROMPTS_MARK: Final = "*"
@@ -36,7 +36,7 @@ OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does n
 
 def cells(entry: RunEntry) -> list[str]:
     """Return the shown columns of a run."""
-    return [fmt.printable(_WRITE[column](entry)) for column in SHOWN]
+    return [fmt.printable(_WRITE[column](entry) if column in _WRITE else _text(entry, column)) for column in SHOWN]
 
 
 def _is_marked(entry: RunEntry) -> bool:
@@ -60,21 +60,18 @@ def _cost(entry: RunEntry) -> str:
     return fmt.NO_DATA if hours is None else f"{fmt.significant(hours)} GPU-h"
 
 
-def _text(column: str) -> Callable[[RunEntry], str]:
-    def write(entry: RunEntry) -> str:
-        held = entry.value(column)
-        return "–" if held is None else str(held)
-
-    return write
+def _text(entry: RunEntry, column: str) -> str:
+    value = getattr(entry, column)
+    return "–" if value is None else str(value)
 
 
 _WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
-    **{column: _text(column) for column in COLUMNS},
-    "date": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
+    "started_ns": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
     "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s) + PROMPTS_MARK * _is_marked(entry),
-    "bottleneck": lambda entry: _text("bottleneck")(entry) + OPEN_MARK * _is_open(entry),
-    "cost": _cost,
+    "bottleneck": lambda entry: _text(entry, "bottleneck") + OPEN_MARK * _is_open(entry),
+    "cost_per_million_tokens": _cost,
 }
+"""Writers of the cells that are not written as they are."""
 
 
 def as_csv(entries: Sequence[RunEntry]) -> str:

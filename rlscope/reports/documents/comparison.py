@@ -78,7 +78,7 @@ class PairDocument(Differences):
     unexplained_share_ratio: float | None
     """Share of the measured change that no cause explains; None if there is no significant change to attribute."""
     promise: Promise | None
-    """What was predicted for the recommended action that this run carries out; None if it carries out none."""
+    """Prediction for the recommended action that this run carries out; None if it carries out none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,20 +97,6 @@ def test_a_name_that_is_none_is_an_attribute_error() -> None:
         rlscope.analyse  # noqa: B018
 
 
-def test_every_parameter_of_a_public_function_is_typed_and_every_error_is_told() -> None:
-    for function in (
-        rlscope.open,
-        rlscope.analyze,
-        rlscope.what_if,
-        rlscope.plan,
-        rlscope.check,
-    ):
-        signature = inspect.signature(function)
-        assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
-        assert signature.return_annotation is not inspect.Signature.empty
-        assert "Raises" in (function.__doc__ or ""), function.__name__
-
-
 def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:
     loaded = modules_after("import rlscope")
     assert {name for name in loaded if name.startswith("rlscope")} <= {"rlscope"}
@@ -204,12 +190,6 @@ def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
         html = answer._repr_html_()
         assert words in html and html.count("<div") == html.count("</div>") and "<script" not in html
         assert words.replace("_", "\\_") in answer.to_markdown()
-
-
-def test_a_name_in_the_run_stays_text_in_the_card(run_dir: Path) -> None:
-    manifest = json.loads((run_dir / "run.json").read_text())
-    (run_dir / "run.json").write_text(json.dumps({**manifest, "run_id": "<script>alert(1)</script>"}))
-    assert "<script" not in rlscope.analyze(run_dir)._repr_html_()
 
 
 def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -> None:

@@ -148,7 +148,7 @@ class DifferenceRow(NamedTuple):
     interval: str = ""
     """The 95% interval; empty if there is none."""
     verdict: str = ""
-    """Whether the change is significant: yes, no or not tested; empty if no row of the table was tested."""
+    """Whether the change is significant: yes or no; empty if it was not tested."""
 
 
 @dataclass(frozen=True, slots=True)

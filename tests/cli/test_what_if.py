@@ -77,21 +77,6 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
 
 
 @pytest.mark.usefixtures("known")
-@pytest.mark.parametrize(
-    ("options", "change"),
-    [
-        (("--trainer-gpus", "4"), {"trainer_gpus": 4}),
-        (("--length-factor", "1.5"), {"length_factor": 1.5}),
-        (("--max-in-flight-samples", "0"), {"max_in_flight_samples": 0}),
-    ],
-)
-def test_an_option_asks_for_one_thing(options: tuple[str, ...], change: dict[str, float]) -> None:
-    found = document("run", *options)
-    assert {name: value for name, value in found["asked"].items() if value is not None} == change
-    assert found["predicted"]["tokens_per_s"]["value"] > 0.0
-
-
-@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
     asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
@@ -124,15 +109,6 @@ def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_pu
     still = document("run", "--weight-update-s", "0")
     assert found["predicted"]["step_s"] == pytest.approx(still["predicted"]["step_s"], rel=0.02)
     assert found["predicted"]["staleness_mean"] < 0.5 * still["predicted"]["staleness_mean"]
-
-
-@pytest.mark.usefixtures("known")
-def test_json_on_stdout_is_nothing_else_and_in_a_file_leaves_the_text_there(tmp_path: Path) -> None:
-    both = invoke("run", "--json", tmp_path / "answer.json")
-    assert json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))["obstacle"] is None
-    assert "trained tokens/s" in both.stdout
-    alone = invoke("run", "--json", "-")
-    assert "trained tokens/s" in alone.stderr and json.loads(alone.stdout)
 
 
 @pytest.mark.usefixtures("known")

@@ -25,7 +25,6 @@ from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
-from rlscope.reports.blocks import Differences, flat
 from rlscope.reports.page.comparison import render_comparison
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import steady_state
@@ -34,7 +33,6 @@ from rlscope.reports.text.comparison import (
     headline,
     label,
     letter_of,
-    pair_blocks,
     promise_sentence,
     state_bars,
     warning_words,
@@ -186,9 +184,6 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) 
     for name in names:
         assert f'id="figure-{name.replace("_", "-")}"' in page
         assert "var(--" not in json.dumps(getattr(pair.charts, name)().to_dict(validate=True))
-    with pytest.raises(AttributeError, match="did you mean 'states'"):
-        pair.charts.state()
-    assert not hasattr(pair.charts, "_ipython_display_")
 
 
 def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_folded(pair: rlscope.Comparison) -> None:
@@ -202,7 +197,7 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
     assert before.count('class="rows compared"') == 1 < folded.count('class="rows compared"')
 
 
-def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pair: rlscope.Comparison) -> None:
+def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does() -> None:
     wasteful = analysis_of("overproduction")
     (_, sampler) = steady_state(wasteful).roles  # type: ignore[union-attr]
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
@@ -210,12 +205,6 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does(pa
     shares = {part.state.name: part.share_ratio for part in bar.parts}
     assert shares["discarded"] == pytest.approx(dropped, rel=0.01) and dropped > 0.4
     assert math.fsum(shares.values()) == pytest.approx(1.0)
-    comparison = comparison_of(pair.baseline, [run_of(wasteful)])
-    page = render_comparison(comparison)
-    bars = page[page.index('class="bars"') :]
-    assert "var(--swatch-discarded" in bars and "generation for dropped samples" in bars
-    assert '<pattern id="lane-discarded"' in page
-    assert "generation for dropped samples" in json.dumps(comparison.charts.states().to_dict())
     (_, bar) = state_bars(made_run(periods_s=EVEN), "steady")
     assert [part.state.name for part in bar.parts] == ["decoding"]
 
@@ -230,19 +219,6 @@ def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
         (rows,) = drawn["datasets"].values()
         assert drawn["encoding"]["x"]["title"] == f"staleness, {unit}"
         assert {row["staleness"] for row in rows if row["run"] == "B"} == ages
-
-
-def test_no_row_beside_tested_ones_has_an_empty_significance(pair: rlscope.Comparison) -> None:
-    (blocks,) = pair_blocks(pair)
-    untested = [row for row in blocks.numbers.rows if not row.interval]
-    assert untested and {row.verdict for row in untested} == {"not tested"}
-    tables = [each for each in flat(blocks.part.blocks) if isinstance(each, Differences)]
-    assert len(tables) > 4
-    for each in tables:
-        assert len({bool(row.verdict) for row in each.rows}) == 1
-    whole = [replace(run, table=None, steady=None, learning=None) for run in pair.runs]
-    (blocks,) = pair_blocks(compare_runs(whole[0], whole[1:]))
-    assert {row.verdict for row in blocks.numbers.rows} == {""}
 
 
 def test_names_from_runs_stay_text_in_every_format() -> None:

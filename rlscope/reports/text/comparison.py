@@ -156,7 +156,7 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
         f"Means over the runs of each setting, {BASES[repeated.basis]}. Each run counts once, so the intervals "
         "also cover what differs between runs of one setting, for example the seed and the node."
     )
-    return Part(title, [Paragraph(sentence, "note"), Differences(title, after, _verdicts_filled(rows), before)])
+    return Part(title, [Paragraph(sentence, "note"), Differences(title, after, rows, before)])
 
 
 def _about(run: ComparedRun) -> str:
@@ -182,7 +182,7 @@ def pair_blocks(compared: RunComparison) -> list[PairBlocks]:
 def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     found, title = pair.differences, f"{letter} against A"
     rows = [_row(row) for row in found.quantities if (row.difference.before, row.difference.after) != (None, None)]
-    numbers = Differences(title, letter, _verdicts_filled([*rows, *(_learning(row) for row in found.learning)]))
+    numbers = Differences(title, letter, [*rows, *(_learning(row) for row in found.learning)])
     breakdowns = [breakdown_block(each, letter) for each in found.breakdowns]
     parts = [Part(each.title, [each]) for each in breakdowns]
     more = "Breakdown of the change by state"
@@ -427,12 +427,6 @@ def _difference_words(name: str, write: Write, found: Difference) -> DifferenceR
     return DifferenceRow(name, *numbers, _ends(signed, found), _verdict(found))
 
 
-def _verdicts_filled(rows: Sequence[DifferenceRow]) -> list[DifferenceRow]:
-    """Return the rows; if any was tested, the untested ones say so."""
-    is_tested = any(row.verdict for row in rows)
-    return [row._replace(verdict=row.verdict or "not tested") if is_tested else row for row in rows]
-
-
 def _verdict(found: Difference) -> str:
     return "" if found.p_value is None else "yes" if found.is_significant else "no"
 
@@ -486,7 +480,7 @@ def breakdown_block(each: Breakdown, letter: str) -> Differences:
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
         rows.append(DifferenceRow("other", write(before), write(after), signed(change)))
     rows.append(DifferenceRow("total", write(each.before), write(each.after), signed(each.change)))
-    return Differences(f"{title}, {each.role}" if each.role else title, letter, _verdicts_filled(rows))
+    return Differences(f"{title}, {each.role}" if each.role else title, letter, rows)
 
 
 def _part(part: BreakdownPart, each: Breakdown, write: Write) -> DifferenceRow:

@@ -11,7 +11,6 @@ from rlscope.reports.charts.colors import (
     CHOSEN,
     GAINED,
     GENERATED,
-    GREY,
     INK,
     LOST,
     MUTED,
@@ -30,11 +29,10 @@ from rlscope.reports.charts.encoding import (
     tip,
 )
 from rlscope.reports.charts.model_frames import (
-    CURRENT_LIMIT,
     FITTED,
     FRONTIER,
     MEASURED,
-    OUT,
+    OTHER_LIMIT,
     SLOWER,
     SYNCHRONOUS,
     beyond_visited,
@@ -104,7 +102,8 @@ def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
         else alt.Scale(type="log", base=2, nice=False, padding=_PADDING_PX)
     )
     rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT] if over_splits else [], "linear")
+    names = [name for name in dict.fromkeys(rows["series"]) if name not in (OTHER_LIMIT, SYNCHRONOUS)]
+    return _layouts(rows, x.scale(scale), names, "linear")
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -114,18 +113,7 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     # Vega also puts ticks at halves, which would be labeled as whole versions.
     caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined
     x = x.axis(tickMinStep=1, format=",d", values=caps).scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
-    drawn = _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
-    best = frame.filter(pl.col("series") == FRONTIER).sort("tokens_per_s").tail(1)
-    if best.is_empty():
-        return drawn
-    # A cap beyond the stalest layout gains no more.
-    ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
-    onward = (
-        alt.Chart(ends)
-        .mark_rule(color=PLAIN, strokeWidth=1.5, aria=False)
-        .encode(x=alt.X("from:Q"), x2=alt.X2("to:Q"), y=alt.Y("rate:Q"))
-    )
-    return alt.LayerChart(layer=[onward, *drawn.layer]).properties(height=HEIGHT + 10)
+    return _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -173,21 +161,20 @@ def _layouts(
     *,
     intervals: bool = True,
 ) -> alt.LayerChart:
-    """Layouts as points, infeasible ones as grey crosses, the marked ones ringed and labelled."""
-    is_out = pl.col("series").str.starts_with(OUT)
-    on_line = pl.col("series").is_in(joined) if joined else ~is_out & (pl.col("series") != SYNCHRONOUS)
+    """Layouts as points, those of the `joined` series with a line, the marked ones ringed and labelled."""
     high = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
     y = amount("tokens_per_s", "predicted trained tokens per second").scale(
         domain=[0, high * _ROOM_FOR_LABELS], nice=False
     )
-    color, tips = _series_color(rows, joined), _LAYOUT_TIPS
-    parts = [rows.filter(on_line), rows.filter(~is_out), rows.filter(is_out), rows.filter(pl.col("which") != "")]
-    lines, inside, outside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=tips) for part in parts)
+    names = list(dict.fromkeys([*joined, *rows["series"]]))
+    colors = dict(zip(names, palette(len(names)), strict=True))
+    color = series_palette("series", {name: MUTED if name == SLOWER else colors[name] for name in names})
+    parts = [rows.filter(pl.col("series").is_in(joined)), rows, rows.filter(pl.col("which") != "")]
+    lines, inside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=_LAYOUT_TIPS) for part in parts)
     drawn = [
         (parts[0], lines.mark_line(interpolate=interpolate, strokeWidth=1.5).encode(color=color)),
         (parts[1], inside.mark_circle(size=46, opacity=1).encode(color=color)),
-        (parts[2], outside.mark_point(shape="cross", filled=True, size=64, angle=45, opacity=1).encode(color=color)),
-        (parts[3], named.mark_point(size=150, color=INK, strokeWidth=1.75)),
+        (parts[2], named.mark_point(size=150, color=INK, strokeWidth=1.75)),
     ]
     if intervals:
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
@@ -222,13 +209,3 @@ def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[p
             (part, label.mark_text(**words)),
         ]
     return drawn
-
-
-def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
-    """Return one color per series, joined ones first; slower and infeasible ones are grey."""
-    names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
-    colors = dict(zip(names, palette(len(names)), strict=True))
-    return series_palette(
-        "series",
-        {name: GREY if name.startswith(OUT) else MUTED if name == SLOWER else colors[name] for name in names},
-    )

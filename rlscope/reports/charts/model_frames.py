@@ -1,6 +1,5 @@
 """Frames of a model result for its charts, with few enough rows to draw and to read."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,13 +13,10 @@ from rlscope.reports.text import advice
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.model import BOUND, loss_rows
 from rlscope.reports.text.model import MEASURED as MEASURED_RATE
-from rlscope.reports.text.names import EXCLUSIONS, layout_remark
+from rlscope.reports.text.names import layout_remark
 
 BEST_LIMIT: Final = "best request limit per split"
-CURRENT_LIMIT: Final = "current request limit"
 OTHER_LIMIT: Final = "other request limit"
-OUT: Final = "infeasible: "
-"""Prefix of the reason why a layout is infeasible."""
 FRONTIER: Final = "frontier"
 SLOWER: Final = "slower or staler"
 SYNCHRONOUS: Final = "this run, synchronous"
@@ -82,15 +78,16 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
 
 
 def sweep_frame(model: ModelResult) -> pl.DataFrame:
-    """Return the modeled throughput of all layouts.
-
-    If there are many splits, only the best and the current limit of each split are included.
-    """
-    forecasts = model.forecasts.shown
+    """Return the modeled throughput of all layouts that can run; of many splits, only the best limit of each."""
+    forecasts = _usable(model)
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
-        rows = [_row(model, each, _split(each)) for each in forecasts]
+        series = {each: f"{each.layout.trainer_gpus} : {each.layout.sampler_gpus}" for each in forecasts}
     else:
-        rows = _by_split(model, forecasts)
+        ranked = sorted(forecasts, key=lambda each: _rate(model, each))
+        best = {each.layout.trainer_gpus: each for each in ranked}.values()
+        marked = [each for each in forecasts if advice.mark_of(model, each)]
+        series = dict.fromkeys(marked, OTHER_LIMIT) | dict.fromkeys(best, BEST_LIMIT)
+    rows = [_row(model, each, name) for each, name in series.items()]
     frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
     return _thinned(frame).sort("trainer_gpus", "max_running")
 
@@ -101,15 +98,14 @@ def is_over_splits(frame: pl.DataFrame) -> bool:
 
 
 def frontier_frame(model: ModelResult) -> pl.DataFrame:
-    """Return the throughput and staleness of every layout with a known staleness.
+    """Return the throughput and staleness of every layout that can run and has a known staleness.
 
     A layout is on the frontier if it is faster than all less stale ones. A layout whose queue grows without bound has
     no staleness.
     """
-    known = [each for each in model.forecasts.shown if each.staleness is not None and each.tokens_per_s is not None]
-    usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(model, each))
+    known = [each for each in _usable(model) if each.staleness is not None and each.tokens_per_s is not None]
     frontier, fastest = list[Forecast](), 0.0
-    for each in usable:
+    for each in sorted(known, key=lambda each: _by_age(model, each)):
         rate = _rate(model, each)
         if rate > fastest:
             frontier, fastest = [*frontier, each], rate
@@ -173,39 +169,15 @@ def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int
         None if forecast.staleness is None else forecast.staleness.sample_p95,
         None if forecast.state is None else NAMES[forecast.state.regime],
         layout_remark(forecast),
-        _series(model, forecast, series),
+        # A synchronous run is not on the lines of the layouts, which are predicted for asynchronous runs.
+        SYNCHRONOUS if model.calibration.synchronous and forecast is model.forecasts.today else series,
     )
 
 
-def _series(model: ModelResult, forecast: Forecast, series: str) -> str:
-    """The series of a layout; infeasible layouts and a synchronous run are not on the lines of the others."""
-    if forecast.excluded is not None:
-        return OUT + EXCLUSIONS[forecast.excluded]
-    return SYNCHRONOUS if model.calibration.synchronous and forecast is model.forecasts.today else series
-
-
-def _split(forecast: Forecast) -> str:
-    return f"{forecast.layout.trainer_gpus} : {forecast.layout.sampler_gpus}"
-
-
-def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
-    """Per split: the best feasible layout, the one with the current limit, and the fastest infeasible one."""
-    current_limit = model.forecasts.today.layout.max_running
-    rows: list[tuple[str | int | float | None, ...]] = []
-    for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
-        own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
-        usable = [each for each in own if each.excluded is None]
-        best = max(usable, key=lambda each: _rate(model, each), default=None)
-        # If the best layout has the current limit, it is part of that line too.
-        same = [each for each in usable if each.layout.max_running == current_limit]
-        named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
-        rows += [_row(model, best, BEST_LIMIT)] if best is not None and best not in same else []
-        rows += [_row(model, each, CURRENT_LIMIT) for each in same]
-        rows += [_row(model, each, OTHER_LIMIT) for each in named]
-        out = max((each for each in own if each.excluded), key=lambda each: _rate(model, each), default=None)
-        if out is not None and (best is None or _rate(model, out) > _rate(model, best)):
-            rows.append(_row(model, out, ""))
-    return rows
+def _usable(model: ModelResult) -> list[Forecast]:
+    """Return the current layout and those that can run."""
+    today = model.forecasts.today
+    return [each for each in model.forecasts.shown if each.excluded is None or each is today]
 
 
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Panel, Part
 from rlscope.reports.charts import model as charts
-from rlscope.reports.charts.model_frames import OUT, frontier_frame, is_over_splits, sweep_frame
+from rlscope.reports.charts.model_frames import frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import panel as panel_words
@@ -45,11 +45,9 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 
 def sweep_reading(frame: pl.DataFrame) -> str:
-    """The caption of the layouts: what is drawn of this run."""
-    series = frame["series"]
+    """Return the caption of the layouts; over splits, their axis explains itself."""
     split = "" if is_over_splits(frame) else " 1 : 2 means 1 trainer GPU, 2 sampler GPUs."
-    crosses = " Crosses: infeasible." if series.str.starts_with(OUT).any() else ""
-    return f"Predicted medians with 90% intervals.{split}{crosses} Healthy: the current layout is at the top."
+    return f"Predicted medians with 90% intervals.{split} Healthy: the current layout is at the top."
 
 
 _SWEEP: Final = Figure(

@@ -13,7 +13,7 @@ from rlscope.reports.charts.lengths import response_lengths
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
-from rlscope.reports.sections.layouts import one_staleness, sweep_reading
+from rlscope.reports.sections.layouts import one_staleness
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
 from rlscope.reports.sections.throughput import (
@@ -99,15 +99,6 @@ def test_engines_at_their_limit_are_said_with_what_waits_and_why(waiting, used, 
     at = {"bucket_start_ns": [10, 20]}
     frames = pl.DataFrame({**at, "running_mean": [8.0, 8.0]}), pl.DataFrame({**at, "waiting_mean": [waiting] * 2})
     assert said in flat_reading(*frames, kv(used), 8, None)
-
-
-def test_the_caption_of_the_layouts_explains_what_is_drawn_and_nothing_else():
-    def caption(*series, splits=1):
-        return sweep_reading(pl.DataFrame({"series": series, "trainer_gpus": [n % splits for n in range(len(series))]}))
-
-    assert "1 : 2 means" in caption("1 : 1")
-    assert "Crosses" not in caption("1 : 1") and "Crosses" in caption("infeasible: memory")
-    assert "1 : 2 means" not in caption(*["current request limit"] * 4, splits=4)
 
 
 @pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])

@@ -16,8 +16,6 @@ from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.figure import Figure, drawn
 
 _NO_STEPS: Final = "no engine wrote engine steps"
-_NONE_WAITED: Final = " No request ever waited in an engine."
-_LOW_BATCH: Final = "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
 _AT_LIMIT_RATIO: Final = 0.95
 """Share of the limit from which a mean batch counts as limited by it."""
 FULL_RATIO: Final = 0.9
@@ -34,20 +32,21 @@ _NAMED: Final = 3
 
 def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section; the charts fold if they would show flat lines."""
-    frame = analysis.answers.get("batch_size")
+    answers, limit, efficient = analysis.answers, _running_limit(analysis), _efficient_running(analysis)
+    frame, window = answers.get("batch_size"), analysis.run.window
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
     note = [] if len(emptiest) <= LINES_MAX else [Paragraph(_note(len(emptiest)), "note")]
-    none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
-    figures = _figures(analysis, sorted(named), none_waited)
-    shown = [figure for figure in figures if not (none_waited and figure.name == "waiting_requests")]
-    charts, flat = [drawn(figure, analysis) for figure in shown], _flat(analysis)
-    each = engine_table(analysis.answers)
-    if flat:
-        title = "Each engine, and running requests, waiting requests and KV cache over time"
-        return [Paragraph(flat, "lead"), Fold("engines-more", title, [*each, *note, Charts(charts)])]
-    more = [Fold("engines-more", chart.figure.title, [chart]) for chart in charts[2:]]
-    return [*note, Charts(charts[:2]), *each, *more]
+    shows_waits = _has_waiting(answers.get("waiting_requests"))
+    figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
+    charts, each = [drawn(figure, analysis) for figure in figures], engine_table(answers)
+    said = batch_sentence(answers, limit, efficient, window)
+    lead = [Paragraph(said, "lead")] if said else []
+    if is_flat(frame, limit, window):
+        title = "Running requests, waiting requests and KV cache over time"
+        return [*lead, *each, Fold("engines-more", title, [*note, Charts(charts)])]
+    *over_time, cache = charts
+    return [*lead, *note, Charts(over_time), *each, Fold("engines-more", cache.figure.title, [cache])]
 
 
 def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]:
@@ -103,40 +102,42 @@ def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> dict[st
     }
 
 
-def _flat(analysis: AnalysisResult) -> str:
-    answers = analysis.answers
-    waits = (answers.get("waiting_requests"), answers.get("kv_use"))
-    return flat_reading(answers.get("batch_size"), *waits, _running_limit(analysis), analysis.run.window)
-
-
-def flat_reading(
-    batches: pl.DataFrame | None,
-    waiting: pl.DataFrame | None,
-    kv: pl.DataFrame | None,
-    limit: int | None,
-    window: SteadyWindow | None,
+def batch_sentence(
+    answers: Mapping[str, pl.DataFrame], limit: int | None, efficient_running: int | None, window: SteadyWindow | None
 ) -> str:
-    """Return a sentence if every engine runs its limit throughout the steady state, a flat line; empty otherwise."""
-    running = _known(_inside(batches, window), "running_mean")
-    if running is None or not limit or (running >= _FLAT_RATIO * limit).mean() < _FLAT_SHARE_RATIO:  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
+    """Say how many requests an engine runs in steady state and what keeps it from more; empty if unknown."""
+    running = _known(_inside(answers.get("batch_size"), window), "running_mean")
+    if running is None:
         return ""
-    queued = _known(_inside(waiting, window), "waiting_mean")
-    mean = None if queued is None else float(queued.mean() or 0.0)  # pyright: ignore[reportArgumentType]
-    more = (
-        ""
-        if mean is None
-        else f", with {fmt.significant(mean)} more waiting on average"
-        if mean
-        else ", and none waits"
-    )
-    opening = f"Every engine runs its limit of {fmt.count(limit)} requests throughout the steady state{more}."
-    used = kv_use_ratio(kv)
+    mean, queued = _mean(running), _known(_inside(answers.get("waiting_requests"), window), "waiting_mean")
+    at_limit, place = limit is not None and mean >= _AT_LIMIT_RATIO * limit, ""
+    if at_limit:
+        place = f", at its limit of {fmt.count(limit)}"
+    elif efficient_running is not None:
+        side = "at or above" if mean >= efficient_running else "below"
+        place = f", {side} the smallest efficient batch of {fmt.count(efficient_running)}"
+    waits = 0.0 if queued is None else _mean(queued)
+    more = "" if queued is None else f"; {fmt.significant(waits)} more wait" if waits else "; none waits"
+    opening = f"An engine runs {fmt.significant(mean)} requests on average{place}{more}."
+    used = kv_use_ratio(answers.get("kv_use"))
     if used is None:
         return opening
-    full = f"The KV cache is at most {fmt.percent(used)} full"
-    return f"{opening} {full}: " + (
-        "a higher limit needs a larger one." if used >= FULL_RATIO else "the limit holds requests back, not memory."
-    )
+    why = "memory does not hold requests back."
+    if used >= FULL_RATIO:
+        why = "more requests would need more memory, or more engines."
+    elif at_limit and waits:
+        why = "the limit holds requests back, not memory."
+    return f"{opening} The KV cache is at most {fmt.percent(used)} full: {why}"
+
+
+def _mean(column: pl.Series) -> float:
+    return float(column.mean() or 0.0)  # pyright: ignore[reportArgumentType]
+
+
+def is_flat(batches: pl.DataFrame | None, limit: int | None, window: SteadyWindow | None) -> bool:
+    """Return whether every engine runs its limit throughout the steady state, so that a chart shows a flat line."""
+    running = _known(_inside(batches, window), "running_mean")
+    return running is not None and bool(limit) and _mean(running >= _FLAT_RATIO * limit) >= _FLAT_SHARE_RATIO  # pyright: ignore[reportOptionalOperand]
 
 
 def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataFrame | None:
@@ -148,8 +149,8 @@ def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataF
 
 def _has_waiting(frame: pl.DataFrame | None) -> bool:
     """Whether a request waited, or nothing was recorded."""
-    known = None if frame is None or frame.is_empty() else frame["waiting_mean"].drop_nulls()
-    return known is None or known.is_empty() or bool((known > 0).any())
+    known = _known(frame, "waiting_mean")
+    return known is None or bool((known > 0).any())
 
 
 def _emptiest(frame: pl.DataFrame) -> list[str]:
@@ -174,59 +175,6 @@ def _note(engine_count: int) -> str:
     )
 
 
-def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None, limit: int | None = None) -> str:
-    """The caption of the batch size: what its mean means for this run."""
-    known = _known(frame, "running_mean")
-    if known is None:
-        return "Batch size of each engine, averaged over time."
-    mean = float(known.mean() or 0.0)  # pyright: ignore[reportArgumentType]
-    opening = f"Batch size of each engine; the mean is {fmt.significant(mean)}"
-    if efficient_running is None and limit is not None and mean >= _AT_LIMIT_RATIO * limit:
-        return f"{opening}, at the limit of {fmt.count(limit)} requests per engine, which sets it."
-    if efficient_running is None:
-        return f"{opening}. {_LOW_BATCH} Healthy: steady and high."
-    place = "at or above" if mean >= efficient_running else "below"
-    low = "" if mean >= efficient_running else f" {_LOW_BATCH}"
-    return f"{opening}, {place} the smallest efficient batch (dashed, predicted).{low} Healthy: steady, at or above it."
-
-
-def waiting_reading(kv: pl.DataFrame | None, batches: pl.DataFrame | None, limit: int | None) -> str:
-    """The caption of the waiting requests: what holds them back in this run."""
-    opening = "Above zero, an engine has more requests than it runs."
-    used, running = kv_use_ratio(kv), _known(batches, "running_max")
-    at_limit = limit is not None and running is not None and int(running.max() or 0) >= limit  # pyright: ignore[reportArgumentType]
-    if used is None:
-        why = "Whether memory or a limit holds them back is unknown: no engine reported its KV cache and its capacity."
-    elif used >= FULL_RATIO:
-        why = f"The KV cache is up to {fmt.percent(used)} full: more KV cache or more engines would help."
-    elif at_limit:
-        why = (
-            f"The engines run up to their limit of {fmt.count(limit)} requests, and the KV cache is at most "
-            f"{fmt.percent(used)} full: the limit holds requests back, not memory."
-        )
-    else:
-        why = f"The KV cache is at most {fmt.percent(used)} full: memory does not hold them back."
-    return f"{opening} {why} Healthy: near zero."
-
-
-def kv_reading(kv: pl.DataFrame | None) -> str:
-    """The caption of the KV cache: how much of it this run uses."""
-    used = kv_use_ratio(kv)
-    if used is None:
-        return (
-            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity."
-        )
-    if used >= FULL_RATIO:
-        return (
-            f"Tokens in the KV cache, at most {fmt.percent(used)} of its capacity: at that level, requests wait or are "
-            "preempted. Healthy: high, but below capacity."
-        )
-    return (
-        f"Tokens in the KV cache, at most {fmt.percent(used)} of its capacity: memory does not limit the batch. "
-        "Healthy: below capacity."
-    )
-
-
 def kv_use_ratio(kv: pl.DataFrame | None) -> float | None:
     """The largest mean use of a KV cache over its capacity, 0..1; None if either was not recorded."""
     if kv is None or kv.is_empty():
@@ -248,21 +196,23 @@ def _running_limit(analysis: AnalysisResult) -> int | None:
     return stated if isinstance(stated, int) and is_integer(stated) else None
 
 
-def _figures(analysis: AnalysisResult, named: list[str], none_waited: str) -> tuple[Figure, ...]:
-    efficient_running, answers = _efficient_running(analysis), analysis.answers
-    batches, kv, limit = answers.get("batch_size"), answers.get("kv_use"), _running_limit(analysis)
+def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, ...]:
+    draw_batches = partial(engines.batch_size, named=named, efficient_running=efficient_running)
     return (
         Figure(
-            "Running requests", batch_reading(batches, efficient_running, limit) + none_waited,
-            "batch_size", "running_mean",
-            partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
+            "Running requests",
+            "Batch size of each engine. Constantly low: too few requests arrive. Regular drops: engines drain at a "
+            "barrier or for updates. Healthy: steady and high.",
+            "batch_size", "running_mean", draw_batches, _NO_STEPS, True,
         ),
         Figure(
-            "Waiting requests", waiting_reading(kv, batches, limit), "waiting_requests",
-            "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
+            "Waiting requests", "Requests in an engine beyond those that it runs. Healthy: near zero.",
+            "waiting_requests", "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
         ),
         Figure(
-            "KV cache in use", kv_reading(kv), "kv_use", "kv_used_mean_tokens", partial(engines.kv_use, named=named),
+            "KV cache in use",
+            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: below capacity.",
+            "kv_use", "kv_used_mean_tokens", partial(engines.kv_use, named=named),
             "no engine reported kv_used_tokens", True,
         ),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from rlscope.reports.charts.encoding import shown_from_s
 from rlscope.reports.charts.lengths import response_lengths
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
-from rlscope.reports.sections.engines import batch_reading, engine_table, flat_reading, kv_reading, waiting_reading
+from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
 from rlscope.reports.sections.layouts import one_staleness
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import heat_reading, never_stale, shares_reading
@@ -30,75 +30,51 @@ from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_anal
 SECOND = 10**9
 
 
-def kv(used, capacity=1_000):
-    return pl.DataFrame({"kv_used_mean_tokens": [0.0, used], "kv_capacity_tokens": [capacity, capacity]})
-
-
-def batches(mean, most):
-    return pl.DataFrame({"running_mean": [mean, mean], "running_max": [most, 1]})
-
-
-@pytest.mark.parametrize(
-    ("used", "most", "limit", "said"),
-    [
-        (900.0, 32, 32, "The KV cache is up to 90.0% full: more KV cache or more engines would help."),
-        (899.0, 32, 32, "the KV cache is at most 89.9% full: the limit holds requests back, not memory."),
-        (899.0, 31, 32, "The KV cache is at most 89.9% full: memory does not hold them back."),
-        (899.0, 32, None, "The KV cache is at most 89.9% full: memory does not hold them back."),
-        (None, 32, 32, "is unknown: no engine reported its KV cache and its capacity."),
-    ],
-)
-def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(used, most, limit, said):
-    cache = None if used is None else kv(used)
-    assert said in waiting_reading(cache, batches(8.0, most), limit)
-
-
-@pytest.mark.parametrize(
-    ("used", "said"), [(900.0, "requests wait or are preempted"), (899.0, "memory does not limit")]
-)
-def test_the_cache_limits_the_batch_only_where_it_is_full(used, said):
-    assert said in kv_reading(kv(used))
-
-
-@pytest.mark.parametrize(("mean", "said"), [(29.0, "at or above the smallest"), (28.0, "below the smallest")])
-def test_the_mean_batch_is_set_against_the_efficient_one(mean, said):
-    assert said in batch_reading(batches(mean, 32), 29)
-    assert ("too few requests arrive" in batch_reading(batches(mean, 32), 29)) == (mean < 29)
-
-
-@pytest.mark.parametrize(
-    ("mean", "limit", "said"),
-    [(30.4, 32, "at the limit of 32"), (30.3, 32, "too few requests arrive"), (30.4, None, "too few requests arrive")],
-)
-def test_a_batch_at_its_limit_is_not_said_to_lack_requests(mean, limit, said):
-    assert said in batch_reading(batches(mean, 32), None, limit)
-
-
 WINDOW = SteadyWindow(10, 110, 1, 5)
 
 
-@pytest.mark.parametrize(
-    ("below", "limit", "is_flat"), [(1, 32, True), (2, 32, False), (0, None, False), (0, 33, False)]
-)
-def test_engines_at_their_limit_for_99_percent_of_the_steady_stretch_are_said_instead_of_drawn(below, limit, is_flat):
+@pytest.mark.parametrize(("below", "limit", "flat"), [(1, 32, True), (2, 32, False), (0, None, False), (0, 33, False)])
+def test_a_line_is_flat_if_engines_run_their_limit_for_99_percent_of_the_steady_state(below, limit, flat):
     running = [*[31.35] * below, *[31.36] * (100 - below)]
     # Start-up is before the stretch, and engines that have nothing left to do are after it.
     frame = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
-    said = flat_reading(frame, None, None, limit, WINDOW)
-    assert said == ("Every engine runs its limit of 32 requests throughout the steady state." if is_flat else "")
+    assert is_flat(frame, limit, WINDOW) == flat
+
+
+def said_of_batch(running, waiting=None, used=None, limit=None, efficient=None):
+    """The sentence on engines that run and hold back so many requests, with a KV cache of 1,000 tokens."""
+    frames = {"batch_size": ("running_mean", running), "waiting_requests": ("waiting_mean", waiting)}
+    answers = {name: pl.DataFrame({column: [mean]}) for name, (column, mean) in frames.items() if mean is not None}
+    if used is not None:
+        answers["kv_use"] = pl.DataFrame({"kv_used_mean_tokens": [0.0, used], "kv_capacity_tokens": [1_000] * 2})
+    return batch_sentence(answers, limit, efficient, None)
 
 
 @pytest.mark.parametrize(
-    ("waiting", "used", "said"),
+    ("running", "limit", "efficient", "said"),
     [
-        (3.5, 899.0, "with 3.5 more waiting on average. The KV cache is at most 89.9% full: the limit holds requests"),
-        (0.0, 900.0, "and none waits. The KV cache is at most 90.0% full: a higher limit needs a larger one."),
+        (30.4, 32, 29, "An engine runs 30.4 requests on average, at its limit of 32."),
+        (30.3, 32, None, "An engine runs 30.3 requests on average."),
+        (30.3, 32, 29, "An engine runs 30.3 requests on average, at or above the smallest efficient batch of 29."),
+        (28.0, None, 29, "An engine runs 28 requests on average, below the smallest efficient batch of 29."),
     ],
 )
-def test_engines_at_their_limit_are_said_with_what_waits_and_why(waiting, used, said):
-    at = {"bucket_start_ns": [10, 20]}
-    frames = pl.DataFrame({**at, "running_mean": [8.0, 8.0]}), pl.DataFrame({**at, "waiting_mean": [waiting] * 2})
-    assert said in flat_reading(*frames, kv(used), 8, None)
+def test_the_mean_batch_is_set_against_its_limit_or_the_efficient_one(running, limit, efficient, said):
+    assert said_of_batch(running, None, None, limit, efficient) == said
+    assert batch_sentence({}, limit, efficient, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "used", "limit", "said"),
+    [
+        (3.5, 900.0, 8, "3.5 more wait. The KV cache is at most 90.0% full: more requests would need more memory"),
+        (3.5, 899.0, 8, "3.5 more wait. The KV cache is at most 89.9% full: the limit holds requests back"),
+        (3.5, 899.0, None, "is at most 89.9% full: memory does not hold requests back."),
+        (0.0, 899.0, 8, "none waits. The KV cache is at most 89.9% full: memory does not hold requests back."),
+    ],
+)
+def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(waiting, used, limit, said):
+    assert said in said_of_batch(8.0, waiting, used, limit)
 
 
 @pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])

@@ -74,14 +74,11 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(shade, lines).properties(height=HEIGHT)
 
 
-def step_phases(frame: pl.DataFrame, run: RunFacts, *, waits: str = "waiting", others: str = "other") -> Chart:
-    """The seconds of each step by phase, stacked; `frame` holds step and the columns of PHASES.
-
-    waits, others: the states that waiting and other activities are drawn as, which the columns do not tell.
-    """
+def step_phases(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The seconds of each step by phase, stacked; `frame` holds step and the columns of PHASES."""
     rows = drawable(frame.select("step", *PHASES), run.started_ns, 4 * HEIGHT)
     long = rows.unpivot(list(PHASES), index="step", variable_name="column", value_name="seconds")
-    states = {column: state_of(name) for column, name in {**PHASES, "wait_s": waits, "other_s": others}.items()}
+    states = {column: state_of(name) for column, name in PHASES.items()}
     long = long.filter(pl.col("seconds") > 0).with_columns(
         phase=pl.col("column").replace_strict({column: state.label for column, state in states.items()}),
         order=pl.col("column").replace_strict({column: order_of(state.name) for column, state in states.items()}),

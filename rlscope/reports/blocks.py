@@ -332,15 +332,6 @@ class Charts(Block):
 
 
 @dataclass(frozen=True, slots=True)
-class Instead(Block):
-    """A sentence in place of charts that would show nothing else. Python still offers the charts by name."""
-
-    text: str
-    blocks: Sequence[Block]
-    style: Literal["lead", "note"] = "note"
-
-
-@dataclass(frozen=True, slots=True)
 class Fold(Block):
     """Blocks that show when the reader opens them."""
 

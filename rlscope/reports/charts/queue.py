@@ -24,7 +24,6 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded
 
 TO_LAST: Final = "last engine"
-IN_USE: Final = "engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
 _SHORT_S: Final = 1.0
@@ -63,12 +62,10 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     longest_s = float(rows["to_last_s"].max() or 0.0)  # pyright: ignore[reportArgumentType]
     unit, per_s = ("milliseconds", 1e3) if longest_s < _SHORT_S else ("seconds", 1.0)
     rows = rows.with_columns(pl.col("to_first_s", "to_last_s", "paused_mean_s") * per_s)
-    is_one = not (rows["engines"] > 1).any()
-    kinds = {"to_last_s": IN_USE if is_one else TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
-    index = ["start_s", "first_version", "last_version", "engines", "last_s"]
-    long = rows.with_columns(last_s="to_last_s").unpivot(list(kinds), index=index, value_name="time")
-    alone = (pl.col("variable") == "to_first_s") & (pl.col("time") == pl.col("last_s"))
-    long = long.filter(~alone).with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time")
+    kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
+    index = ["start_s", "first_version", "last_version", "engines"]
+    long = rows.unpivot(list(kinds), index=index, value_name="time")
+    long = long.with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time")
     shown = [name for name in kinds.values() if name in set(long["kind"])]
     colors = dict(zip(kinds.values(), (UPDATE, APPLIED, MUTED), strict=True))
     shapes = dict(zip(kinds.values(), ("circle", "square", "triangle-down"), strict=True))

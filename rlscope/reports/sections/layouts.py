@@ -9,7 +9,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Instead, Nothing, Panel, Part
+from rlscope.reports.blocks import Block, Bullets, Charts, Fold, Nothing, Panel, Paragraph, Part
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import frontier_frame, is_over_splits, sweep_frame
 from rlscope.reports.figure import Figure, drawn_frame
@@ -33,12 +33,13 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [Nothing(model_words.no_result_sentence(result))]
     frames = sweep_frame(result), frontier_frame(result)
     sweep = drawn_frame(_SWEEP.saying(sweep_reading(frames[0])), frames[0], run)
-    frontier, same = drawn_frame(_FRONTIER, frames[1], run), one_staleness(frames[1])
-    charts = [Instead(same, [frontier]), Charts([sweep])] if same else [Charts([sweep, frontier])]
+    same = one_staleness(frames[1])
+    frontier = [] if same else [drawn_frame(_FRONTIER, frames[1], run)]
     remarks = Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])
     more = [model_words.finish_part(result, run), remarks]
     return [
-        *charts,
+        *([Paragraph(same, "note")] if same else []),
+        Charts([sweep, *frontier]),
         Panel("try", panel_words.TITLE, partial(panel_words.panel, result, run.currency)),
         Fold("layouts-more", "Time to finish and assumptions", more),
     ]

@@ -28,24 +28,14 @@ def waits_sentence(counts: pl.DataFrame | None) -> str:
 
 
 def depth_sentence(depths: pl.DataFrame | None) -> str:
-    """Whether the queue is mostly empty or full, and what that says; empty without a depth."""
+    """Return the median of the queue's depth, and of how many samples; empty without a depth."""
     known = None if depths is None or depths.is_empty() else depths.drop_nulls("depth_mean_samples")
     if known is None or known.is_empty():
         return ""
     median = float(known["depth_mean_samples"].median() or 0.0)  # pyright: ignore[reportArgumentType]
     capacities = known["capacity_samples"].drop_nulls().unique()
-    if len(capacities) != 1 or not capacities[0]:
-        empty = " It is mostly empty: samplers set the pace." if median < 1.0 else ""
-        return f"Half of the time it holds less than {_samples(median)} samples.{empty}"
-    filled = median / float(capacities[0])
-    at = f"Half of the time it holds less than {_samples(median)} of {fmt.count(capacities[0])} samples"
-    if filled <= EMPTY_RATIO:
-        return f"{at}: mostly empty, so samplers set the pace."
-    return f"{at}: mostly full, so trainers set the pace." if filled >= 1.0 - EMPTY_RATIO else f"{at}."
-
-
-def _samples(median: float) -> str:
-    return fmt.significant(max(1.0, median))
+    of = f" of {fmt.count(capacities[0])}" if len(capacities) == 1 else ""
+    return f"Half of the time it holds less than {fmt.significant(max(1.0, median))}{of} samples."
 
 
 def updates_sentence(spread: pl.DataFrame | None) -> str:
@@ -55,26 +45,14 @@ def updates_sentence(spread: pl.DataFrame | None) -> str:
     slowest = spread.sort("to_last_s", descending=True, nulls_last=True).row(0, named=True)
     at = f"version {slowest['first_version']}"
     if slowest["last_version"] != slowest["first_version"]:
-        at = f"one of the versions {slowest['first_version']} to {slowest['last_version']}"
-    is_one = has_one_engine(spread)
-    reach = "The slowest was" if is_one else "The slowest to reach all engines was"
-    text = f"{reach} {at}, after {fmt.duration(slowest['to_last_s'])}."
-    if spread.select((pl.col("first_version") < pl.col("last_version")).any()).item():
-        text = f"Adjacent versions share a line, from the shortest time to the longest. {text}"
-    if spread["paused_mean_s"].null_count() == spread.height:
+        at = f"one of the versions {slowest['first_version']} to {slowest['last_version']}, which share a line"
+    text = f"The slowest to reach all engines was {at}, after {fmt.duration(slowest['to_last_s'])}."
+    paused = spread.drop_nulls("paused_mean_s")
+    if paused.is_empty():
         return f"{text} Whether generation pauses during updates was not recorded."
     versions = pl.col("last_version") - pl.col("first_version") + 1
-    paused = spread.filter(pl.col("paused_mean_s").is_not_null())
     mean_s = paused.select((pl.col("paused_mean_s") * versions).sum() / versions.sum()).item()
-    if not paused["paused_max_s"].max():
-        return f"{text} {'The engine never' if is_one else 'No engine'} paused generation for updates."
-    pause = "The engine pauses" if is_one else "Engines pause"
-    return f"{text} {pause} {fmt.duration(mean_s)} per version on average."
-
-
-def has_one_engine(spread: pl.DataFrame) -> bool:
-    """Whether no version went to more than one engine: then there is no first and no last one."""
-    return int(spread["engines"].max() or 0) == 1  # pyright: ignore[reportArgumentType]
+    return f"{text} Engines pause {fmt.duration(mean_s)} per version on average."
 
 
 def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -83,7 +61,7 @@ def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     spread, hosts = answers.get("weight_update_spread"), between_hosts(analysis)
     waits = waits_sentence(answers.get("queue_wait_counts"))
     depth = _DEPTH.saying(depth_sentence(answers.get("queue_depth"))).saying(waits)
-    updates = updates_figure(spread).saying(updates_sentence(spread)).saying(hosts)
+    updates = _UPDATES.saying(updates_sentence(spread)).saying(hosts)
     return [
         Charts([drawn(depth, analysis), drawn(updates, analysis)]),
         *update_parts(answers.get("weight_update_parts")),
@@ -139,11 +117,6 @@ def _has_grown(row: Mapping[str, Any]) -> bool:
     return enough and row["second_half_s"] >= max(_GROWTH * row["first_half_s"], row["first_half_s"] + _GROWTH_S)
 
 
-def updates_figure(spread: pl.DataFrame | None) -> Figure:
-    """The figure of the weight updates; with a single engine there is no line from a first one to a last one."""
-    return _UPDATES_OF_ONE if spread is not None and not spread.is_empty() and has_one_engine(spread) else _UPDATES
-
-
 _PARTS: Final = {
     "drain": "To shorten it, load weights while requests stay in the engines, or abort and continue them.",
     "gather": "To shorten it, send shards as they are, or gather them while the trainer still computes.",
@@ -174,8 +147,6 @@ _GROWTH_S: Final = 0.1
 """Least ratio and least difference between the halves that count as growth."""
 _SLOW_TRANSFER: Final = 2.0
 """Multiple of the published time from which a transfer counts as slow: published times differ by less."""
-EMPTY_RATIO: Final = 0.1
-"""Share of its capacity within which a queue counts as empty, or as full: only one side is then held up."""
 _DEPTH: Final = Figure(
     "Queue depth",
     "Finished samples that no trainer has taken yet, mean and maximum. Healthy: neither empty nor full.",
@@ -189,7 +160,3 @@ _UPDATES: Final = Figure(
     "weight_update_spread", "to_last_s", queue.weight_update_spread,
     "no engine recorded applying a version whose publication was recorded", True,
 )  # fmt: skip
-_UPDATES_OF_ONE: Final = _UPDATES._replace(
-    title="Weight updates, from publication to the engine",
-    reading="From the start of a publication until the engine runs it. Healthy: much shorter than a step.",
-)

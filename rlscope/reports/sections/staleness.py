@@ -6,9 +6,9 @@ from typing import Final
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.analysis.result import AnalysisResult
 from rlscope.analysis.staleness import effective_share_of_all
-from rlscope.reports.blocks import Asked, Block, Charts, Fold, Instead, Paragraph, Part, Table
+from rlscope.reports.blocks import Asked, Block, Charts, Fold, Paragraph, Part, Table
 from rlscope.reports.card import staleness_blocks
 from rlscope.reports.charts import staleness
 from rlscope.reports.figure import Figure, drawn_frame, update_moments
@@ -69,32 +69,18 @@ def never_stale(histogram: pl.DataFrame | None) -> str:
     return f"Staleness is 0 for all {tokens} of known version: the trainer had published nothing newer."
 
 
-def heat_reading(run: RunFacts) -> str:
-    """Return the end of the caption of staleness over time; it names a cap only if the run has one."""
-    healthy = "steady and narrow" if run.max_staleness is None else "steady, narrow, and at or below the cap"
-    return f"Healthy: {healthy}."
-
-
-def shares_reading(run: RunFacts, over_cap_tokens: int | None) -> str:
-    """The caption of all tokens by staleness: with the meaning of a bar above the cap, if the run has a cap."""
-    if run.max_staleness is None:
-        return "Trained tokens by staleness. Healthy: a narrow peak."
-    over = f"Beyond the cap: {fmt.tokens(over_cap_tokens)}, drawn in its color. " if over_cap_tokens else ""
-    return f"{over}Healthy: a narrow peak at or below the cap."
-
-
 def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     if analysis.staleness.tokens is None and reported_staleness(analysis):
         return [*staleness_blocks(analysis)]
-    answers, run, over_cap = analysis.answers, analysis.run, analysis.staleness.over_cap_tokens
-    first = [
-        drawn_frame(_HEAT.saying(heat_reading(run)), heat_frame(answers), run, update_moments(analysis)),
-        drawn_frame(_SHARES.saying(shares_reading(run, over_cap)), shares_frame(answers), run),
-    ]
+    answers, run = analysis.answers, analysis.run
     fresh = never_stale(answers.get("staleness_histogram"))
-    opening = Instead(fresh, first, "lead") if fresh else Charts(first, is_wide_first=True)
-    return [opening, Fold("staleness-more", "Where staleness is added, and what it costs", list(_costs(analysis)))]
+    heat = drawn_frame(_HEAT, heat_frame(answers), run, update_moments(analysis))
+    first = Charts([heat, drawn_frame(_SHARES, shares_frame(answers), run)], is_wide_first=True)
+    return [
+        Paragraph(fresh, "lead") if fresh else first,
+        Fold("staleness-more", "Where staleness is added, and what it costs", list(_costs(analysis))),
+    ]
 
 
 def _costs(analysis: AnalysisResult) -> Iterator[Block]:
@@ -149,12 +135,12 @@ _NO_STALENESS: Final = "no trained token has a known version"
 _HEAT: Final = Figure(
     "Token staleness over time",
     "Each column is one or several steps; the color is the share of its tokens at that staleness. Line: 95th "
-    "percentile.",
+    "percentile. Healthy: steady, narrow, and at or below the cap, if there is one.",
     "staleness_heat", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step",
     False, ("staleness_heat", "staleness_parts"), heat_table,
 )  # fmt: skip
 _SHARES: Final = Figure(
     "Token staleness, whole run",
-    "",
+    "Healthy: a narrow peak. Crimson: above the cap.",
     "staleness_shares", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
 )  # fmt: skip

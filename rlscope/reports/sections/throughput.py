@@ -7,7 +7,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts, Throughput
-from rlscope.reports.blocks import Block, Charts, Instead
+from rlscope.reports.blocks import Block, Charts
 from rlscope.reports.card import throughput_blocks
 from rlscope.reports.charts import training
 from rlscope.reports.charts.training import PHASES
@@ -15,20 +15,17 @@ from rlscope.reports.figure import Figure, drawn_frame, update_moments
 
 
 def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the blocks of the section. Charts without data are only in the list of what is not shown."""
+    """Return the blocks of the section."""
     answers, run = analysis.answers, analysis.run
     # Tokens that are counted by step would be drawn as zeros over time.
     knows_times = run.tokens_trained is not None and analysis.throughput.counted_tokens is None
     rates = answers.get("throughput") if knows_times else None
-    figures = (
-        drawn_frame(_RATES.saying(rates_reading(analysis.throughput)), rates, run, update_moments(analysis)),
+    reading = rates_reading(analysis.throughput)
+    figures = [
+        drawn_frame(_RATES.saying(reading), rates, run, update_moments(analysis)),
         drawn_frame(_PHASES, phases_frame(answers, run), run),
-    )
-    return [
-        *throughput_blocks(analysis),
-        Charts([each for each in figures if each.spec]),
-        Instead("", [each for each in figures if not each.spec]),
     ]
+    return [*throughput_blocks(analysis), Charts(figures)]
 
 
 def rates_reading(rates: Throughput) -> str:

@@ -60,8 +60,8 @@ class Drawn(Block):
     spec: str | None
     columns: list[str]
     rows: list[list[str]]
-    rows_note: str
-    picture_note: str = ""
+    note: str
+    """What the chart or the table leaves out; empty if nothing."""
 
 
 def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
@@ -88,13 +88,9 @@ def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts, updat
         note = f"First {fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows."
         table = table.head(TABLE_ROWS_MAX)
     rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
-    coarse = (
-        f"Drawn from {fmt.count(frame.height)} rows, aggregated over equal stretches: means, and maxima for columns of "
-        "maxima and latencies."
-    )
-    headings = [_heading(name) for name in table.columns]
-    coarsened = coarse if drawable(frame, run.started_ns).height < frame.height else ""
-    return Drawn(anchor, figure, picture, headings, rows, note, coarsened)
+    if drawable(frame, run.started_ns).height < frame.height:
+        note = f"Drawn from {fmt.count(frame.height)} rows, aggregated over equal stretches. {note}".rstrip()
+    return Drawn(anchor, figure, picture, [_heading(name) for name in table.columns], rows, note)
 
 
 def _heading(column: str) -> str:

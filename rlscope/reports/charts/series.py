@@ -1,7 +1,7 @@
 """Frames prepared for charts: seconds since the run started instead of epochs, few enough rows, few enough digits.
 
 A frame that is too long is aggregated, never truncated or sampled: rows are merged over equal stretches of time or
-steps by their mean, or by their maximum for columns of maxima and latencies, whose peaks a mean would hide.
+steps by their mean, or by their maximum for columns of maxima, whose peaks a mean would hide.
 """
 
 from typing import Final
@@ -9,14 +9,13 @@ from typing import Final
 import polars as pl
 
 MARKS_MAX: Final = 3_000
-_KEYS: Final = ("role", "state", "reason", "worker_id", "queue")
-_MOMENTS: Final = ("bucket_start_ns", "bucket_end_ns", "start_ns", "end_ns", "publish_start_ns", "applied_ns")
-_LATENCIES: Final = ("publish_to_applied_s", "apply_s")
+_KEYS: Final = ("worker_id", "queue")
+_MOMENTS: Final = ("bucket_start_ns", "bucket_end_ns", "start_ns", "end_ns")
 
 
 def drawable(frame: pl.DataFrame, started_ns: int, marks_max: int = MARKS_MAX) -> pl.DataFrame:
     """The frame with its `*_ns` columns as seconds since the start, aggregated to at most about `marks_max` rows."""
-    along = next((name for name in ("bucket_start_ns", "step", "version") if name in frame.columns), None)
+    along = next((name for name in ("bucket_start_ns", "step") if name in frame.columns), None)
     if along is not None and not frame.is_empty():
         width = _spacing(frame[along])
         if frame.height > marks_max:
@@ -76,14 +75,11 @@ def _coarsened(frame: pl.DataFrame, along: str, width: int, fold: int) -> pl.Dat
 
 
 def _together(name: str, kind: pl.DataType, fold: int) -> pl.Expr:
-    """Sum for GPU-seconds, maximum for maxima, latencies and text, mean for everything else.
+    """Maximum for maxima and text, mean for everything else.
 
     A missing bucket counts as zero for a rate, and not at all for a mean.
     """
     column = pl.col(name)
-    if name == "gpu_s":
-        return column.sum()
     if name.endswith("_per_s"):
         return column.sum() / fold
-    extreme = name in _LATENCIES or "max" in name.split("_") or kind == pl.String
-    return column.max() if extreme else column.mean()
+    return column.max() if "max" in name.split("_") or kind == pl.String else column.mean()

@@ -28,7 +28,6 @@ def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dic
         "staleness_heat": _heat(starts),
         "staleness_parts": _parts(starts),
         "version_moments": _moments(),
-        "delivered_lengths": _lengths(),
         "group_tail_counts": _tails(),
         "queue_wait_counts": _wait_counts(),
         "weight_update_spread": _spread(rng, len(workers), starts),
@@ -60,15 +59,6 @@ def _moments() -> pl.DataFrame:
     """As version_moments answers: the effective share is mean² / (variance + mean²)."""
     rows = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
     return answer("version_moments", rows)
-
-
-def _lengths() -> pl.DataFrame:
-    rows: list[tuple[str, int, int, int, float]] = []
-    for outcome, whole, peak in (("trained", 30_720, 4), ("dropped_stale", 1_204, 7), ("filtered", 640, 3)):
-        weights = [math.exp(-((b - peak) ** 2) / 18) for b in range(16)]
-        shares = [weight / sum(weights) for weight in weights]
-        rows += [(outcome, 64 * b, 64 * b + 63, round(whole * s), s) for b, s in enumerate(shares)]
-    return answer("delivered_lengths", rows)
 
 
 def _tails() -> pl.DataFrame:

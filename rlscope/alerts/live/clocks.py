@@ -69,8 +69,6 @@ class LiveClocks:
         except UnreadableDataError as error:
             self._why_not = f"clocks cannot be compared: {error}"
             return 0
-        if self.found is not None and self._agrees(found, until_ns):
-            return 0
         at_ns = until_ns if evaluated_ns is None else evaluated_ns
         before_ns = {host: _ahead_ns(each, at_ns) for host, each in self._corrected.items()}
         if self.found is None:
@@ -130,19 +128,6 @@ class LiveClocks:
             for host, late_ns in sorted(self._late_ns.items())
         )
         return (*failed, *(_note(each) for each in clocks if each.is_off), *late)
-
-    def _agrees(self, found: FoundClocks, at_ns: int) -> bool:
-        """Return whether to keep the last estimate, because the new one is not more precise or about the same."""
-        assert self.found is not None
-        new = {each.host: each for each in found.clocks.hosts}
-        if any(each.is_corrected and host not in self._corrected for host, each in new.items()):
-            return False
-        return all(
-            (each := new.get(host)) is None
-            or each.uncertainty_ns is None
-            or abs(_ahead_ns(each, at_ns) - _ahead_ns(old, at_ns)) <= each.uncertainty_ns
-            for host, old in self._corrected.items()
-        )
 
 
 def _ahead_ns(clock: HostClock, instant_ns: int) -> int:

@@ -61,7 +61,7 @@ class Source:
         return secret
 
 
-ReceiverKind = Literal["webhook", "alertmanager", "slack", "apprise", "command"]
+ReceiverKind = Literal["webhook", "alertmanager", "apprise", "command"]
 
 TIMEOUT_S: Final = 10.0
 """Longer than any healthy receiver takes, shorter than the time between two polls of a run."""
@@ -198,15 +198,8 @@ class AlertmanagerTable(_WithUrl):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlackTable(_WithSecretUrl):
-    """A Slack incoming webhook; needs the extra rlscope[apprise]."""
-
-    kind: Literal["slack"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AppriseTable(_WithSecretUrl):
-    """A service that apprise supports, by its URL; needs the extra rlscope[apprise]."""
+    """A service that apprise supports, by its URL, such as a Slack webhook; needs the extra rlscope[apprise]."""
 
     kind: Literal["apprise"]
 
@@ -222,9 +215,7 @@ class CommandTable(_Common):
     ]
 
 
-ReceiverTable = Annotated[
-    WebhookTable | AlertmanagerTable | SlackTable | AppriseTable | CommandTable, Field(discriminator="kind")
-]
+ReceiverTable = Annotated[WebhookTable | AlertmanagerTable | AppriseTable | CommandTable, Field(discriminator="kind")]
 """One receiver, as in the file."""
 
 
@@ -251,16 +242,15 @@ def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
 
 
 def _refuse_secret_urls(source: ParsedFile) -> None:
-    """Refuse a `url` whose kind makes it a secret, with more help than for an unknown key."""
+    """Refuse the `url` of apprise, which is a secret, with more help than for an unknown key."""
     written: Any = source.document.get("receivers")
     for index, table in enumerate(written if isinstance(written, list) else []):
-        kind = table.get("kind") if isinstance(table, dict) else None
-        if kind in ("slack", "apprise") and "url" in table:
+        if isinstance(table, dict) and table.get("kind") == "apprise" and "url" in table:
             raise source.error(
                 ("receivers", index, "url"),
-                found=f"a url in a receiver of kind {kind!r}",
+                found="a url in a receiver of kind 'apprise'",
                 expected="url_env or url_file",
-                next_step=f"The URL of {kind} is a secret: name a variable in url_env, or a file in url_file.",
+                next_step="The URL of a service is a secret: name a variable in url_env, or a file in url_file.",
             )
 
 

@@ -39,12 +39,8 @@ url_env = "ALERTMANAGER_URL"
 token_env = "ALERTMANAGER_TOKEN"
 [[receivers]]
 name = "chat"
-kind = "slack"
-url_file = "/run/secrets/slack"
-[[receivers]]
-name = "mail"
 kind = "apprise"
-url_env = "MAIL_URL"
+url_file = "/run/secrets/slack"
 [[receivers]]
 name = "own"
 kind = "command"
@@ -60,8 +56,7 @@ command = ["logger", "-t", "rlscope"]
             name="manager", kind="alertmanager", address=Source("ALERTMANAGER_URL"),
             token=Source("ALERTMANAGER_TOKEN"), interval_s=0.0, repeat_s=60.0,
         ),
-        Receiver(name="chat", kind="slack", address=Source(path=Path("/run/secrets/slack"))),
-        Receiver(name="mail", kind="apprise", address=Source("MAIL_URL")),
+        Receiver(name="chat", kind="apprise", address=Source(path=Path("/run/secrets/slack"))),
         Receiver(name="own", kind="command", argv=("logger", "-t", "rlscope")),
     )  # fmt: skip
 
@@ -71,8 +66,8 @@ def test_a_file_without_receivers_tells_nobody() -> None:
 
 
 HEAD = '[[receivers]]\nname = "a"\n'
-WEBHOOK, SLACK, COMMAND = (f'{HEAD}kind = "{kind}"\n' for kind in ("webhook", "slack", "command"))
-CHAT = SLACK + 'url_env = "U"\n'
+WEBHOOK, APPRISE, COMMAND = (f'{HEAD}kind = "{kind}"\n' for kind in ("webhook", "apprise", "command"))
+CHAT = APPRISE + 'url_env = "U"\n'
 LIST = "a non-empty list of non-empty strings"
 
 
@@ -86,18 +81,18 @@ LIST = "a non-empty list of non-empty strings"
         (WEBHOOK + f'url = "ftp://h/{HUSH}"', "[0].url", "an http or https URL"),
         (WEBHOOK + f'url = "http://u:{HUSH}@h/"', "[0].url", "so name it under url_env or url_file"),
         (WEBHOOK + f'url = "http://h/{HUSH}"', "[0].url", "seems to hold one"),
-        (SLACK + f'url = "https://hooks.slack.com/services/{HUSH}"', "[0].url", "slack is a secret: name a"),
-        (SLACK + f'url_env = "https://h/{HUSH}"', "[0].url_env", "environment variable, not the secret itself"),
+        (APPRISE + f'url = "https://hooks.slack.com/services/{HUSH}"', "[0].url", "a service is a secret: name a"),
+        (APPRISE + f'url_env = "https://h/{HUSH}"', "[0].url_env", "environment variable, not the secret itself"),
         (WEBHOOK + f'url_env = "U"\ntoken = "{HUSH}"', "[0].token", "Did you mean 'token_env'?"),
         (WEBHOOK + 'url_env = "U"\ntoken_env = "T"\ntoken_file = "f"', "[0]", "both token_env"),
-        (CHAT + 'token_env = "T"', "[0].token_env", "found unknown key 'token_env' for kind 'slack'"),
+        (CHAT + 'token_env = "T"', "[0].token_env", "found unknown key 'token_env' for kind 'apprise'"),
         (CHAT + "timeout = 5", "[0].timeout", "found 5; expected a whole number with a unit"),
         (CHAT + 'timeout = "0s"', "[0].timeout", "a duration above 0s"),
         (CHAT + 'severity = "loud"', "[0].severity", "one of 'info', 'warning', 'critical'"),
         (CHAT + 'send_resolved = "no"', "[0].send_resolved", "true or false"),
         (COMMAND + 'command = "rm -rf"', "[0].command", LIST),
         (COMMAND + f'command = ["run", ["{HUSH}"]]', "[0].command[1]", "command[1]: found a value that is hidden"),
-        (SLACK + f'url_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is hidden"),
+        (APPRISE + f'url_env = ["{HUSH}"]', "[0].url_env", "url_env: found a value that is hidden"),
         (COMMAND + "command = []", "[0].command", LIST),
         (CHAT * 2, "[1].name", "a name of its own"),
         ('receivers = "a"', "", "a list of tables"),
@@ -155,6 +150,6 @@ def test_a_check_refuses_a_file_whose_receivers_are_wrong(tmp_path: Path) -> Non
 def test_the_receivers_of_the_documentation_are_read() -> None:
     page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
     found = read(page.split("```toml")[1].split("```")[0])
-    assert [each.kind for each in found] == ["webhook", "alertmanager", "slack", "apprise", "command"]
+    assert [each.kind for each in found] == ["webhook", "alertmanager", "apprise", "command"]
     table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert table == {"severity", "interval", "repeat", "send_resolved", "timeout"}

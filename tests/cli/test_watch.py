@@ -71,7 +71,7 @@ kind = "apprise"
 url_env = "CHAT_URL"
 [[receivers]]
 name = "slack"
-kind = "slack"
+kind = "apprise"
 url_env = "SLACK_URL"
 [[receivers]]
 name = "hook"
@@ -132,7 +132,7 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     listener.answers = [302, 500]
     environment = {
         "CHAT_URL": f"{listener.url.replace('http', 'json')}/services/hushchat",
-        "SLACK_URL": f"{listener.url}/services/T0/B0/hushslack",
+        "SLACK_URL": f"{listener.url}/services/T0/B0/hushslack".replace("http", "hush"),
         "HOOK_TOKEN": "hushtoken",
         "GONE_URL": "http://hushuser:hushpassword@127.0.0.1:1/hushslack",
         "BROKEN_URL": "http://hushuser:hushpassword@[hushslack/",
@@ -144,7 +144,7 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     assert "FIRING critical must_fire: idle 100%" in stdout and "must_not" not in stdout
     assert "receiver gone: the connection was refused" in stdout
     assert "receiver broken: its URL is not an http or https URL" in stdout
-    assert "receiver slack: its URL is not a Slack webhook" in stdout
+    assert "receiver slack: apprise does not know its URL" in stdout
     assert "3 alerts could not be delivered" in stderr
     heard = {request["path"]: request for request in listener.requests}
     assert heard.keys() == {"/services/hushchat", "/hook?key=hushquery"}
@@ -203,7 +203,7 @@ def refusal(run_dir: Path, tmp_path: Path, text: str) -> RlscopeError:
 
 
 def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_path: Path) -> None:
-    chat = '[[receivers]]\nname = "chat"\nkind = "slack"\nurl_env = "NOT_SET_ANYWHERE"\n'
+    chat = '[[receivers]]\nname = "chat"\nkind = "apprise"\nurl_env = "NOT_SET_ANYWHERE"\n'
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
     assert isinstance(wrong, RuleError) and "rules.toml, receivers[0].url: " in str(wrong)
@@ -214,11 +214,10 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     assert "Delete it to start again" in str(refusal(run_dir, tmp_path, ""))
 
 
-@pytest.mark.parametrize("kind", ["slack", "apprise"])
-def test_apprise_is_asked_for_by_the_name_of_its_extra(kind: str, run_dir: Path, tmp_path: Path, monkeypatch) -> None:
+def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(watch, "is_installed", lambda: False)
     monkeypatch.setenv("MAIL_URL", "mailto://hush")
-    text = f'[[receivers]]\nname = "mail"\nkind = "{kind}"\nurl_env = "MAIL_URL"\n'
+    text = '[[receivers]]\nname = "mail"\nkind = "apprise"\nurl_env = "MAIL_URL"\n'
     assert "pip install 'rlscope[apprise]'" in str(refusal(run_dir, tmp_path, text))
 
 

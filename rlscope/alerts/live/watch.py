@@ -18,7 +18,7 @@ from rlscope.alerts.live.scrape import Scraper, engines_folder, scraping
 from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
-from rlscope.alerts.notify.senders import NEED_APPRISE, is_installed
+from rlscope.alerts.notify.senders import is_installed
 from rlscope.alerts.receiver import Receiver, receivers_of
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
@@ -267,7 +267,7 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
         for source in (receiver.address, receiver.token):
             if source is not None:
                 source.reveal()
-        if receiver.kind in NEED_APPRISE and not is_installed():
+        if receiver.kind == "apprise" and not is_installed():
             raise RlscopeError.of(
                 f"receiver {receiver.name}",
                 found="apprise is not installed",

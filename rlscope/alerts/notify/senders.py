@@ -11,7 +11,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import signal
 import subprocess
 import urllib.error
@@ -19,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from rlscope.alerts.notify.message import DeliveryError, Message, all_labels, lines, title
 from rlscope.alerts.receiver import ALERTMANAGER_REPEAT_S, Receiver, ReceiverKind, is_http
@@ -37,7 +36,6 @@ _ALERTS_PATH: Final = "/api/v2/alerts"
 _LEASE_ROUNDS: Final = 4
 # A longer pause is taken for a mistake of the receiver: an hour without news of a failing run is long.
 _LONGEST_RETRY_AFTER_S: Final = 3600.0
-_SLACK_URL: Final = re.compile(r"https://hooks\.slack(-gov)?\.com/services/(\w+)/(\w+)/(\w+)/?")
 
 _PASSED_ON: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
@@ -61,19 +59,28 @@ def send_to_alertmanager(receiver: Receiver, message: Message) -> None:
     post_json(target, body, timeout_s=receiver.timeout_s, token=_token_of(receiver))
 
 
-def send_to_slack(receiver: Receiver, message: Message) -> None:
-    """Post a message to a Slack incoming webhook, through apprise.
+def send_through_apprise(receiver: Receiver, message: Message) -> None:
+    """Send a message to any service that apprise knows by its URL: a Slack webhook, mail, Telegram, Matrix, Teams, ...
 
     The text is sent as plain text, which apprise escapes: nothing in it can mention anybody or hide a link.
     """
-    url = slack_url(_url_of(receiver), receiver.timeout_s)
-    bullets = [f"• {line}" for line in lines(message)]
-    _notify(url, message, bullets)
-
-
-def send_through_apprise(receiver: Receiver, message: Message) -> None:
-    """Send a message to any service that apprise knows by its URL: mail, Telegram, Matrix, Teams, ..."""
-    _notify(_url_of(receiver), message, lines(message))
+    try:
+        import apprise
+    except ImportError:
+        raise DeliveryError("apprise is not installed: pip install 'rlscope[apprise]'") from None
+    # Its log may quote the URL, and the URL is the secret.
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
+    service = apprise.Apprise()
+    if not service.add(_url_of(receiver)):
+        raise DeliveryError("apprise does not know its URL")
+    kind = apprise.NotifyType.FAILURE if message.status == "firing" else apprise.NotifyType.SUCCESS
+    plain, text = apprise.NotifyFormat.TEXT, "\n".join(lines(message))
+    try:
+        delivered = service.notify(text, title=title(message), notify_type=kind, body_format=plain)
+    except Exception as error:  # A plug-in may raise anything, with anything in its text.
+        raise DeliveryError(f"apprise failed ({type(error).__name__})") from None
+    if not delivered:
+        raise DeliveryError("apprise could not deliver it")
 
 
 def run_command(receiver: Receiver, message: Message) -> None:
@@ -110,12 +117,9 @@ def run_command(receiver: Receiver, message: Message) -> None:
 SENDERS: Final[Mapping[ReceiverKind, Send]] = {
     "webhook": send_to_webhook,
     "alertmanager": send_to_alertmanager,
-    "slack": send_to_slack,
     "apprise": send_through_apprise,
     "command": run_command,
 }
-NEED_APPRISE: Final[frozenset[ReceiverKind]] = frozenset({"slack", "apprise"})
-"""The kinds that need the extra rlscope[apprise]."""
 
 
 def _url_of(receiver: Receiver) -> str:
@@ -250,33 +254,3 @@ def _reason(reason: object) -> str:
 def is_installed() -> bool:
     """Whether apprise can be imported."""
     return importlib.util.find_spec("apprise") is not None
-
-
-def slack_url(webhook_url: str, timeout_s: float) -> str:
-    """apprise's URL for a Slack incoming webhook, without images and footers. Raises DeliveryError for any other."""
-    if (parts := _SLACK_URL.fullmatch(webhook_url)) is None:
-        raise DeliveryError("its URL is not a Slack webhook: https://hooks.slack.com/services/T.../B.../...")
-    government, *tokens = parts.groups()
-    options = {"image": "no", "footer": "no", "redirect": "no", "cto": timeout_s, "rto": timeout_s}
-    mode = {"mode": "gov-hook"} if government else {}
-    return f"slack://{'/'.join(tokens)}/?{urlencode(options | mode)}"
-
-
-def _notify(url: str, message: Message, text: Sequence[str]) -> None:
-    try:
-        import apprise
-    except ImportError:
-        raise DeliveryError("apprise is not installed: pip install 'rlscope[apprise]'") from None
-    # Its log may quote the URL, and the URL is the secret.
-    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
-    service = apprise.Apprise()
-    if not service.add(url):
-        raise DeliveryError("apprise does not know its URL")
-    kind = apprise.NotifyType.FAILURE if message.status == "firing" else apprise.NotifyType.SUCCESS
-    plain = apprise.NotifyFormat.TEXT
-    try:
-        delivered = service.notify("\n".join(text), title=title(message), notify_type=kind, body_format=plain)
-    except Exception as error:  # A plug-in may raise anything, with anything in its text.
-        raise DeliveryError(f"apprise failed ({type(error).__name__})") from None
-    if not delivered:
-        raise DeliveryError("apprise could not deliver it")

@@ -69,7 +69,7 @@ def test_a_secret_that_is_missing_is_named_by_its_place(monkeypatch: pytest.Monk
     from rlscope.alerts.receiver import Source
 
     monkeypatch.delenv("THE_URL", raising=False)
-    couriers = Couriers([receiver("slack", address=Source("THE_URL"))], start=at_once)
+    couriers = Couriers([receiver("apprise", address=Source("THE_URL"))], start=at_once)
     look(couriers, 0)
     assert couriers.troubles[0].startswith("receiver oncall: $THE_URL: found nothing; expected the secret.")
 

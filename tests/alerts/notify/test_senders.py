@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from rlscope.alerts.notify import senders
-from rlscope.alerts.notify.message import DeliveryError
-from rlscope.alerts.notify.senders import NEED_APPRISE, SENDERS, webhook_payload
+from rlscope.alerts.notify.message import DeliveryError, lines
+from rlscope.alerts.notify.senders import SENDERS, webhook_payload
 from rlscope.alerts.receiver import ReceiverKind, Source
 from tests.alerts.notify.given import alert, message, receiver
 from tests.alerts.notify.listener import Listener
@@ -76,60 +76,28 @@ class Slack:
 def test_slack_gets_plain_text_in_which_a_run_can_neither_mention_nor_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("requests.request", slack := Slack())
     hostile = alert("<!here>", annotations={"summary": "<!channel> <http://evil|ok> & more"}, cost_gpu_s=7200.0)
-    senders.send_to_slack(receiver("slack", SLACK, timeout_s=3.0), message(hostile, alert("stale", 0, 90)))
+    senders.send_through_apprise(receiver("apprise", SLACK), message(hostile, alert("stale", 0, 90)))
     ((method, url, options),) = slack.requests
-    assert (method, url, options["timeout"], options["allow_redirects"]) == ("post", SLACK, (3.0, 3.0), False)
-    assert json.loads(options["data"]) == {
-        "mrkdwn": False,
-        "attachments": [
-            {
-                "title": "[FIRING 1] &lt;!here&gt;, stale, run monday",
-                "text": "• warning: &lt;!channel&gt; &lt;http://evil|ok&gt; &amp; more"
-                " (since 2026-01-01 12:00:00 UTC, cost 2 GPU-h)\n"
-                "• resolved: stale since long (since 2026-01-01 12:00:00 UTC, for 1 min 30 s)",
-                "color": "#A32037",
-            }
-        ],
-    }
+    assert (method, url) == ("post", SLACK)
+    document = json.loads(options["data"])
+    assert not document["mrkdwn"]
+    (attached,) = document["attachments"]
+    assert attached["title"] == "[FIRING 1] &lt;!here&gt;, stale, run monday"
+    assert attached["text"] == (
+        "warning: &lt;!channel&gt; &lt;http://evil|ok&gt; &amp; more (since 2026-01-01 12:00:00 UTC, cost 2 GPU-h)\n"
+        "resolved: stale since long (since 2026-01-01 12:00:00 UTC, for 1 min 30 s)"
+    )
 
 
-@needs_apprise
-def test_a_chat_is_spared_the_hundredth_alert(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("requests.request", slack := Slack())
-    senders.send_to_slack(receiver("slack", SLACK), message(*(alert(f"rule-{number}") for number in range(25))))
-    text = json.loads(slack.requests[0][2]["data"])["attachments"][0]["text"].splitlines()
-    assert (len(text), text[-1]) == (21, "• and 5 alerts more")
+def test_a_chat_is_spared_the_hundredth_alert() -> None:
+    shown = lines(message(*(alert(f"rule-{number}") for number in range(25))))
+    assert (len(shown), shown[-1]) == (21, "and 5 alerts more")
 
 
-@needs_apprise
-def test_a_slack_that_refuses_is_a_failure_and_nothing_is_said_of_its_url(
-    monkeypatch: pytest.MonkeyPatch, capfd
-) -> None:
-    monkeypatch.setattr("requests.request", Slack(404, b"no_team"))
-    assert refusal(senders.send_to_slack, receiver("slack", SLACK)) == "apprise could not deliver it"
-    assert "hush" not in "".join(capfd.readouterr()).casefold()
-
-
-@pytest.mark.parametrize("url", ["https://example.com/services/T0/B0/hush", f"{SLACK}?hush=1", "hush", SLACK[:-13]])
-def test_a_url_that_is_no_slack_webhook_is_refused_and_not_quoted(url: str) -> None:
-    words = refusal(senders.send_to_slack, receiver("slack", url))
-    assert words == "its URL is not a Slack webhook: https://hooks.slack.com/services/T.../B.../..."
-
-
-def test_a_slack_webhook_becomes_the_url_that_apprise_has_for_it() -> None:
-    options = "image=no&footer=no&redirect=no&cto=10.0&rto=10.0"
-    assert senders.slack_url(SLACK, 10.0) == f"slack://T0HUSH/B0HUSH/hushhushhush/?{options}"
-    government = SLACK.replace("slack.com", "slack-gov.com")
-    assert senders.slack_url(government, 10.0) == f"slack://T0HUSH/B0HUSH/hushhushhush/?{options}&mode=gov-hook"
-
-
-@pytest.mark.parametrize("kind", ["slack", "apprise"])
-def test_a_kind_that_needs_apprise_names_the_extra_where_it_is_missing(
-    kind: ReceiverKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apprise_is_named_by_its_extra_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    assert refusal(SENDERS[kind], receiver(kind, SLACK)) == "apprise is not installed: pip install 'rlscope[apprise]'"
-    assert kind in NEED_APPRISE
+    words = refusal(senders.send_through_apprise, receiver("apprise", SLACK))
+    assert words == "apprise is not installed: pip install 'rlscope[apprise]'"
 
 
 def test_every_kind_of_receiver_has_a_sender() -> None:

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 import polars as pl
 
 from rlscope.alerts.config import built_in_rules, load_rules, one_off
-from rlscope.alerts.metrics import RESIDUAL
 from rlscope.alerts.offline import RuleReport, evaluate_rules, tick_cells
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
@@ -240,7 +239,7 @@ def _ask_all(
 def check(
     folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None, divide: Partitioner | None = None
 ) -> RuleReport:
-    """Evaluate alert rules over the whole run in a folder. The model is fitted only if a rule needs it.
+    """Evaluate alert rules over the whole run in a folder, without the model.
 
     Args:
         folder: The run folder.
@@ -252,10 +251,9 @@ def check(
         RunFolderError: The folder is not a run.
         RuleError: DuckDB rejects the SELECT of a rule.
     """
-    needs_model = any(rule.metric == RESIDUAL for rule in rules.rules)
 
     def evaluate(run: OpenRun) -> RuleReport:
-        report = evaluate_rules(run, rules, _residual_ratio(run) if needs_model else None)
+        report = evaluate_rules(run, rules)
         if fail_on_finding is None:
             return report
         return replace(report, findings=find_problems(run), fail_on_finding=fail_on_finding)
@@ -271,16 +269,6 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
     extra = tuple(one_off(text) for text in one_offs)
     rules = load_rules(file) if file is not None else built_in_rules()
     return replace(rules, rules=extra if file is None and extra else (*rules.rules, *extra))
-
-
-def _residual_ratio(run: OpenRun) -> float | None:
-    """Return the part of the trained tokens per second that the model does not explain. None without a prediction."""
-    from rlscope.model.forecast.result import NoModelResult
-
-    model = analyze_run(run, also_ask=()).model
-    if isinstance(model, NoModelResult) or model.prediction is None:
-        return None
-    return next((row.residual_ratio for row in model.prediction.compared if row.quantity == "tokens_per_s"), None)
 
 
 def read_run(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from rlscope.alerts.durations import DURATION_SCHEMA, WINDOW_SCHEMA, parse_duration, parse_window
-from rlscope.alerts.metrics import BY_NAME, METRICS, RESIDUAL
+from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.receiver import ReceiverTable, receivers_of
 from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
@@ -45,8 +45,7 @@ RULE_FILE: Final = FileKind(
 )
 _SQL_MIN_EVIDENCE: Final = 1
 _COMPARISON: Final = re.compile(r"([<>=!]+)")
-# The residual of the prediction may be above 1 and below 0.
-_SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
+_SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"}
 _MOST: Final = 1e18
 """Maximum threshold. No quantity of a run is larger."""
 _SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"

@@ -31,8 +31,6 @@ from rlscope.analysis.run_facts import steady_window
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
 EvidenceUnit = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
-RESIDUAL: Final = "throughput.residual_ratio"
-"""The one metric that needs the model."""
 STEADY: Final = "throughput.steady_tokens_per_s"
 """The rate that every report has in its headline."""
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
@@ -126,6 +124,7 @@ def _dropped_stale(timeline: Timeline) -> Series:
 
 def _queues(lower: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
+        """Return the mean depth over the column `lower`, of the queue where it is highest."""
         rows = timeline.rows("queues")
         if rows.is_empty():
             return constant(None)
@@ -230,10 +229,6 @@ def _missing_rows(timeline: Timeline) -> Series:
     return constant(timeline.parts.missing_rows, timeline.parts.stored_rows)
 
 
-def _residual(timeline: Timeline) -> Series:
-    return constant(timeline.residual_ratio, len(timeline.step_ends_ns))
-
-
 def _steady(timeline: Timeline) -> Series:
     """Return tokens over seconds of the steady state, as in the report."""
     steps = timeline.rows("steps")
@@ -280,8 +275,6 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
                 "training_steps", "steps", "steps", 3, _trained_tokens),
     AlertMetric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",
                 "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
-    AlertMetric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
-                "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),
     AlertMetric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
                 "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
     AlertMetric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",

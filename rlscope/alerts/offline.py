@@ -110,19 +110,16 @@ class RuleReport:
         return self.reaches(fail_on) or self.failed_on_finding
 
 
-def evaluate_rules(
-    run: OpenRun, rules: RuleSet, residual_ratio: float | None = None, beside: Cells = NO_CELLS
-) -> RuleReport:
+def evaluate_rules(run: OpenRun, rules: RuleSet, beside: Cells = NO_CELLS) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
-    residual_ratio: the share of the trained rate that the model's prediction does not explain, if a rule needs it.
     beside: the cells of another grid that the run is asked about.
     Raises RuleError if a rule's SQL fails.
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
     if ticks.tick_from(end_ns) > MOST_TICKS:
         return RuleReport(run.run_id, start_ns, end_ns, (), (*_unread(run), _too_long(ticks, end_ns)))
-    timeline = whole_timeline(run, rules, residual_ratio, beside=beside)
+    timeline = whole_timeline(run, rules, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     outcomes = _outcomes(run, rules, timeline, end_ns)
     warnings = (*_unread(run), *never_fires(rules, timeline.parts.workers))
@@ -154,7 +151,7 @@ def _outcomes(run: OpenRun, rules: RuleSet, timeline: Timeline, end_ns: int) -> 
         beside = tuple(rule for rule in _except(rules, whole) if rule.kind == "data_quality")
         moved = replace(rules, rules=(*beside, *forms))
         # Ticks start there, because a bucket that overlaps the warm-up would be left out.
-        own = whole_timeline(run, moved, timeline.residual_ratio, origin_ns=start_ns)
+        own = whole_timeline(run, moved, start_ns)
         found = _results(moved, own, run.run_id)
         results |= {form.name: found[form.name] for form in forms}
     return tuple(_outcome(rule, results[rule.name], timeline.buckets, whole.get(rule.name)) for rule in rules.rules)
@@ -219,7 +216,6 @@ def _counts_time(rule: Rule) -> bool:
 def whole_timeline(
     run: OpenRun,
     rules: RuleSet,
-    residual_ratio: float | None = None,
     origin_ns: int | None = None,
     beside: Cells = NO_CELLS,
 ) -> Timeline:
@@ -246,7 +242,6 @@ def whole_timeline(
         buckets=max(0, ticks.tick_from(end_ns)),
         step_ends_ns=step_ends_ns,
         warm_up_end_ns=warm_up_end_ns(step_ends_ns, rules.warm_up_steps),
-        residual_ratio=residual_ratio,
     )
 
 

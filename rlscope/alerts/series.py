@@ -53,8 +53,6 @@ class Timeline:
     """Known ends of optimizer steps, ascending."""
     warm_up_end_ns: int | None = None
     """The end of warm-up; None if not known yet."""
-    residual_ratio: float | None = None
-    """The share of the trained rate that the model does not explain; None if no rule needs it."""
 
     @property
     def ticks(self) -> Ticks:
@@ -140,6 +138,7 @@ def histogram(levels: tuple[int, ...], weights: Whole, statistic: Statistic) -> 
     """Return a statistic of weighted integers. levels: ascending. weights: by bucket and level."""
 
     def over(first: int, after: int) -> MetricReading:
+        """Read the statistic of all weights in the window."""
         sums = weights[first:after].sum(axis=0).tolist()
         seen = tuple((level, weight) for level, weight in zip(levels, sums, strict=True) if weight)
         total = sum(weight for _, weight in seen)
@@ -198,6 +197,7 @@ def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series
     """
 
     def over(_first: int, after: int) -> MetricReading:
+        """Read the delay at the end of the window."""
         at_ns = timeline.at_ns(after)
         begin, end = (int(np.searchsorted(moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
         intervals_ns = np.diff(moments_ns[begin:end])
@@ -229,6 +229,7 @@ def silence(timeline: Timeline, end_ns: int | None) -> Series:
     running.sort(key=lambda life: life.last_ns)
 
     def over(_first: int, after: int) -> MetricReading:
+        """Read the longest silence at the end of the window."""
         now_ns = _until(timeline.at_ns(after), end_ns)
         begun = int(np.searchsorted(starts_ns, now_ns, side="right"))
         if not begun:
@@ -254,6 +255,7 @@ def longest_stretch(timeline: Timeline, starts_ns: Whole, ends_ns: Whole, worker
     begins_ns = _starts_ns(timeline)
 
     def over(first: int, after: int) -> MetricReading:
+        """Read the longest stretch, clipped to the window."""
         from_ns, to_ns = timeline.at_ns(first), timeline.at_ns(after)
         begun = int(np.searchsorted(begins_ns, to_ns))
         last = int(np.searchsorted(starts_ns, to_ns))

@@ -3,9 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
 from xml.etree import ElementTree
 
@@ -19,9 +17,6 @@ from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, 
 from rlscope.analysis.result import Alert
 from rlscope.cli import main
 from rlscope.errors import RuleError
-from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.holdout import ComparedPrediction, Prediction
-from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check
 from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
@@ -128,25 +123,6 @@ def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_p
     assert [each[:2] for each in alerts(folder, silent(), idle(kind="alarm"))] == [("idle", 30), ("silent", 30)]
     # Eight seconds of silence at 30 s are not more than eight.
     assert [each[:2] for each in alerts(folder, silent(8), idle(kind="hint"))] == [("idle", 30), ("silent", 40)]
-
-
-@pytest.mark.parametrize(
-    ("achieved", "fired", "judged"), [(89.0, True, True), (90.0, False, True), (None, False, False)]
-)
-def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, achieved: float | None, fired: bool, judged: bool
-) -> None:
-    """A tenth less than the predicted 100 tokens per second is on the threshold."""
-    rate = ComparedPrediction("tokens_per_s", Estimate(100.0, 95.0, 105.0), Estimate(achieved or 0.0, 0.0, 0.0))
-    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", held_out=Estimate(1.0, 1.0, 1.0)), rate))
-    model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
-    folder = run_of(tmp_path / "run", steps_s=(5, 9, 20, 30))
-    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _, **__: SimpleNamespace(model=model))
-    residual = rule("slow", "throughput.residual_ratio", -0.1, WHOLE_RUN, direction="below")
-    (outcome,) = check(folder, RuleSet((residual,), I * S)).rules
-    assert (bool(outcome.alerts), bool(outcome.evaluated_ticks)) == (fired, judged)
-    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda *_, **__: pytest.fail("the model was asked"))
-    assert check(folder, RuleSet((idle(),), I * S)).rules[0].evaluated_ticks
 
 
 def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:

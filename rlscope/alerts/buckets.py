@@ -16,7 +16,7 @@ from rlscope.errors import QueryError, RuleError
 from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask, ask_own
 from rlscope.trace.store import OpenRun
 
-Family = Literal["states", "idle", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
+Family = Literal["states", "idle", "engines", "queues", "tokens", "outcomes", "steps", "updates"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
 _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "states": "role_states",
@@ -26,8 +26,6 @@ _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "outcomes": "outcome_buckets",
 }
 """Queries that take the ticks as their buckets."""
-_OF_STEPS: Final[Mapping[Family, str]] = {"tokens": "token_staleness", "samples": "sample_staleness"}
-"""Queries whose rows belong to the bucket in which their step ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def gather(
         "beside_origin_ns": beside.origin_ns,
         "beside_cell_ns": beside.cell_ns,
     }
-    steps = ask(run, "training_steps") if {"tokens", "samples", "steps"} & set(families) else pl.DataFrame()
+    steps = ask(run, "training_steps") if {"tokens", "steps"} & set(families) else pl.DataFrame()
     return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}
 
 
@@ -135,9 +133,9 @@ def _part(
 ) -> pl.DataFrame:
     if family in _OF_BUCKETS:
         return _bucketed(ask(run, _OF_BUCKETS[family], arguments), "bucket_start_ns", ticks)
-    if family in _OF_STEPS:
+    if family == "tokens":
         ends = steps.select("step", "end_ns")
-        return _bucketed(ask(run, _OF_STEPS[family]).join(ends, on="step"), "end_ns", ticks)
+        return _bucketed(ask(run, "token_staleness").join(ends, on="step"), "end_ns", ticks)
     if family == "steps":
         return _bucketed(steps, "end_ns", ticks)
     return _bucketed(ask(run, "weight_update_latency"), "applied_ns", ticks)

@@ -17,7 +17,6 @@ from rlscope.alerts.series import (
     Timeline,
     Whole,
     constant,
-    greatest,
     highest,
     histogram,
     longest_stretch,
@@ -30,7 +29,7 @@ from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.run_facts import steady_window
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
-EvidenceUnit = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
+EvidenceUnit = Literal["tokens", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
 STEADY: Final = "throughput.steady_tokens_per_s"
 """The rate that every report has in its headline."""
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
@@ -109,11 +108,6 @@ def _over_cap(timeline: Timeline) -> Series:
         return constant(None)
     tokens = timeline.sums(timeline.rows("tokens"), "tokens")
     return ratio(timeline.sums(timeline.rows("tokens", pl.col("staleness") > cap), "tokens"), tokens, tokens)
-
-
-def _oldest_sample(timeline: Timeline) -> Series:
-    rows = timeline.rows("samples")
-    return greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
 
 
 def _dropped_stale(timeline: Timeline) -> Series:
@@ -246,8 +240,6 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
     _token_staleness("p95", "95th percentile of the staleness of the trained response tokens"),
     _token_staleness("p99", "99th percentile of the staleness of the trained response tokens"),
     _token_staleness("max", "highest staleness of any trained response token"),
-    AlertMetric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
-                "sample_staleness", "samples", "samples", 1, _oldest_sample),
     AlertMetric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
                 "token_staleness", "tokens", "tokens", 1000, _over_cap),
     _gpu_share("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",

@@ -171,7 +171,6 @@ _QUANTILES: Final[Mapping[str, int]] = {
     "staleness.tokens.max": 100,
 }
 _REASONS: Final[Mapping[str, str]] = {
-    "staleness.samples.max": "the trainer's hook exports the staleness of tokens, not of samples",
     "idle.longest_s": "the hooks export how long a worker waited in all, not for how long without a break",
     "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",

@@ -100,13 +100,6 @@ class Timeline:
         edges = np.searchsorted(places[order], np.arange(1, self.buckets))
         return [math.fsum(some.tolist()) for some in np.split(values[order], edges)]
 
-    def greatest(self, rows: pl.DataFrame, column: str) -> NDArray[np.float64]:
-        """The highest value of a column, by bucket; minus infinity without rows."""
-        greatest = np.full(self.buckets, -np.inf)
-        if len(rows):
-            np.maximum.at(greatest, rows["place"].to_numpy(), rows[column].cast(pl.Float64).to_numpy())
-        return greatest
-
     def by_level(self, rows: pl.DataFrame, level: str, weight: str) -> tuple[tuple[int, ...], Whole]:
         """The distinct values of a column, ascending, and the sum of another column by bucket and value."""
         if rows.is_empty():
@@ -148,16 +141,6 @@ def histogram(levels: tuple[int, ...], weights: Whole, statistic: Statistic) -> 
             return MetricReading(sum(level * weight for level, weight in seen) / total, total)
         percent = {"p50": 50, "p95": 95, "p99": 99, "max": 100}[statistic]
         return MetricReading(weighted_quantile(seen, percent), total)
-
-    return over
-
-
-def greatest(values: NDArray[np.float64], evidence: Whole) -> Series:
-    """Return the highest value of any bucket. values: minus infinity for a bucket without one."""
-
-    def over(first: int, after: int) -> MetricReading:
-        seen = int(evidence[first:after].sum())
-        return MetricReading(float(values[first:after].max()), seen) if seen else NOTHING
 
     return over
 

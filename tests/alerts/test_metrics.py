@@ -79,12 +79,11 @@ def by_time(frame: pl.DataFrame, value: str, weight: str) -> float:
 
 def test_staleness_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
     timeline = recorded.timeline
-    tokens, samples = recorded.staleness.tokens, recorded.staleness.samples
+    tokens = recorded.staleness.tokens
     for statistic in ("p50", "p95", "p99", "max"):
         assert whole(timeline, f"staleness.tokens.{statistic}").value == getattr(tokens, statistic)
     trained = sum(count for _, count in tokens.histogram)
     assert whole(timeline, "staleness.tokens.mean") == MetricReading(pytest.approx(tokens.mean), trained)
-    assert whole(timeline, "staleness.samples.max").value == samples.max
     over = recorded.staleness.over_cap_tokens
     assert whole(timeline, "staleness.over_cap_ratio") == MetricReading(over / trained, trained)
 
@@ -194,7 +193,6 @@ EXPECTED = {
     "staleness.tokens.mean": (0.0, 10 / 10, None),
     "staleness.tokens.p50": (0, 0, None),
     "staleness.tokens.max": (0, 2, None),
-    "staleness.samples.max": (0, 2, None),
     "staleness.over_cap_ratio": (0.0, 0.5, None),
     "idle.trainer_ratio": (0.5, 0.5, 0.5),
     "idle.sampler_ratio": (0.0, 0.0, None),

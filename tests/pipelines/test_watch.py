@@ -34,7 +34,7 @@ annotations = { summary = "the trainer stands still {value}" }
 [[rules]]
 name = "must_not"
 kind = "alarm"
-metric = "staleness.samples.max"
+metric = "staleness.tokens.max"
 above = 1000
 window = "3s"
 min_evidence = 1

@@ -189,12 +189,6 @@ METRICS = (
         "sum of the staleness of those tokens, to compute the mean",
         _count("token_age"),
     ),
-    _counter(
-        "train.over_cap",
-        "{token}",
-        "those tokens whose staleness exceeds the run's max_staleness; absent without a cap",
-        _count("over_cap"),
-    ),
     _gauge("weights.latest", "{version}", "latest policy version", _level("version", _PHASE)),
     _counter("weights.updates", "{update}", "completed weight updates", _count("updates", _PHASE)),
     _counter("weights.update.time", "s", "total duration of those updates", _update_seconds),

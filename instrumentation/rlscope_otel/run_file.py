@@ -74,11 +74,6 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
     return False
 
 
-def setting(run_dir: Path, name: str) -> object:
-    """A setting of the run, or None if it is not set. Raises OSError, SetupError."""
-    return _config(read(run_dir / "run.json")).get(name)
-
-
 def _config(document: Mapping[str, object]) -> dict[str, object]:
     config = document.get("config")
     return cast("dict[str, object]", config) if isinstance(config, dict) else {}

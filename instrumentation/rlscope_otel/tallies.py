@@ -59,7 +59,6 @@ class Tallies:
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         """Counters, which only grow, by name and label (a phase, an outcome), or the empty label."""
         self._report: Report | None = None
-        self._max_staleness: int | None = None
         self._step_ends_ns: deque[int] = deque(maxlen=_MOST_STEP_ENDS)
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
@@ -70,18 +69,6 @@ class Tallies:
         by_name = dict(zip(names, columns, strict=True))
         with self._lock:
             self._take(table, by_name)
-
-    @property
-    def knows_cap(self) -> bool:
-        """Return whether the run's staleness cap is known."""
-        return self._max_staleness is not None
-
-    def cap(self, max_staleness: int) -> None:
-        """From now on count the tokens that are older than this, in versions."""
-        with self._lock:
-            self._max_staleness = max_staleness
-            # Shown before there is one: what appears with a value has not risen in anybody's eyes.
-            self._counts["over_cap"][""] += 0
 
     def flushed(self, report: Report | None = None) -> None:
         """All tables of one flush have been counted, so nested intervals can be separated.
@@ -186,8 +173,6 @@ class Tallies:
             for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
                 self._counts["staleness"][bucket_of(staleness)] += tokens
                 self._counts["token_age"][""] += staleness * tokens
-                if self._max_staleness is not None and staleness > self._max_staleness:
-                    self._counts["over_cap"][""] += tokens
 
     def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
         self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))

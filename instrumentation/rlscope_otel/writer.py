@@ -21,7 +21,6 @@ from rlscope_otel.worker_file import Progress, WorkerFile
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
 }
-_TRAIN = ("trainer", "colocated")
 
 
 class Writer:
@@ -77,7 +76,6 @@ class Writer:
         complete = False
         try:
             self._enter()
-            self._learn_cap()
             complete = all([self._drain(table) for table in self._buffers])
             progress = self._progress()
             self._tallies.flushed(Report(self.worker_id, self.identity, progress) if complete else None)
@@ -147,18 +145,6 @@ class Writer:
                 self._faults.note(
                     "worker id", f"{wanted!r} already exists in {self._run_dir}; recording as {self.worker_id!r}"
                 )
-
-    def _learn_cap(self) -> None:
-        """Look for the run's cap until it is set; another worker may set it later. Only metrics use it."""
-        if self.identity.role not in _TRAIN or self._tallies.knows_cap:
-            return
-        try:
-            cap = run_file.setting(self._run_dir, "max_staleness")
-        except (OSError, SetupError) as error:
-            self._faults.note("metrics", error)
-            return
-        if isinstance(cap, int) and not isinstance(cap, bool):
-            self._tallies.cap(cap)
 
     def _drain(self, table: str) -> bool:
         """Write what one table holds now, in batches of at most `max_rows_per_batch`."""

@@ -100,7 +100,6 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.train.last_step": {(): 5.001},
         "rlscope.train.staleness": {("0",): 100, ("3-4",): 10, ("33+",): 1},
         "rlscope.train.token_age": {(): 3 * 7 + 4 * 3 + 99},
-        "rlscope.train.over_cap": {(): 3 + 1},
         "rlscope.weights.latest": {("publish",): 6},
         "rlscope.weights.updates": {("publish",): 1},
         "rlscope.weights.update.time": {("publish",): 0.5},
@@ -116,21 +115,6 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
     }
     told_apart = {"rlscope.rows.dropped", "rlscope.rows.written", "rlscope.worker.stopped", "rlscope.train.period"}
     assert found.keys() | told_apart == {metric.name for metric in metrics.METRICS}
-
-
-def test_tokens_over_the_cap_are_counted_from_when_some_worker_brings_the_cap(
-    tmp_path: Path, clock: ManualClock, provider: MeterProvider, reader: InMemoryMetricReader
-) -> None:
-    options = {"clock": clock, "flush_interval_s": 3600, "run_id": "monday"}
-    with start_run(tmp_path, "trainer", "w0", meter_provider=provider, **options) as run:
-        shown = []
-        for step, config in enumerate(({}, {"group_size": 8}, {"max_staleness": 2}, {})):
-            start_run(tmp_path, "sampler", f"s{step}", config=config, **options).stop()
-            with run.train_step(step, version_in=9) as trained:
-                trained.record(importance=[(2, 100, 100, 100), (3, 10, 10, 10)])
-            run.flush()
-            shown.append(points(reader).get("rlscope.train.over_cap"))
-    assert shown == [None, None, {(): 10}, {(): 20}]
 
 
 def test_the_usual_period_is_a_median_of_three_or_more_within_six_hours(
@@ -150,17 +134,6 @@ def test_the_usual_period_is_a_median_of_three_or_more_within_six_hours(
     assert step(20) == (start_s + 65, 20.0)
     assert step(10, 10) == (start_s + 85, 10.0)
     assert step(6 * 3600 - 14, 7, 7)[1] == 7.0, "the step that ended six hours ago counts, none before it"
-
-
-def test_settings_that_cannot_be_read_cost_only_the_metric(
-    run: Run, tmp_path: Path, rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("rlscope_otel.run_file._READ_PAUSE_S", 0)
-    (tmp_path / "run.json").write_text("{")
-    run.queue_depth("samples", 12)
-    run.flush()
-    assert len(rows("queue_depths")) == 1
-    assert "metrics" in caplog.text
 
 
 def test_the_heartbeat_is_that_of_the_last_flush_and_gives_way_to_the_end_of_the_worker(

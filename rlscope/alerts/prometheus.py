@@ -129,9 +129,6 @@ _VALUES: Final[Mapping[str, _Value]] = {
     "staleness.tokens.mean": _Value(
         f"sum by (rlscope_run_id) (increase(rlscope_train_token_age_total[window])) / {_TOKENS}", _TOKENS
     ),
-    "staleness.over_cap_ratio": _Value(
-        f"sum by (rlscope_run_id) (increase(rlscope_train_over_cap_total[window])) / {_TOKENS}", _TOKENS
-    ),
     "idle.trainer_ratio": _share(TRAINER_ROLES, _WAIT),
     "idle.sampler_ratio": _share(SAMPLER_ROLES, _WAIT),
     "weight_update.gpu_ratio": _share(("trainer", "sampler", "colocated"), *_MOVES),
@@ -171,6 +168,7 @@ _QUANTILES: Final[Mapping[str, int]] = {
     "staleness.tokens.max": 100,
 }
 _REASONS: Final[Mapping[str, str]] = {
+    "staleness.over_cap_ratio": "no metric has the run's own cap; compare staleness.tokens.max with it",
     "idle.longest_s": "the hooks export how long a worker waited in all, not for how long without a break",
     "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",

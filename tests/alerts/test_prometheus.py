@@ -66,10 +66,6 @@ def tokens(bucket: str, per_minute: int) -> Series:
     return f'rlscope_train_staleness_total{{{WORKER}, rlscope_staleness="{bucket}"}}', f"0+{per_minute}x60"
 
 
-def over_cap(per_minute: int) -> Series:
-    return f"rlscope_train_over_cap_total{{{WORKER}}}", f"0+{per_minute}x60"
-
-
 def heartbeat(who: str) -> Series:
     return f"rlscope_worker_heartbeat_seconds{{{who}}}", "0+60x60"
 
@@ -151,11 +147,6 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
      [(f"rlscope_worker_heartbeat_seconds{{{WORKER}}}", "0 60 120 stale"),
       (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0+60x60"),
       (f"rlscope_worker_stopped_seconds{{{WORKER}}}", "_ _ _ 150 stale")]),
-    ("staleness.over_cap_ratio", "above = 0.02",
-     [tokens("0", 970), tokens("33+", 30), over_cap(21)], [tokens("0", 970), tokens("33+", 30), over_cap(20)]),
-    ("staleness.over_cap_ratio", "above = 0",  # No cap, no series; a cap that nothing is beyond is 0.
-     [tokens("0", 1000), over_cap(1)], [tokens("33+", 1000)]),
-    ("staleness.over_cap_ratio", "below = 0.5", [tokens("0", 1000), over_cap(0)], [tokens("33+", 1000)]),
     ("step.overdue_periods", "above = 10",  # At the 30th minute; the heartbeat of an engine says nothing of steps.
      [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 1199), level("rlscope_train_period_seconds", 60)],
      [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 1200), level("rlscope_train_period_seconds", 60)]),

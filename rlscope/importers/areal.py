@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -64,15 +65,10 @@ class _Run:
     is_relative: bool = False
 
 
-def _recognise(source: ImportSource) -> str | None:
+def _recognise(source: ImportSource) -> bool:
     if source.path.is_dir():
-        sessions = len(list(_below(source.path, _SESSIONS)))
-        dumps = sum(1 for _ in _dumps(source.path))
-        if sessions:
-            return f"{sessions} session traces and {dumps} trajectory dumps"
-        return f"{dumps} trajectory dumps" if dumps else None
-    lines = sum(1 for line in source.text.splitlines() if all(key in line for key in _SESSION_KEYS))
-    return f"{lines} sessions" if lines else None
+        return any(True for _ in chain(_below(source.path, _SESSIONS), _dumps(source.path)))
+    return any(all(key in line for key in _SESSION_KEYS) for line in source.text.splitlines())
 
 
 def _below(folder: Path, pattern: str) -> Iterator[Path]:

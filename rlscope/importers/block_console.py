@@ -88,13 +88,12 @@ def block_console(framework: Framework) -> Importer:
     return Importer(framework.name, kind, partial(_recognise, blocks), partial(_read, blocks), is_console=True)
 
 
-def _recognise(blocks: _Blocks, source: ImportSource) -> str | None:
+def _recognise(blocks: _Blocks, source: ImportSource) -> bool:
     lines = [line.text for line in clean_lines(source.text)]
-    if totals := sum(1 for line in lines if blocks.total.search(line)):
-        return f"{totals} lines {blocks.console.lines}"
-    steps = sum(1 for line in lines if blocks.heading.search(line))
+    if any(blocks.total.search(line) for line in lines):
+        return True
     has_numbers = any(pattern.search(line) for line in lines for pattern in blocks.numbers.values())
-    return f"{steps} lines that begin a step" if steps and has_numbers else None
+    return has_numbers and any(blocks.heading.search(line) for line in lines)
 
 
 def _read(

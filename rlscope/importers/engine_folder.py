@@ -19,8 +19,8 @@ _FACTS: Final = ("host", "device_name", "kv_capacity_tokens", "max_running")
 _SECOND_NS: Final = 1_000_000_000
 
 
-def _recognise(source: ImportSource) -> str | None:
-    return RUN_FILE if (source.path / RUN_FILE).is_file() else None
+def _recognise(source: ImportSource) -> bool:
+    return (source.path / RUN_FILE).is_file()
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> None:

@@ -39,8 +39,8 @@ class Importer:
     """Value of `--as`: verl, sglang, prime-rl, ..."""
     kind: str
     """Kind of file, for example "SGLang engine log"."""
-    recognise: Callable[[ImportSource], str | None]
-    """Returns the evidence for this kind, for example "12 lines `Decode batch`"; None if there is none."""
+    recognise: Callable[[ImportSource], bool]
+    """Returns whether the file is of this kind, by its name and its head."""
     read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], None]
     """Fills the target. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False

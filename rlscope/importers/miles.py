@@ -87,12 +87,9 @@ class _Run:
     unmatched: int = 0
 
 
-def _recognise(source: ImportSource) -> str | None:
+def _recognise(source: ImportSource) -> bool:
     folder = _dashboard(source.path)
-    if folder is None:
-        return None
-    streams = [name for name in ("phases", "engine_series", "trajectories") if _files(folder, name)]
-    return f"a dashboard with {', '.join(streams)}" if streams else None
+    return folder is not None and any(_files(folder, name) for name in ("phases", "engine_series", "trajectories"))
 
 
 def _dashboard(path: Path) -> Path | None:

@@ -21,11 +21,8 @@ _TRAINER_ID: Final = "policy"
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
-def _recognise(source: ImportSource) -> str | None:
-    if source.path.is_dir():
-        files = sum(1 for _ in _files(source.path))
-        return f"{files} files train_data_step*.jsonl" if files else None
-    return _FILE.search(source.path.name) and f"samples of step {_step(source.path)}"
+def _recognise(source: ImportSource) -> bool:
+    return any(True for _ in _files(source.path))
 
 
 def _files(path: Path) -> Iterator[Path]:

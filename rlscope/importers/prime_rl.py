@@ -48,22 +48,21 @@ class _Run:
     samples: int = 0
 
 
-def _recognise(source: ImportSource) -> str | None:
-    if metrics := _metrics(source.path):
-        return recognise_steps(_TABLE, metrics)
-    steps = sum(1 for path in source.path.glob("rollouts/step_*") if (path / "train").is_dir())
-    return f"rollouts of {steps} steps" if steps else None
+def _recognise(source: ImportSource) -> bool:
+    return _metrics(source.path) is not None or any(source.path.glob("rollouts/step_*/train"))
 
 
 def _metrics(folder: Path) -> ImportSource | None:
-    return open_source(folder / _METRICS) if (folder / _METRICS).is_file() else None
+    """Return the metrics of a run folder; None if it has none of prime-rl."""
+    source = open_source(folder / _METRICS) if (folder / _METRICS).is_file() else None
+    return source if source is not None and recognise_steps(_TABLE, source) else None
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add everything that the folder records. Raises ImportFileError if it has neither steps nor episodes."""
     folder, run = source.path, _Run(target)
     settings, log = _settings(folder), next((folder / name for name in _LOGS if (folder / name).is_file()), None)
-    if log is not None and VLLM_LOG.recognise(open_source(log)) is None:
+    if log is not None and not VLLM_LOG.recognise(open_source(log)):
         log = None
     target.knows_samplers = target.knows_samplers or log is not None or (folder / "rollouts").is_dir()
     if metrics := _metrics(folder):
@@ -76,7 +75,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     if metrics is None and not run.samples:
         raise ImportFileError.of(
             folder,
-            found="no metrics.jsonl, and no episode under rollouts/",
+            found="no metrics.jsonl with the times of steps, and no episode under rollouts/",
             expected="the output folder of a prime-rl run with its file monitor on",
             next_step="Pass the folder that holds metrics.jsonl (monitors.file is on by default).",
         )

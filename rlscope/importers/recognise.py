@@ -152,7 +152,7 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
         each
         for each in _importers(source.own)
         if framework in (None, each.name) or each.is_companion
-        if each.recognise(source) is not None
+        if each.recognise(source)
     ]
 
 
@@ -166,7 +166,7 @@ def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
     """Return the importer of the run and those that add to it; if all only add, the first one imports the run."""
     tellers = [each for each in found if not each.is_companion]
     if len({each.name for each in tellers}) > 1:
-        kinds = " and ".join(f"{each.kind} ({each.recognise(source)})" for each in tellers)
+        kinds = " and ".join(each.kind for each in tellers)
         names = " or ".join(f"--as {name}" for name in dict.fromkeys(each.name for each in tellers))
         raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Pass {names}.")
     first = tellers[0] if tellers else found[0]

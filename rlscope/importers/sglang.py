@@ -161,13 +161,11 @@ class _Placed(NamedTuple):
     """Whether the engine had no request before these rows."""
 
 
-def recognise_log(source: ImportSource) -> str | None:
-    """Describe how many decode or prefill lines the head of the log has."""
-    count = sum(1 for line in clean_lines(source.text) if STAMPED.search(line.text))
-    return f"{count} lines `Decode batch` or `Prefill batch`" if count else None
+def _recognise(source: ImportSource) -> bool:
+    return any(STAMPED.search(line.text) for line in clean_lines(source.text))
 
 
-def read_log(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, SGLANG_LOG.kind):
         return
@@ -486,4 +484,4 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
     log.say_merged(target, {lane.engine: lane.rows for lane in lanes})
 
 
-SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", recognise_log, read_log, is_companion=True)
+SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", _recognise, _read, is_companion=True)

@@ -15,9 +15,8 @@ _UNNAMED: Final = "default"
 """SGLang's label for the weights that it started with."""
 
 
-def _recognise(source: ImportSource) -> str | None:
-    count = sum(1 for line in source.text.splitlines() if all(key in line for key in _KEYS))
-    return f"{count} records with `request_received_ts`" if count else None
+def _recognise(source: ImportSource) -> bool:
+    return any(all(key in line for key in _KEYS) for line in source.text.splitlines())
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:

@@ -195,10 +195,9 @@ def _marks(placement: Placement) -> Names:
     return tuple(mark for mark in marks if "/" in mark)
 
 
-def recognise_steps(framework: Framework, source: ImportSource) -> str | None:
-    """Return which of the framework's step metrics a file contains; None if there are none."""
-    release = _release_of(framework, names_in(source))
-    return None if release is None else f"metrics named {_alternatives(release)}"
+def recognise_steps(framework: Framework, source: ImportSource) -> bool:
+    """Return whether a file contains step metrics of the framework."""
+    return _release_of(framework, names_in(source)) is not None
 
 
 def _alternatives(framework: Framework) -> str:

@@ -88,10 +88,9 @@ def timer_console(framework: Framework) -> Importer:
     return Importer(framework.name, kind, partial(_recognise, framework), partial(_read, framework), is_console=True)
 
 
-def _recognise(framework: Framework, source: ImportSource) -> str | None:
+def _recognise(framework: Framework, source: ImportSource) -> bool:
     timer = re.compile(framework.console.timer or "")
-    timers = sum(1 for line in clean_lines(source.text) if timer.search(line.text))
-    return f"{timers} lines {framework.console.lines or 'of timers'}" if timers else None
+    return any(timer.search(line.text) for line in clean_lines(source.text))
 
 
 def _read(

@@ -181,9 +181,8 @@ class _Reader:
             )
 
 
-def _recognise(source: ImportSource) -> str | None:
-    windows = sum(1 for line in clean_lines(source.text) if _STATS.search(line.text))
-    return f"{windows} lines `Avg prompt throughput`" if windows else None
+def _recognise(source: ImportSource) -> bool:
+    return any(_STATS.search(line.text) for line in clean_lines(source.text))
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:

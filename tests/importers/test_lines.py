@@ -142,7 +142,7 @@ def test_a_zone_that_the_run_leaves_open_is_taken_as_utc_and_said(tmp_path: Path
     target = target_of(tmp_path, (start_ns, start_ns + 24 * 3600 * NS))
     assert times_ns(path, target)[0] == epoch_ns(2026, 3, 22, 12, 0, 5)
     target.add_worker("trainer", "trainer", gpu_count=1)
-    assert any("--utc-offset" in note for note in target.finish("verl", None).notes)
+    assert any("--utc-offset" in note for note in target.finish("verl").notes)
 
 
 def test_a_log_of_another_day_than_the_run_is_an_error_that_names_the_flag(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_log_that_joins_steps_without_times_is_laid_from_their_start(tmp_path:
     target.clock = "relative"
     assert times_ns(path, target) == [0, 50 * NS]
     target.add_worker("trainer", "trainer", gpu_count=1)
-    assert any("share no clock" in note for note in target.finish("verl", None).notes)
+    assert any("share no clock" in note for note in target.finish("verl").notes)
 
 
 def test_text_without_a_stamp_has_no_clock(tmp_path: Path) -> None:

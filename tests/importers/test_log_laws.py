@@ -152,7 +152,7 @@ def test_a_file_that_holds_nothing_to_import_is_an_error_that_names_what_prints_
     name: str, text: str, named: str, tmp_path: Path
 ) -> None:
     (tmp_path / "run.log").write_text(text)
-    assert LOGS[name].importer.recognise(open_source(tmp_path / "run.log")) is None
+    assert not LOGS[name].importer.recognise(open_source(tmp_path / "run.log"))
     with pytest.raises(ImportFileError, match=named):
         LOGS[name].fill(tmp_path, text)
 

@@ -105,8 +105,8 @@ def test_colocated_ranks_generate_while_the_rollout_manager_does(tmp_path: Path)
 
 
 def test_a_folder_without_telemetry_is_an_error(tmp_path: Path) -> None:
-    assert MILES_DASHBOARD.recognise(open_source(tmp_path)) is None
-    assert MILES_DASHBOARD.recognise(open_source(FIXTURE)) is not None
-    assert MILES_DASHBOARD.recognise(open_source(FIXTURE / "dashboard")) is not None
+    assert not MILES_DASHBOARD.recognise(open_source(tmp_path))
+    assert MILES_DASHBOARD.recognise(open_source(FIXTURE))
+    assert MILES_DASHBOARD.recognise(open_source(FIXTURE / "dashboard"))
     with pytest.raises(ImportFileError, match="--use-miles-dashboard"):
         fill(tmp_path / "run", (tmp_path, MILES_DASHBOARD))

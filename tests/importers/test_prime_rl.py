@@ -175,8 +175,8 @@ def test_metrics_alone_show_the_engines_while_the_trainer_waits(tmp_path: Path) 
 
 
 def test_recognition_needs_the_rows_of_a_trainer_or_an_orchestrator(tmp_path: Path) -> None:
-    assert PRIME_RL.recognise(open_source(FIXTURE)) is not None
+    assert PRIME_RL.recognise(open_source(FIXTURE))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 3, "loss": 0.1}\n')
-    assert PRIME_RL.recognise(open_source(tmp_path)) is None
-    with pytest.raises(ImportFileError, match="no step of prime-rl"):
+    assert not PRIME_RL.recognise(open_source(tmp_path))
+    with pytest.raises(ImportFileError, match="file monitor"):
         fill(tmp_path / "run", (tmp_path, PRIME_RL))

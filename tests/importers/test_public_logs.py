@@ -202,7 +202,7 @@ def test_metrics_listed_one_a_line_are_read(tmp_path: Path, line: str) -> None:
 def test_the_metrics_of_two_frameworks_in_one_log_are_refused_with_both_names(tmp_path: Path) -> None:
     verl_s = "timing_s/gen: 72.0\ntiming_s/update_actor: 119.5\ntiming_s/step: 228.0\n"
     skyrl_s = "timing/generate: 60.0\ntiming/sync_weights: 5.0\ntiming/step: 100.0\n"
-    with pytest.raises(ImportFileError, match=r"SkyRL .* and step metrics of verl .*Pass --as skyrl or --as verl"):
+    with pytest.raises(ImportFileError, match=r"SkyRL and step metrics of verl; .*Pass --as skyrl or --as verl"):
         imported(tmp_path, verl_s + skyrl_s)
 
 

@@ -75,7 +75,7 @@ def test_a_row_that_the_format_cannot_hold_is_left_out_and_said(tmp_path: Path) 
     target.add("activities", {**span, "activity": "other", "end_ns": 2**62})
     target.extend_worker("w", 0, 10)
     target.extend_worker("w", 0, 2**62)
-    filled = Filled(tmp_path / "run", target.finish("verl", None))
+    filled = Filled(tmp_path / "run", target.finish("verl"))
     assert [len(filled.rows(table)) for table in ("train_steps", "activities")] == [1, 0]
     assert any("2 rows left out: a number or a time is out of range" in note for note in filled.imported.notes)
     assert target.extent() == (0, 10)

@@ -12,18 +12,8 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = (
-    "--batch",
-    "16",
-    "--group",
-    "4",
-    "--slots",
-    "8",
-    "--queue-capacity-samples",
-    "32",
-    "--width",
-    "32",
-    "--layers",
-    "1",
+    *("--batch", "16", "--group", "4", "--slots", "8", "--queue-capacity-samples", "32"),
+    *("--width", "32", "--layers", "1"),
 )
 SHORT = ("--response-cap", "32", "--flush-interval-s", "0.5", "--log-every", "1000")
 TIME_LIMIT_S = 120

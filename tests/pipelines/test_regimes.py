@@ -12,36 +12,14 @@ from tests.pipelines.pipeline_process import Ended, run
 pytestmark = pytest.mark.pipelines
 
 REGIMES = {
-    "stale samples are dropped": (
-        "--samplers",
-        "2",
-        "--steps",
-        "40",
-        "--staleness-policy",
-        "drop",
-        "--max-staleness",
-        "1",
-        "--slow-trainer",
-        "3",
-        "--queue-capacity-samples",
-        "64",
-    ),
-    "publication waits": ("--steps", "40", "--staleness-policy", "publication_waits", "--max-staleness", "1"),
-    "admission by staleness": ("--steps", "40", "--staleness-policy", "admission", "--max-staleness", "0"),
-    "admission by count": ("--steps", "40", "--staleness-policy", "none", "--max-in-flight-samples", "24"),
-    "synchronous": ("--steps", "20", "--samplers", "2", "--synchronous"),
-    "every side line": (
-        "--steps",
-        "20",
-        "--filter-flat-groups",
-        "--logprobs-pass",
-        "--eval-every",
-        "5",
-        "--checkpoint-every",
-        "10",
-        "--publish-every",
-        "2",
-    ),
+    "stale samples are dropped": "--samplers 2 --steps 40 --staleness-policy drop --max-staleness 1 --slow-trainer 3"
+    " --queue-capacity-samples 64",
+    "publication waits": "--steps 40 --staleness-policy publication_waits --max-staleness 1",
+    "admission by staleness": "--steps 40 --staleness-policy admission --max-staleness 0",
+    "admission by count": "--steps 40 --staleness-policy none --max-in-flight-samples 24",
+    "synchronous": "--steps 20 --samplers 2 --synchronous",
+    "every side line": "--steps 20 --filter-flat-groups --logprobs-pass --eval-every 5 --checkpoint-every 10"
+    " --publish-every 2",
 }
 
 
@@ -62,7 +40,7 @@ def endings(tmp_path_factory) -> dict[str, Ended]:
     """Every regime, two at a time: no test here asks how long anything took, and a run waits for much of its time."""
     folder = tmp_path_factory.mktemp("runs")
     with ThreadPoolExecutor(2) as pool:
-        ended = pool.map(lambda regime: run(folder / regime, *REGIMES[regime]), REGIMES)
+        ended = pool.map(lambda regime: run(folder / regime, *REGIMES[regime].split()), REGIMES)
         return dict(zip(REGIMES, ended, strict=True))
 
 

@@ -9,16 +9,8 @@ pytestmark = pytest.mark.pipelines
 
 # A first step of more than a thousand tokens, which tells the noise of version 0, and five versions after it.
 LONG_ENOUGH = (
-    "--batch",
-    "128",
-    "--slots",
-    "128",
-    "--queue-capacity-samples",
-    "128",
-    "--response-cap",
-    "64",
-    "--steps",
-    "12",
+    *("--batch", "128", "--slots", "128", "--queue-capacity-samples", "128"),
+    *("--response-cap", "64", "--steps", "12"),
 )
 
 

@@ -2,58 +2,24 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rlscope.analysis.result import AnalysisResult
-from rlscope.pipeline import analyze
-from tests.journals import recorded_rows
+from tests.pipelines import processes
 
 pytestmark = pytest.mark.frameworks
 
-REPOSITORY = Path(__file__).parents[3]
-GROUP, GROUPS_A_STEP, CAP = 2, 3, 2
-TIME_LIMIT_S = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    run_dir: Path
-    analysis: AnalysisResult
-    counted: dict[str, Any]
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return recorded_rows(self.run_dir, table)
-
-    def outcomes(self, outcome: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows("deliveries") if row["outcome"] == outcome]
+GROUPS_A_STEP, CAP = 3, 2
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     if importlib.util.find_spec("areal") is None:
         pytest.skip("AReaL is not installed: make pipelines installs it into .venv-frameworks")
+    switches = {"RLSCOPE_WORKER_ID": "trainer-0", "RLSCOPE_GPU_COUNT": "4", "AREAL_SPMD_MODE": "1"}
     run_dir = tmp_path_factory.mktemp("areal") / "run"
-    command = [sys.executable, "-m", "tests.pipelines.frameworks.areal_run"]
-    switches = {"RLSCOPE_RUN_DIR": str(run_dir), "RLSCOPE_WORKER_ID": "trainer-0", "RLSCOPE_GPU_COUNT": "4"}
-    switches["AREAL_SPMD_MODE"] = "1"
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={**os.environ, **switches},
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return Recorded(run_dir, analyze(run_dir), json.loads(done.stdout.splitlines()[-1]))
+    return processes.recorded(run_dir, "tests.pipelines.frameworks.areal_run", **switches)
 
 
 def group_of(sample_id):
@@ -79,7 +45,7 @@ def test_steps_samples_and_tokens_are_what_the_trainer_took(recorded):
 def test_the_samples_of_each_step_have_the_tokens_and_rewards_that_it_saw(recorded):
     tokens = tokens_by_sample(recorded)
     for step in recorded.counted["steps"]:
-        trained = [row for row in recorded.outcomes("trained") if row["step"] == step["version"]]
+        trained = [row for row in recorded.rows("deliveries", "trained") if row["step"] == step["version"]]
         assert sorted(tokens[row["sample_id"]] for row in trained) == sorted(step["tokens_by_sample"])
         # The reward of an episode is its length, so that each reward tells whose it is.
         assert all(row["reward"] == tokens[row["sample_id"]] for row in trained)
@@ -105,7 +71,7 @@ def test_the_runs_of_versions_are_the_servers_own_count(recorded):
 
 def test_accepted_and_rejected_are_what_the_staleness_manager_counted(recorded):
     finished = {group_of(row["sample_id"]) for row in recorded.rows("samples")}
-    out = {group_of(row["sample_id"]) for row in recorded.outcomes("abandoned")}
+    out = {group_of(row["sample_id"]) for row in recorded.rows("deliveries", "abandoned")}
     in_task: dict[str, set[str]] = {}
     for row in recorded.rows("deliveries"):
         in_task.setdefault(group_of(row["sample_id"]), set()).add(row["outcome"])
@@ -131,8 +97,8 @@ def test_what_is_left_undelivered_is_accepted_and_waits(recorded):
 def test_empty_and_failed_episodes_are_never_trained(recorded):
     ended = recorded.counted["episodes"]
     assert len(tokens_by_sample(recorded)) == sum(ended.values())
-    assert len(recorded.outcomes("trained")) <= ended["kept"]
-    assert len(recorded.outcomes("abandoned")) >= ended["failed"] + ended["cancelled"] > 0
+    assert len(recorded.rows("deliveries", "trained")) <= ended["kept"]
+    assert len(recorded.rows("deliveries", "abandoned")) >= ended["failed"] + ended["cancelled"] > 0
 
 
 def test_the_cap_is_the_run_s_and_what_exceeds_it_is_counted(recorded):

@@ -11,25 +11,11 @@ import pytest
 from rlscope.analysis.result import AnalysisResult
 from rlscope.api import analyze
 from rlscope.importers.options import import_options
+from tests.pipelines.pipeline_process import REPOSITORY, TINY
 
 pytestmark = pytest.mark.frameworks
 
-REPOSITORY = Path(__file__).parents[3]
 TIME_LIMIT_S = 300
-TINY = (
-    "--batch",
-    "16",
-    "--group",
-    "4",
-    "--slots",
-    "8",
-    "--queue-capacity-samples",
-    "32",
-    "--width",
-    "32",
-    "--layers",
-    "1",
-)
 FLAGS = (*TINY, "--steps", "40", "--slow-sampler", "2", "--eval-every", "10", "--checkpoint-every", "20", "--no-pin")
 AGREE_RATIO = 0.005
 """Of the time that the steps took: what docs/importers.md promises of each phase."""

@@ -2,54 +2,25 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rlscope.analysis.result import AnalysisResult
-from rlscope.pipeline import analyze
-from tests.journals import recorded_rows
+from tests.pipelines import processes
 
 pytestmark = pytest.mark.frameworks
 
-REPOSITORY = Path(__file__).parents[3]
 GROUP = 2
-TIME_LIMIT_S = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    run_dir: Path
-    analysis: AnalysisResult
-    counted: dict[str, Any]
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return recorded_rows(self.run_dir, table)
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     if importlib.util.find_spec("verl") is None:
         pytest.skip("verl is not installed: make pipelines installs it into .venv-frameworks")
-    run_dir = tmp_path_factory.mktemp("verl") / "run"
-    switches = {"RLSCOPE_RUN_DIR": str(run_dir), "VERL_USE_EXTERNAL_MODULES": "rlscope_otel.integrations.verl"}
-    command = [sys.executable, "-m", "tests.pipelines.frameworks.verl_run", "1", "0.3"]
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={**os.environ, **switches},
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
+    hook = {"VERL_USE_EXTERNAL_MODULES": "rlscope_otel.integrations.verl"}
+    return processes.recorded(
+        tmp_path_factory.mktemp("verl") / "run", "tests.pipelines.frameworks.verl_run", 1, 0.3, **hook
     )
-    assert done.returncode == 0, done.stderr
-    return Recorded(run_dir, analyze(run_dir), json.loads(done.stdout.splitlines()[-1]))
 
 
 def steps_of(recorded):
@@ -67,7 +38,7 @@ def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorde
     tokens: Counter[str] = Counter()
     for row in recorded.rows("samples"):
         tokens[row["sample_id"]] += row["output_tokens"]
-    delivered = [row for row in recorded.rows("deliveries") if row["outcome"] == "trained"]
+    delivered = recorded.rows("deliveries", "trained")
     found = [(row["step"], row["consumer_version"], row["sample_id"], tokens[row["sample_id"]]) for row in delivered]
     seen = [
         (step["step"], step["version"], f"{uid}/{row % GROUP}", count)
@@ -106,7 +77,7 @@ def test_generated_tokens_and_their_versions_are_the_server_s_own_count(recorded
 
 def test_the_queue_s_depth_and_drops_are_the_queue_s_own_statistics(recorded):
     statistics, depths = recorded.counted["queue"], recorded.rows("queue_depths")
-    dropped = [row for row in recorded.rows("deliveries") if row["outcome"] == "dropped_stale"]
+    dropped = recorded.rows("deliveries", "dropped_stale")
     assert len(dropped) == statistics["dropped_samples"] * GROUP > 0
     assert len(depths) == statistics["total_produced"] + statistics["total_consumed"]
     assert max(row["depth"] for row in depths) == statistics["max_queue_size"]

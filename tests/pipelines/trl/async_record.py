@@ -13,7 +13,7 @@ from rlscope import api
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.journals import recorded_rows
-from tests.pipelines.trl.processes import run_module
+from tests.pipelines.processes import run_module
 
 AGREE_RATIO = 0.03
 """Of the time that the steps took: what docs/importers.md promises of each state of TRL's trainer,"""

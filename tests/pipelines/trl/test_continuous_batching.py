@@ -9,7 +9,7 @@ import pytest
 
 from rlscope.pipeline import analyze
 from tests.journals import recorded_rows
-from tests.pipelines.trl.processes import run_module
+from tests.pipelines.processes import run_module
 
 pytestmark = pytest.mark.pipelines
 

@@ -9,15 +9,10 @@ from pathlib import Path
 from shutil import copy
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rlscope.api import analyze
 from rlscope.errors import ImportFileError
-from rlscope.importers.console import CONSOLE
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
-from rlscope.importers.lines import split_lines
 from rlscope.importers.options import import_options
 from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.steps import carrier_of, names_in
@@ -286,86 +281,3 @@ def test_a_line_that_repeats_what_the_history_holds_is_not_read_twice(tmp_path: 
     # What the client logs of itself is no history.
     clock = wandb_file(tmp_path / "clock.wandb", line, logged({"_step": 1, "_runtime": 2.0}))
     assert [dict(row.values) for row in rows_of(clock)] == [{"timing_s/step": 2.5}]
-
-
-@given(st.lists(st.text("ab\r\n", max_size=12), max_size=6), st.integers(1, 12))
-def test_lines_are_those_of_the_whole_text_wherever_it_is_cut(chunks: list[str], longest: int) -> None:
-    text = "".join(chunks).replace("\r", "\n")
-    expected = [line.encode() if len(line) <= longest else None for line in text.split("\n") if line]
-    assert list(split_lines((each.encode() for each in chunks), longest)) == expected
-
-
-AREAL_LOG = """\
-20260301-10:00:02.100 StatsLogger INFO: Epoch 1/1 Step 1/3 Train step 1/3 done.
-20260301-10:00:02.101 StatsLogger INFO: Stats (1/1):
-20260301-10:00:02.102 StatsLogger INFO:
-╒═════════════════════════════╤════════════╤══════════════════════╤════════════╕
-│ timeperf/rollout            │ 1.0000e+00 │ timeperf/train_step  │ 2.0000e+00 │
-├─────────────────────────────┼────────────┼──────────────────────┼────────────┤
-│ grpo_actor/update/grad_norm │        nan │                      │            │
-╘═════════════════════════════╧════════════╧══════════════════════╧════════════╛
-\x1b[1;38;2;180;140;80m[AReaL]\x1b[0m 20260301-10:00:05.100 StatsLogger INFO: Epoch 1/1 Step 2/3 Train step 2/3 done.
-(AReaL) │ timeperf/rollout            │ 5.0000e-01 │ timeperf/train_step  │ 2.5000e+00 │
-an unrelated line
-20260301-10:00:08.100 StatsLogger INFO: Epoch 1/1 Step 3/3 Train step 3/3 done.
-"""
-
-
-def test_the_tables_that_areal_prints_are_the_metrics_of_their_steps(tmp_path: Path) -> None:
-    log = tmp_path / "main.log"
-    log.write_text("│ timeperf/rollout │ 9.0000e+00 │ of no step\n" + AREAL_LOG)
-    rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
-    assert [(row.time_ns, row.step) for row in rows] == [(None, 1), (None, 2)]
-    assert rows[1].values == {"timeperf/rollout": 0.5, "timeperf/train_step": 2.5}
-    assert rows[0].values.keys() == {"timeperf/rollout", "timeperf/train_step", "grpo_actor/update/grad_norm"}
-    import_run(log, tmp_path / "run")
-    found = trainer_seconds(tmp_path / "run")
-    assert (found["samples"], found["train"]) == (1.5, 4.5)
-
-
-TORCHFORGE_LOG = """\
-[0] INFO 10-02 11:00:01 [__init__.py:216] Automatically detected platform cuda.
-[0] WandbBackend: Logged 6 metrics at step 1
-[0] 2025-10-02 11:03:45 INFO === [global_logger_2aeC_r0] - METRICS STEP 1 ===
-[0]   buffer/sample/avg_sampled_policy_age: 0.0
-[0]   main_perf/continuous_training/push_weights/duration_avg_s: 14.25
-[0]   main_perf/continuous_training/total_duration_avg_s: 224.75
-[0]   main_perf/continuous_training/train_step/duration_avg_s: 7.75
-[0]   main_perf/continuous_training/update_weights/duration_avg_s: 2.75
-[0]   main_perf/continuous_training/waiting_for_buffer/duration_avg_s: 200.0
-[0] ==============================
-
-[0] a line of another process: 3
-[0] 2025-10-02 11:05:25 INFO === [global_logger_2aeC_r0] - METRICS STEP 2 ===
-[0]   buffer/sample/avg_sampled_policy_age: 0.5
-[0]   generator_perf/update_weights/avg_waiting_for_generation_duration_s: 1.5
-[0]   generator_perf/update_weights/wait_fetch_weights: 0.5
-[0]   main_perf/continuous_training/drop_weights/duration_avg_s: 5.0
-[0]   main_perf/continuous_training/push_weights/duration_avg_s: 14.0
-[0]   main_perf/continuous_training/total_duration_avg_s: 100.0
-[0]   main_perf/continuous_training/train_step/duration_avg_s: 8.0
-[0]   main_perf/continuous_training/update_weights/duration_avg_s: 3.0
-[0]   main_perf/continuous_training/waiting_for_buffer/duration_avg_s: 70.0
-[0]   reward/evaluate_response/avg_total_reward: 0.25
-[0] ==============================
-"""
-
-
-def test_the_blocks_that_torchforge_prints_are_the_metrics_of_their_steps(tmp_path: Path) -> None:
-    log = tmp_path / "grpo.log"
-    log.write_text(TORCHFORGE_LOG)
-    analysis = analyze(log, options=import_options(gpus="trainer=2,sampler=6"), page=False)
-    spent_s = {(each.role, each.state): each.gpu_s for each in analysis.ledger.states}
-    assert spent_s["trainer", "waiting_for_samples"] == 2 * 270.0
-    assert spent_s["trainer", "train"] == 2 * 15.75
-    # The generators go on while weights are pushed, and load them afterwards.
-    assert spent_s["trainer", "publishing_weights"] == 2 * (28.25 + 5.75 - 0.5)
-    assert spent_s["trainer", "transferring_weights"] == 2 * 0.5
-    assert spent_s["sampler", "applying_weights"] == 6 * 5.75
-    assert spent_s["trainer", "other"] == 2 * 5.0
-    (age,) = analysis.staleness.reported
-    assert (age.name, age.steps, age.max) == ("buffer/sample/avg_sampled_policy_age", 2, 0.5)
-    rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
-    assert [(row.step, len(row.values)) for row in rows] == [(1, 6), (2, 10)]
-    parts = analysis.query("weight_update_parts").select("phase", "versions", "longest_s").rows()
-    assert parts == [("apply", 2, 3.0), ("drain", 1, 1.5), ("publish", 2, 3.0), ("transfer", 1, 0.5)]

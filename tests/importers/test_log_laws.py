@@ -167,13 +167,6 @@ def test_any_prefix_imports_or_says_what_is_missing(log: Log, tmp_path: Path) ->
     assert all(run is not None for run in runs[first:])
 
 
-def test_a_line_that_is_gone_changes_counts_and_nothing_else(log: Log, tmp_path: Path) -> None:
-    lines = log.text().splitlines(keepends=True)
-    for number in range(0, len(lines), max(1, len(lines) // 40)):
-        run = log.fill(tmp_path / str(number), "".join([*lines[:number], *lines[number + 1 :]]))
-        assert run.imported.files[0].lines <= len(lines)
-
-
 def test_bytes_that_are_no_text_are_skipped(log: Log, tmp_path: Path) -> None:
     text = log.text().encode()
     middle = text.index(b"\n", len(text) // 2) + 1

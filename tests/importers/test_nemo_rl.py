@@ -120,12 +120,6 @@ def test_a_resumed_run_s_steps_count_once_and_the_time_before_them_is_nobody_s(t
     assert run.imported.coverage == {"policy": 1.0} and run.imported.refusal is None
 
 
-def test_a_missing_heading_makes_the_block_the_next_step(tmp_path: Path) -> None:
-    headless = block(2, 40.0, SYNC).replace(f"{'=' * 25} Step 2/50 {'=' * 25}", "")
-    run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC), headless)
-    assert [row["step"] for row in run.rows("train_steps")] == [1, 2]
-
-
 def test_the_console_is_known_by_its_blocks_and_other_text_is_not(tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     log.write_text(CONFIG + block(1, 40.0, SYNC))

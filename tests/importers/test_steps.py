@@ -213,13 +213,6 @@ def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: byte
         import_run(tmp_path / "a.log", tmp_path / "run")
 
 
-def test_the_framework_s_own_figures_are_kept_apart(tmp_path: Path) -> None:
-    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 2), ASYNC))
-    reported = asked(tmp_path / "run", "SELECT step, name, value FROM reported ORDER BY name")
-    assert reported == [(1, "perf/throughput", 50.0), (1, "training/off_policy/trajectory_staleness/mean", 0.5)]
-    assert asked(tmp_path / "run", "SELECT * FROM samples") == []
-
-
 def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(tmp_path: Path) -> None:
     imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC), import_options(gpus="trainer=8"))
     assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers") == [("trainer", "colocated", 8)]

@@ -51,14 +51,28 @@ class Watch:
     """For a plain method, the only object whose calls are watched. None watches all objects."""
 
 
-def during(phase: Callable[[Call], AbstractContextManager[object]], owner: Callable[[], object] | None = None) -> Watch:
-    """Return a watch that enters a phase before each call and leaves it after the call."""
+def during(
+    phase: Callable[[Call], AbstractContextManager[object] | None],
+    owner: Callable[[], object] | None = None,
+    then: Watcher | None = None,
+) -> Watch:
+    """Return a watch that enters a phase before each call, if it is given one, and leaves it after the call.
+
+    then: what to do next.
+    """
 
     def begin(call: Call) -> None:
         """Enter the phase."""
-        call.memo = phase(call).__enter__()
+        entered = phase(call)
+        call.memo = None if entered is None else entered.__enter__()
 
-    return Watch(begin, after=end_phase, owner=owner)
+    def end(call: Call) -> None:
+        """Leave the phase."""
+        end_phase(call)
+        if then is not None:
+            then(call)
+
+    return Watch(begin, after=end, owner=owner)
 
 
 def end_phase(call: Call) -> None:

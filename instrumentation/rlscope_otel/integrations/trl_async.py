@@ -36,7 +36,7 @@ import sys
 import urllib.request
 from typing import Any, NamedTuple
 
-from rlscope_otel.integrations.seams import Call, Watch, end_phase
+from rlscope_otel.integrations.seams import Call, Watch, during, end_phase
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
 from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, add_config, hook_of, model_facts
 from rlscope_otel.phases import Phase
@@ -153,7 +153,7 @@ class AsyncGrpoHook(TrainerHook):
         self.watch(trainer, "compute_loss", self._importance.losing, self._lost)
         # Not `_sync_weight`, which TRL's own callback has held a reference to since before this.
         for sync in ("_sync_weight_merged", "_sync_weight_lora"):
-            self.watch(trainer, sync, self._sync, self._synced)
+            self.phase(trainer, sync, lambda call: self.run.publish_weights(self.version + 1), self._synced)
         self._importance.listen(trainer.model)
         if self._is_main:
             self._watch_rollouts()
@@ -177,9 +177,8 @@ class AsyncGrpoHook(TrainerHook):
         trainer = self.trainer
         self._queue = trainer.rollout_queue = WatchedQueue(trainer.rollout_queue, self.run, self._takings)
         self.seams.watch(_part_of(trainer, "RolloutQueueDataset"), "__iter__", Watch(each=self._kept))
-        self.seams.watch(
-            _part_of(trainer, "DataCollatorForRollout"), "torch_call", Watch(self._packing, after=self._packed)
-        )
+        packing = during(self._packing, then=self._packed)
+        self.seams.watch(_part_of(trainer, "DataCollatorForRollout"), "torch_call", packing)
         if trainer.weight_transfer is not None:
             self.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
             for call, part in (("pause", "drain"), ("resume", "resume")):
@@ -210,12 +209,10 @@ class AsyncGrpoHook(TrainerHook):
             longest = args.token_budget if args.token_budget and args.token_budget > 0 else None
             self._takings.keep(item, longest)
 
-    def _packing(self, call: Call) -> None:
-        if self._is_ours(call.args[0]):
-            call.memo = self.run.activity("other").__enter__()
+    def _packing(self, call: Call) -> Phase | None:
+        return self.run.activity("other") if self._is_ours(call.args[0]) else None
 
     def _packed(self, call: Call) -> None:
-        end_phase(call)
         if self._is_ours(call.args[0]) and call.error is None:
             (rows,) = call.args[1]
             self._takings.pack(rows, self.trainer.accelerator.process_index)
@@ -241,11 +238,7 @@ class AsyncGrpoHook(TrainerHook):
             inputs = self._importance.inputs_of(call)
             self.steps.add(int(inputs["segment_id"].max()) + 1, int(inputs["attention_mask"].sum()))
 
-    def _sync(self, call: Call) -> None:
-        call.memo = self.run.publish_weights(self.version + 1).__enter__()
-
     def _synced(self, call: Call) -> None:
-        end_phase(call)
         self._syncs += call.error is None
         self._synced_at_step = self.trainer.state.global_step
 

@@ -23,8 +23,9 @@ Run with TRL 1.16.0, transformers 5.23.0, one process on CPU, `generate()`. Not 
 from dataclasses import dataclass
 from typing import Any
 
-from rlscope_otel.integrations.seams import Call, end_phase
+from rlscope_otel.integrations.seams import Call
 from rlscope_otel.integrations.trl_trainer import TrainerHook, add_config, finite, hook_of, model_facts
+from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
 ROWS_KEY = "rlscope_rows"
@@ -62,9 +63,9 @@ class GrpoHook(TrainerHook):
     def _watch_phases(self) -> None:
         trainer, watch = self.trainer, self.watch
         watch(trainer, "_generate_and_score_completions", self._scoring, self._scored)
-        watch(trainer, "_generate", self._generating, self._generated)
-        watch(trainer, "_calculate_rewards", self._rewarding, self._rewarded)
-        watch(trainer, "_get_per_token_logps_and_entropies", self._logprobs_begin, self._logprobs_end)
+        self.phase(trainer, "_generate", lambda call: self.run.generate(), self._generated)
+        self.phase(trainer, "_calculate_rewards", lambda call: self.run.reward(), self._rewarded)
+        self.phase(trainer, "_get_per_token_logps_and_entropies", self._logprobs_phase, self._logprobs_end)
         watch(trainer, "_prepare_inputs", after=self._prepared)
         watch(trainer, "_compute_loss", self._losing, self._lost)
         if getattr(trainer, "use_vllm", False):
@@ -90,11 +91,7 @@ class GrpoHook(TrainerHook):
     def _scoring(self, call: Call) -> None:
         self._is_scoring = True
 
-    def _generating(self, call: Call) -> None:
-        call.memo = self.run.generate().__enter__()
-
     def _generated(self, call: Call) -> None:
-        end_phase(call)
         if call.error is not None or not self.trainer.model.training:
             return
         prompts, completions, tool_masks = call.result[:3]
@@ -118,11 +115,7 @@ class GrpoHook(TrainerHook):
     def _reason_of(self, completion: list[int]) -> str:
         return "stop" if completion and completion[-1] in self.trainer.eos_token_ids else "length"
 
-    def _rewarding(self, call: Call) -> None:
-        call.memo = self.run.reward().__enter__()
-
     def _rewarded(self, call: Call) -> None:
-        end_phase(call)
         self._rewards = call.result
 
     def _scored(self, call: Call) -> None:
@@ -158,12 +151,10 @@ class GrpoHook(TrainerHook):
                 advantage=row.advantage,
             )
 
-    def _logprobs_begin(self, call: Call) -> None:
-        if self._is_scoring:
-            call.memo = self.run.logprobs().__enter__()
+    def _logprobs_phase(self, call: Call) -> Phase | None:
+        return self.run.logprobs() if self._is_scoring else None
 
     def _logprobs_end(self, call: Call) -> None:
-        end_phase(call)
         if self._loss_inputs is not None and call.error is None:
             self._note_importance(call.result[0].detach(), self._loss_inputs)
 

@@ -34,7 +34,7 @@ from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import engine_samples_wanted
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
-from rlscope_otel.integrations.seams import Call, Seams, Watch, during, end_phase
+from rlscope_otel.integrations.seams import Call, Seams, Watch, during
 from rlscope_otel.integrations.trl_trainer import finite
 from rlscope_otel.integrations.versions import VersionTimes
 from rlscope_otel.recorder import Run
@@ -161,7 +161,7 @@ class Rollouts:
         watch = self.seams.watch
         watch(loop_class, "_generate_one", Watch(self._open, after=self._close))
         watch(loop_class, "_post", Watch(self._send, after=self._answered))
-        watch(loop_class, "_score_group", Watch(self._scoring, after=self._scored))
+        watch(loop_class, "_score_group", during(lambda call: self._run.reward(), then=self._scored))
         watch(loop_class, "_execute_tool_calls", during(lambda call: self._run.wait("environment")))
         watch(loop_class, "_push_metrics", Watch(self._measured))
         watch(loop_class, "run", Watch(after=lambda call: self._run.stop()))
@@ -222,12 +222,8 @@ class Rollouts:
             sample.tokens(end - start, version)
         sample.finish(reason)
 
-    def _scoring(self, call: Call) -> None:
-        call.memo = self._run.reward().__enter__()
-
     def _scored(self, call: Call) -> None:
         """The group's rows are made, in the order of its conversations: each learns whose it is."""
-        end_phase(call)
         if call.error is not None:
             return
         rows = iter(call.result)

@@ -62,9 +62,9 @@ class TrainerHook:
         """Watch a method of the trainer, or of an object that it holds, for that object alone."""
         return self.seams.watch(type(owner), name, Watch(before, after=after, owner=lambda: owner))
 
-    def phase(self, owner: Any, name: str, phase: Callable[[Call], Phase]) -> bool:
-        """Record a call of the method as one phase, which is made when the call begins."""
-        return self.seams.watch(type(owner), name, during(phase, owner=lambda: owner))
+    def phase(self, owner: Any, name: str, phase: Callable[[Call], Phase | None], then: Watcher | None = None) -> bool:
+        """Record a call of the method as one phase, if any, which is made when the call begins; then do the rest."""
+        return self.seams.watch(type(owner), name, during(phase, lambda: owner, then))
 
 
 class Steps:

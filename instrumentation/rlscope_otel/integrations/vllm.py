@@ -26,7 +26,7 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ from rlscope_otel import settings
 from rlscope_otel.faults import Faults, or_none
 from rlscope_otel.integrations.host import host_run, recording_wanted, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
-from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle
+from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle, telling
 from rlscope_otel.integrations.vllm_requests import Requests
 from rlscope_otel.integrations.weights import Weights
 from rlscope_otel.recorder import Run
@@ -177,7 +177,8 @@ class Recorder:
         }
         for name, watch in of_scheduler.items():
             self._seams.watch(type(core.scheduler), name, replace(watch, owner=self._scheduler))
-        self._seams.wrap(type(core.scheduler), "add_request", self._adding)
+        adding = telling(self._scheduler, self._arrived, self.run.now_ns, self._seams)
+        self._seams.wrap(type(core.scheduler), "add_request", adding)
         self._passes.watch(self._seams, type(core.scheduler))
         for name, watch in of_core.items():
             self._seams.watch(type(core), name, replace(watch, owner=self._core))
@@ -188,23 +189,7 @@ class Recorder:
     def _is_own(self, engine: Any) -> bool:
         return core_of(engine) is self._core()
 
-    def _adding(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        own, arrived, now_ns = self._scheduler, self._arrived, self.run.now_ns
-
-        def add_request(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            """Add a request as vLLM does, then know it."""
-            at_ns = now_ns()
-            result = host(scheduler, request, *args, **kwargs)
-            if scheduler is own():
-                try:
-                    arrived(request, at_ns)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    self._seams.failed(arrived, error)
-            return result
-
-        return add_request
-
-    def _arrived(self, request: Any, at_ns: int) -> None:
+    def _arrived(self, _scheduler: Any, at_ns: int, _result: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
         self._passes.settle()
         self._steps.has_requests(at_ns)
         self._requests.arrived(request)

@@ -207,8 +207,9 @@ class Passes:
     def watch(self, seams: Seams, scheduler: type) -> None:
         """Watch the passes of schedulers of a class."""
         self._failed = seams.failed
-        seams.wrap(scheduler, "schedule", self._scheduling)
-        seams.wrap(scheduler, "update_from_output", self._putting_out)
+        own, read_ns = self._own, self._read_ns
+        seams.wrap(scheduler, "schedule", telling(own, self._scheduled, read_ns, seams))
+        seams.wrap(scheduler, "update_from_output", telling(own, self._put_out, read_ns, seams))
 
     def settle(self) -> None:
         """Make rows of what is noted: something else than a pass happens to the engine."""
@@ -247,38 +248,7 @@ class Passes:
 
         return step
 
-    def _scheduling(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        own, scheduled = self._own, self._scheduled
-
-        def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            """Schedule as vLLM does, then note the batch."""
-            output = host(scheduler, *args, **kwargs)
-            if scheduler is own():
-                try:
-                    scheduled(scheduler, output)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    self._failed(scheduled, error)
-            return output
-
-        return schedule
-
-    def _putting_out(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        own, read_ns, put_out = self._own, self._read_ns, self._put_out
-
-        def update_from_output(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            """Take in the output as vLLM does, then note the pass."""
-            at_ns = read_ns()
-            outputs = host(scheduler, *args, **kwargs)
-            if scheduler is own():
-                try:
-                    put_out(scheduler, args[0] if args else kwargs["scheduler_output"], outputs, at_ns)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    self._failed(put_out, error)
-            return outputs
-
-        return update_from_output
-
-    def _scheduled(self, scheduler: Any, output: Any) -> None:
+    def _scheduled(self, scheduler: Any, _began_ns: int, output: Any, *_args: Any, **_kwargs: Any) -> None:
         tokens = output.total_num_scheduled_tokens
         if not tokens:
             return
@@ -308,8 +278,10 @@ class Passes:
         capacity_tokens = self._steps.capacity_tokens
         return None if capacity_tokens is None else round(scheduler.kv_cache_manager.usage * capacity_tokens)
 
-    def _put_out(self, scheduler: Any, scheduled: Any, outputs: Any, at_ns: int) -> None:
-        batch = self._batches.pop(id(scheduled), None)
+    def _put_out(
+        self, scheduler: Any, at_ns: int, outputs: Any, scheduler_output: Any, *_args: Any, **_kwargs: Any
+    ) -> None:
+        batch = self._batches.pop(id(scheduler_output), None)
         if batch is None:
             return
         tokens, has_ended = 0, False
@@ -357,6 +329,32 @@ class Passes:
         if self._last is not None:
             self._notes.append((*self._last, None, False))
             self._last = None
+
+
+def telling(
+    own: Callable[[], Any], then: Callable[..., None], read_ns: Callable[[], int], seams: Seams
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a wrapper for a method of schedulers, which comes with every pass and is too frequent for a `Watch`.
+
+    own: gives the recorded scheduler. then: is told of its calls: the scheduler, when the call began by `read_ns`, its
+    result and its arguments.
+    """
+
+    def wrap(host: Callable[..., Any]) -> Callable[..., Any]:
+        def told(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            """Do as vLLM does, then tell."""
+            began_ns = read_ns()
+            result = host(scheduler, *args, **kwargs)
+            if scheduler is own():
+                try:
+                    then(scheduler, began_ns, result, *args, **kwargs)
+                except Exception as error:  # Nothing of ours reaches the host.
+                    seams.failed(then, error)
+            return result
+
+        return told
+
+    return wrap
 
 
 def blocks_of(scheduler: Any) -> int:

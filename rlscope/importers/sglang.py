@@ -31,16 +31,11 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
 STAMPED: Final = re.compile(
-    r"(?:\[(?P<ts>(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z_]+\d+)*)\]"
-    r"|^(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)\b.*?) (?P<kind>Decode|Prefill) batch"
-    r"(?: ?\[\d+\])?[.,] (?P<rest>.*)"
+    r"(?:^|(?P<own>\[))(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)"
+    r"(?(own)(?P<ranks>(?: [A-Z_]+\d+)*)\]|\b.*?) (?P<kind>Decode|Prefill) batch(?: ?\[\d+\])?[.,] (?P<rest>.*)"
 )
 """The brackets are the engine's own. If a log service removed them, its own timestamp starts the line."""
 _PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]{0,60}?): ([^,\s]+)")
-_TIMED: Final = re.compile(
-    r"(?:^|(?P<own>\[))(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)(?(own)(?: [A-Z_]+\d+)*\]|\b.*?)"
-    r" (?:Decode|Prefill) batch"
-)
 _RANK: Final = re.compile(r"([A-Z_]+)(\d+)")
 _ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(rf"\b{name}=(\d{{1,12}})\b")
@@ -169,7 +164,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, SGLANG_LOG.kind):
         return
-    clock = open_clock(source.path, _TIMED, target, options)
+    clock = open_clock(source.path, STAMPED, target, options)
     survey = _look_over(source, target, options)
     if clock is None or survey is None:
         raise ImportFileError.of(
@@ -196,7 +191,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 def _look_over(source: ImportSource, target: ImportTarget, options: ImportOptions) -> _Survey | None:
     """Read the start of the log for its settings and pass times; None if it has no engine line."""
     scratch = LogFile(source.path, lambda _bytes: None)
-    clock = open_clock(source.path, _TIMED, target, options)
+    clock = open_clock(source.path, STAMPED, target, options)
     if clock is None:
         return None
     survey = _Survey()
@@ -288,7 +283,7 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
     pairs = dict(_PAIR.findall(found["rest"]))
     ranks = dict(_RANK.findall(found["ranks"] or ""))
     # Some versions repeat the time with microseconds at the end of the line.
-    stamp = pairs.get("timestamp") or found["ts"] or found["iso"]
+    stamp = pairs.get("timestamp") or found["ts"]
     time_ns = clock.time_ns(stamp)
     if time_ns is None:
         return None

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import records_of, to_ns
-from rlscope.importers.quantities import EARLIEST_S, LATEST_S, number
+from rlscope.importers.lines import records_of
+from rlscope.importers.quantities import epoch_ns, number
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -62,7 +62,6 @@ class _Run:
     """Deliveries of trained samples. Their version is known only after all files are read."""
     sessions: int = 0
     samples: int = 0
-    is_relative: bool = False
 
 
 def _recognise(source: ImportSource) -> bool:
@@ -141,11 +140,11 @@ def _read_sessions(run: _Run, path: Path) -> None:
 def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
     """Add a session; return False if it has no task or no times."""
     task, session = record.get("task_id"), record.get("session_id")
-    submitted_ns = _time_ns(run, record.get("submit_ts"))
+    submitted_ns = epoch_ns(record.get("submit_ts"))
     if not isinstance(task, int) or session is None or submitted_ns is None:
         return False
     run.sessions += 1
-    spans = _spans(run, record, "generate")
+    spans = _spans(record, "generate")
     for start_ns, end_ns in spans:
         run.in_flight.add(start_ns, end_ns)
     run.target.extend_worker(_SAMPLER, submitted_ns, max([submitted_ns, *(end for _, end in spans)]))
@@ -158,7 +157,7 @@ def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
     if dumps:
         _add_sample(run, name, str(task), dumps.pop(0), submitted_ns, spans)
         outcome = _OUTCOMES.get(str(record.get("status")))
-        taken_ns = _time_ns(run, record.get("finalized_ts"))
+        taken_ns = epoch_ns(record.get("finalized_ts"))
         if outcome is not None and taken_ns is not None:
             row = {
                 "sample_id": name,
@@ -204,23 +203,13 @@ def _add_sample(
     )
 
 
-def _spans(run: _Run, record: Mapping[str, Any], phase: str) -> list[tuple[int, int]]:
+def _spans(record: Mapping[str, Any], phase: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for times in map(mapping, items(mapping(record.get("phases")).get(phase))):
-        start_ns, end_ns = _time_ns(run, times.get("start_ts")), _time_ns(run, times.get("end_ts"))
+        start_ns, end_ns = epoch_ns(times.get("start_ts")), epoch_ns(times.get("end_ts"))
         if start_ns is not None and end_ns is not None and end_ns >= start_ns:
             spans.append((start_ns, end_ns))
     return sorted(spans)
-
-
-def _time_ns(run: _Run, value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LATEST_S:
-        return None
-    if value < EARLIEST_S:
-        # This clock started with the machine: AReaL wrote such times until 2025.
-        run.is_relative = True
-        return run.target.relative_origin_ns + to_ns(value)
-    return to_ns(value)
 
 
 def _deliver(run: _Run, options: ImportOptions) -> None:
@@ -243,8 +232,6 @@ def _deliver(run: _Run, options: ImportOptions) -> None:
 
 def _say(run: _Run) -> None:
     target = run.target
-    if run.is_relative:
-        target.clock = "relative"
     if target.rows_of("samples"):
         target.say_origin("samples", Certainty.RECORDED)
     if target.rows_of("deliveries"):

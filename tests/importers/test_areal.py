@@ -84,13 +84,6 @@ def test_accepted_samples_are_trained_and_the_others_filtered(run: Filled) -> No
     assert run.imported.tables["deliveries"].certainty is Certainty.INFERRED
 
 
-def test_times_of_a_clock_that_started_with_the_machine_are_relative(tmp_path: Path) -> None:
-    early = session(submit_ts=100.0, finalized_ts=109.0, phases={"generate": [{"start_ts": 101.0, "end_ts": 105.0}]})
-    run = fill(tmp_path / "run", (written(tmp_path, [early]), AREAL_SESSIONS), gpus={"sampler": 1})
-    assert run.imported.clock == "relative"
-    assert run.spans_s("rollout") == [("generate", 101.0, 105.0)]
-
-
 def test_sessions_without_a_dump_still_tell_when_the_samplers_generated(tmp_path: Path) -> None:
     run = fill(tmp_path / "run", (written(tmp_path, [session()]), AREAL_SESSIONS), gpus={"sampler": 1})
     assert run.rows("samples") == []

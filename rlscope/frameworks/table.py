@@ -209,7 +209,7 @@ class Placement:
     colocated_metrics: Names = ()
     colocated_settings: Mapping[str, Text] = field(default_factory=dict[str, str])
     colocated_update: Literal["publish", "apply"] = "publish"
-    """What the trainer does in a weight update if the roles share their GPUs."""
+    """Phase of weight updates if the roles share their GPUs."""
     unsettled_metrics: Names = ()
     """Names or prefixes that both kinds of runs write: only the config, or a name above, can decide."""
     stated_by: Names = ()

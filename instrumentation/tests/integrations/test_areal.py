@@ -360,12 +360,3 @@ def test_the_rollouts_own_the_servers_gpus_and_the_cap_is_the_run_s(host: Simple
         "areal_consumer_batch_groups": 4,
         "areal_max_concurrent_groups": 4,
     }
-
-
-def test_without_a_run_folder_areal_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loading, "_awaited", set())
-    tracker = ModuleType("areal.utils.stats_tracker")
-    tracker.record_timing = scope  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, tracker.__name__, tracker)
-    areal.instrument()
-    assert tracker.record_timing is scope

@@ -1,11 +1,12 @@
 import importlib
 import sys
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations import loading
+from rlscope_otel.integrations import areal, loading, prime_rl, sglang, verl
 from rlscope_otel.integrations.loading import once_loaded
 
 
@@ -75,3 +76,15 @@ def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: P
         once_loaded("hostpackage.missing", seen.append, Faults())
         importlib.import_module("hostpackage.missing")
     assert seen == []
+
+
+@pytest.mark.parametrize("hook", [areal.instrument, prime_rl.install, sglang.register, verl.activate])
+def test_without_a_run_folder_a_hook_waits_for_no_module(hook: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loading, "_awaited", set())
+    hook()
+    assert loading._awaited == set()
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", "run")
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    hook()
+    assert loading._awaited != set()

@@ -187,10 +187,3 @@ def test_the_observer_and_the_cap_come_from_the_orchestrator(host: dict[str, Any
     assert [isinstance(o, RlscopeVersionObserver) for o in watcher.observers] == [False, True]
     config = json.loads((tmp_path / "run.json").read_text())["config"]
     assert config == {"framework": "prime-rl", "staleness_policy": "drop", "max_staleness": 8}
-
-
-def test_without_a_run_folder_prime_rl_is_left_alone(host: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("RLSCOPE_RUN_DIR")
-    setup = host["monitors"].setup
-    prime_rl.install()
-    assert host["monitors"].setup is setup

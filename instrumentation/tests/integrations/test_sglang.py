@@ -149,12 +149,6 @@ def runs_of(row: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [(run["version"], run["start"], run["end"]) for run in row["versions"]]
 
 
-def test_without_a_run_folder_nothing_is_watched(host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RLSCOPE_RUN_DIR")
-    sglang.register()
-    assert not hasattr(host.Scheduler.run_batch, "__wrapped__")
-
-
 def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.LogCaptureFixture) -> None:
     del sys.modules[UPDATER].SchedulerWeightUpdaterManager.begin_weight_update
     sglang.register()

@@ -1,7 +1,6 @@
 """verl's hooks on classes shaped like those of verl 0.9.1; tests/pipelines/frameworks runs the real ones."""
 
 import asyncio
-import importlib
 import json
 import pickle
 import sys
@@ -240,13 +239,6 @@ async def resumed(self: Any, request_id: str, **request: Any) -> TokenOutput:
         request["prompt_ids"] = request["prompt_ids"] + output.token_ids
         if output.stop_reason != "aborted":
             return output
-
-
-def test_without_a_run_folder_verl_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loading, "_awaited", set())
-    monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(addition_process=addition_process))
-    importlib.reload(verl)
-    assert sys.modules[UTILS].addition_process is addition_process
 
 
 def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, rows: Rows):

@@ -96,11 +96,6 @@ class LogFile:
             else:
                 self.bad_lines += 1
 
-    def whole(self) -> list[dict[str, Any]]:
-        """Return the JSON object of a small file, as a list; empty if the file is not one JSON object."""
-        document = parsed_json(b"\n".join(self.raw_lines()))
-        return [mapping(document)] if isinstance(document, dict) else []
-
     def raw_lines(self) -> Iterator[bytes]:
         """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""
         try:

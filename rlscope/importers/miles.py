@@ -19,9 +19,9 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id, to_ns
+from rlscope.importers.lines import LogFile, records_of, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, factors_in, number
-from rlscope.importers.rows import items, mapping
+from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
@@ -94,13 +94,14 @@ def _recognise(source: ImportSource) -> bool:
 
 def _dashboard(path: Path) -> Path | None:
     """Return the telemetry folder: the given one, or `dashboard` inside it."""
-    for folder in (path, path / "dashboard") if path.is_dir() else ():
-        meta = folder / _META
-        if meta.is_file() and meta.stat().st_size < _MEGABYTE:
-            for record in LogFile(meta, lambda _bytes: None, LONGEST_RECORD_BYTES).whole():
-                if "schema_version" in record and "start_ts" in record:
-                    return folder
-    return None
+    folders = (path, path / "dashboard") if path.is_dir() else ()
+    return next((folder for folder in folders if {"schema_version", "start_ts"} <= _meta(folder).keys()), None)
+
+
+def _meta(folder: Path) -> dict[str, Any]:
+    """Return what the telemetry says of its run; empty if it is none."""
+    path = folder / _META
+    return mapping(parsed_json(path.read_bytes())) if path.is_file() and path.stat().st_size < _MEGABYTE else {}
 
 
 def _files(folder: Path, stream: str) -> list[Path]:
@@ -119,8 +120,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             next_step="Pass that folder, or the console log with --as slime.",
         )
     run = _Run(target, folder, progress)
-    (meta, *_) = LogFile(folder / _META, lambda _bytes: None, LONGEST_RECORD_BYTES).whole()
-    run.is_colocated = bool(mapping(meta.get("args")).get("colocate"))
+    run.is_colocated = bool(mapping(_meta(folder).get("args")).get("colocate"))
     _read_metrics(run)
     _read_topology(run)
     _read_phases(run)

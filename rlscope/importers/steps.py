@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -132,11 +131,16 @@ def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
 
 def names_in(source: ImportSource) -> frozenset[str]:
     """Return the metric names in the first rows of a file; empty if it is not a metrics file."""
-    return _names(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
+    return _names(source, _size(source))
+
+
+def _size(source: ImportSource) -> int:
+    """Return the size of a file, which grows while its head stays the same; -1 for a folder."""
+    return source.path.stat().st_size if source.path.is_file() else -1
 
 
 @lru_cache(maxsize=16)
-def _names(_path: Path, _bytes: int, source: ImportSource) -> frozenset[str]:
+def _names(source: ImportSource, _bytes: int) -> frozenset[str]:
     carrier = carrier_of(source)
     return _rows_names(source, carrier) if carrier is not None else frozenset()
 
@@ -165,11 +169,11 @@ class _EnoughReadError(Exception):
 
 def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
-    return _carrier(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
+    return _carrier(source, _size(source))
 
 
 @lru_cache(maxsize=16)
-def _carrier(_path: Path, _bytes: int, source: ImportSource) -> Carrier | None:
+def _carrier(source: ImportSource, _bytes: int) -> Carrier | None:
     carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
     if carrier is not CONSOLE:
         return carrier

@@ -51,7 +51,8 @@ _UPDATING: Final[Mapping[str, str]] = {
     "resume": "resuming generation with version {version}",
     "weight_update": "updating weights",
 }
-_WAITS: Final = frozenset({"wait", *_UPDATING})
+WAITS: Final = frozenset({"wait", *_UPDATING})
+"""Phases of which a first one lasts as long as others load and compile."""
 _OF_BOTH_SIDES: Final = ("transfer", "weight_update")
 _OF_TRAINERS: Final = ("publish", "drain", "resume")
 """Parts of an update in which a trainer asks the engines, or both sides take part: the other one may be at fault."""
@@ -170,7 +171,7 @@ def _limit_s(row: Mapping[str, Any]) -> float:
     """Return the seconds that an open phase may last."""
     if row["longest_ns"] is not None:
         return BEYOND_LONGEST_RATIO * row["longest_ns"] / 1e9 + BEYOND_LONGEST_S
-    return FIRST_WAIT_S if row["doing"] in _WAITS else FIRST_WORK_S
+    return FIRST_WAIT_S if row["doing"] in WAITS else FIRST_WORK_S
 
 
 def find(evidence: Evidence) -> Finding | None:

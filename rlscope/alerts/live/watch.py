@@ -22,9 +22,10 @@ from rlscope.alerts.notify.senders import is_installed
 from rlscope.alerts.receiver import Receiver, receivers_of
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
-from rlscope.errors import RlscopeError
+from rlscope.errors import ImportFileError, RlscopeError
 from rlscope.importers.join import NO_OPTIONS
 from rlscope.importers.target import ImportOptions
+from rlscope.trace.manifest import RUN_FILE
 
 _NS_PER_S: Final = 1_000_000_000
 # How soon a delivery is noted: a kill before that makes the next watch send it again.
@@ -223,7 +224,7 @@ def watch_run(
     options: ImportOptions = NO_OPTIONS,
     scrape: Sequence[str] = (),
 ) -> Outcome:
-    """Follow a run folder, or a log or metrics file, to the end of the run. The path may appear later.
+    """Follow a run folder, a log or metrics file, or a folder with one, to the end of the run. It may appear later.
 
     options: what the file does not state. scrape: metrics pages of engines that are recorded meanwhile, into the run
     folder, or for a log into `engines_folder`.
@@ -233,6 +234,7 @@ def watch_run(
     """
     rules, receivers = _rules_and_receivers(rules_file)
     check_ready(receivers)
+    path = _log_in(path, options) or path
     is_log = _is_log(path)
     folder = engines_folder(path) if is_log else path
     with (
@@ -274,6 +276,19 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
                 expected="the apprise library for receivers of this kind",
                 next_step="pip install 'rlscope[apprise]'",
             )
+
+
+def _log_in(path: Path, options: ImportOptions) -> Path | None:
+    """Return the file of a folder that an import would read; None for a run folder, or if one may begin there."""
+    if not path.is_dir() or (path / RUN_FILE).is_file():
+        return None
+    from rlscope.importers.recognise import recognise
+
+    try:
+        found = recognise(path, options.framework, options.own).source.path
+    except ImportFileError:
+        return None
+    return found if found.is_file() else None
 
 
 def _is_log(path: Path) -> bool:

@@ -142,7 +142,7 @@ class Lines:
             self._write(f"{fmt.instant(now_ns)} {printable(text)}")
 
         if (state := state_words(look)) != self._state:
-            self._state = state
+            self._state, self._status_ns = state, None
             say(state)
         self._show_alerts(look, say)
         self._show_troubles(look, say)

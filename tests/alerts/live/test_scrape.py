@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rlscope_otel
 
 from rlscope.alerts.live.scrape import engines_folder, scraping
 from rlscope.alerts.live.watch import Look, watch_run
 from rlscope.api import analyze
 from rlscope.errors import ArgumentError
 from rlscope.importers.options import import_options
-from rlscope.reports.text.verdict import headline, next_step
-from tests.trace_folder import worker, write_run
+from rlscope.reports.text.verdict import headline, label, next_step
+from rlscope.reports.text.watch import fact_rows
 
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
 VLLM, SGLANG = ((PAGES / name).read_text() for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))
@@ -131,6 +132,7 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(
     joined = import_options(phases=PHASES, gpus="trainer=1,sampler=2", engine_logs=[str(folder)])
     analysis = analyze(training.path, options=joined)
     assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
+    assert dict(fact_rows(facts, training.looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 2)
     assert headline(analysis).startswith("Trainers wait for samples") and "the log does not show" not in headline(
         analysis
@@ -138,16 +140,31 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(
     assert next_step(analysis).startswith("Speed up sampling") and "--engine-log" not in next_step(analysis)
 
 
-def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_path: Path) -> None:
-    trainer = worker("t0", start_ns=time.time_ns(), stop_ns=None)
-    folder, ends_s = write_run(tmp_path / "run", [trainer]), time.monotonic() + TIME_LIMIT_S
-    recorded = folder / "workers" / f"127.0.0.1-{server.server_port}-0.json"
+def test_the_engines_of_a_run_folder_are_recorded_into_it_and_its_analysis_has_the_verdict_of_the_watch(
+    server: Server, tmp_path: Path
+) -> None:
+    rules, looks, ends_s = tmp_path / "rules.toml", list[Look](), time.monotonic() + TIME_LIMIT_S
+    rules.write_text('interval = "1s"')
+    with rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run:
 
-    def interruptions() -> int:
-        return 2 if recorded.exists() or time.monotonic() > ends_s else 0
+        def train(look: Look) -> None:
+            looks.append(look)
+            with run.wait("samples"):
+                time.sleep(0.75 * STEP_S)
+            with run.train_step(len(looks), version_in=0, tokens=1):
+                time.sleep(0.25 * STEP_S)
 
-    watch_run(folder, None, None, 0.1, lambda _look: None, interruptions, print, scrape=[address(server)])
-    assert json.loads(recorded.read_text())["role"] == "sampler"
+        def interruptions() -> int:
+            facts = looks[-1].view.facts if looks else None
+            is_seen = facts is not None and facts.running_per_engine and facts.steps >= 8
+            return 2 if is_seen or time.monotonic() > ends_s else 0
+
+        watch_run(run_dir := tmp_path / "run", rules, None, 0.1, train, interruptions, print, scrape=[address(server)])
+    facts = looks[-1].view.facts
+    assert {side.role for side in facts.sides} == {"trainer", "sampler"} and facts.running_per_engine == 3
+    analysis = analyze(run_dir)
+    assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
+    assert dict(fact_rows(facts, looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
 
 
 def test_a_page_that_is_not_read_is_said_until_it_is_and_a_restart_of_its_engine_once(

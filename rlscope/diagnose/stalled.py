@@ -52,7 +52,7 @@ _UPDATING: Final[Mapping[str, str]] = {
     "weight_update": "updating weights",
 }
 WAITS: Final = frozenset({"wait", *_UPDATING})
-"""Phases of which a first one lasts as long as others load and compile."""
+"""Phases that last as long as others load and compile, if nobody has ended one yet."""
 _OF_BOTH_SIDES: Final = ("transfer", "weight_update")
 _OF_TRAINERS: Final = ("publish", "drain", "resume")
 """Parts of an update in which a trainer asks the engines, or both sides take part: the other one may be at fault."""
@@ -82,7 +82,7 @@ class _Worker:
     kind: Literal["moves", "overdue", "silent", "quiet", "works", "updates", "waits"]
     """Whether it was heard lately, and what it is stuck in: its own work, an update that needs others too, a wait."""
     doing: str
-    """The same in words."""
+    """Words for it."""
     since_s: float
     waits_for: str | None = None
     """Thing of another worker that it waits for, in words; None if it does not wait for one."""

@@ -6,11 +6,11 @@ a worker of its role has ended shows how long it may take.
 Threshold: a phase is stuck once it has lasted a quarter and 5 s longer than the longest of its kind. Without one to
 compare with, it is stuck after 5 minutes if it is a wait or a weight update, and after half an hour if it may take long
 at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 15 s, while others were, is
-silent (after the run: for 5 s); one that is in no phase and had recorded nothing for 5 s is quiet. Who holds up the
-others is, in this order: a worker stuck in its own work, or in the wait for an environment; a silent one, if another is
-stuck; a trainer stuck in an update that needs the engines; a worker that has been silent for a minute; a quiet one, if
-all others are stuck, or a rank of its role waits for the other ranks. Where all wait, they wait for each other. Always
-critical.
+silent; one that is in no phase and had recorded nothing for 5 s is quiet. Who holds up the others is, in this order: a
+worker stuck in its own work, or in the wait for an environment; a silent one, if another is stuck, or for a minute; a
+trainer stuck in an update that needs the engines; a quiet one, if all others are stuck, or a rank of its role waits for
+the other ranks. Where all wait, they wait for each other. A worker not heard for 5 s may be silent: until it is, only
+those stuck in their own work are named. Always critical.
 Remedy: look at the stack of the worker that is stuck.
 Limits: hooks that record a phase only after it has ended show nothing of it; their workers are quiet. Nothing is found
 once every trainer has recorded its stop, nor while a worker that others wait for still moves, however slowly.
@@ -33,7 +33,9 @@ BEYOND_LONGEST_S: Final = 5.0
 FIRST_WAIT_S: Final = 300.0
 # Large models take many minutes to load, and a first evaluation as long as it was made.
 FIRST_WORK_S: Final = 1800.0
-# After the run, all others have written twice more; while it goes on, that says nothing yet.
+SILENT_S: Final = 15.0
+"""Seven missed flushes at the usual interval: a busy disk or processor delays a few of them."""
+# Two of them: then what others are stuck in may be a wait for this worker.
 _OVERDUE_S: Final = 5.0
 # If nobody waits: as long as in the rule worker_silent, and longer than the copy in a store is behind.
 _LOST_S: Final = 60.0
@@ -88,16 +90,16 @@ class _Worker:
     """Thing of another worker that it waits for, in words; None if it does not wait for one."""
 
 
-def stall_of(open_phases: pl.DataFrame, now_ns: int, silent_s: float) -> Mapping[str, EvidenceValue] | None:
+def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceValue] | None:
     """Return who is stuck and who waits, as evidence of the finding; None if the run moves.
 
-    open_phases: the answer to the query of that name. silent_s: from when on a worker that is not heard is silent.
+    open_phases: the answer to the query of that name.
     """
     trainers = open_phases.filter(pl.col("role").is_in(TRAINER_ROLES))
     if len(trainers) and trainers["has_end"].all():
         return None
     running = open_phases.filter(~pl.col("has_end")).group_by("worker_id", maintain_order=True)
-    workers = [_worker(rows.to_dicts(), now_ns, silent_s) for _, rows in running]
+    workers = [_worker(rows.to_dicts(), now_ns) for _, rows in running]
     stuck = _at_fault(workers)
     if stuck is None:
         return None
@@ -138,11 +140,11 @@ def _longest(workers: Iterable[_Worker]) -> _Worker | None:
     return max(workers, key=lambda each: each.since_s, default=None)
 
 
-def _worker(rows: list[dict[str, Any]], now_ns: int, silent_s: float) -> _Worker:
+def _worker(rows: list[dict[str, Any]], now_ns: int) -> _Worker:
     """rows: a row per open phase, the one that began first in front; one without a phase if there is none."""
     worker_id, role, last_ns = rows[0]["worker_id"], rows[0]["role"], rows[0]["last_row_ns"]
     unheard_s = (now_ns - rows[0]["heard_ns"]) / 1e9
-    if unheard_s >= silent_s:
+    if unheard_s >= SILENT_S:
         return _Worker(worker_id, role, "silent", "silent", unheard_s)
     # What it entered last is inside what it entered before.
     entered = [row for row in rows if row["doing"] is not None]
@@ -178,7 +180,7 @@ def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None if no worker was stuck when the run was last heard."""
     phases = evidence.answers["open_phases"]
     now_ns = phases["heard_ns"].max()
-    found = stall_of(phases, now_ns, _OVERDUE_S) if isinstance(now_ns, int) else None
+    found = stall_of(phases, now_ns) if isinstance(now_ns, int) else None
     if found is None or not isinstance(now_ns, int):
         return None
     longest_s = max(float(found[name] or 0.0) for name in ("waited_s", "stuck_s"))

@@ -15,7 +15,7 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import AUXILIARY_ROLE
 from rlscope.analysis.result import Alert, EvidenceValue, TokenStaleness, Verdict
 from rlscope.analysis.staleness import token_staleness
-from rlscope.diagnose.stalled import stall_of
+from rlscope.diagnose.stalled import SILENT_S, stall_of
 from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
 from rlscope.trace.manifest import RunManifest
 
@@ -61,7 +61,7 @@ class LiveFacts:
     queue_depth_samples: float | None
     trained_tokens_per_s: float | None
     silent_workers: tuple[SilentWorker, ...]
-    """Workers without data for SILENT_NS or longer."""
+    """Workers without data for SILENT_S or longer."""
     straggler: Straggler | None
     """The slowest engine, if it is slower than the others by as much as the finding of `analyze` needs."""
     stall: Mapping[str, EvidenceValue] | None
@@ -93,9 +93,6 @@ LONGEST_SHOWN_NS: Final = 3_600_000_000_000
 """Facts of a log cover more if its steps are long, but no more than this."""
 SHOWN_STEPS: Final = 10
 """Steps that the facts of a log cover: two or three differ by what only some of them do, such as evaluation."""
-SILENT_NS: Final = 15_000_000_000
-"""Seven missed flushes at the usual interval of two seconds."""
-
 
 _TEXTS: Final = dict.fromkeys(("role", "state", "reason"), pl.String)
 _NO_STATES: Final = pl.DataFrame(schema={**_TEXTS, "bucket_start_ns": pl.Int64, "gpu_s": pl.Float64})
@@ -152,7 +149,7 @@ def _shows_samplers(timeline: Timeline) -> bool:
 def _stall(workers: LiveWorkers, longest_ns: LongestPhases) -> Mapping[str, EvidenceValue] | None:
     """Who is stuck, at the time when any worker was last heard: the clock of the watch may be off."""
     heard_ns = [life.last_ns for life in workers.lives]
-    return stall_of(workers.open_phases(longest_ns), max(heard_ns), SILENT_NS / 1e9) if heard_ns else None
+    return stall_of(workers.open_phases(longest_ns), max(heard_ns)) if heard_ns else None
 
 
 def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
@@ -219,5 +216,5 @@ def _staleness(timeline: Timeline) -> TokenStaleness | None:
 
 def _silent(workers: LiveWorkers, now_ns: int) -> tuple[SilentWorker, ...]:
     left = (life for life in workers.lives if life.worker_id not in workers.over)
-    silent = [life for life in left if now_ns - life.last_ns >= SILENT_NS]
+    silent = [life for life in left if now_ns - life.last_ns >= SILENT_S * 1e9]
     return tuple(SilentWorker(life.worker_id, (now_ns - life.last_ns) / 1e9) for life in silent)

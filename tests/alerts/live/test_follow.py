@@ -211,25 +211,6 @@ def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_
     }
 
 
-@pytest.mark.parametrize(
-    ("engine_s", "trainer_s", "named"), [(55, 55, "t0"), (50, 55, None), (50, 64, None), (50, 65, "e0")]
-)
-def test_nobody_is_named_for_an_update_while_an_engine_that_it_needs_may_yet_be_heard(
-    folder: Path, engine_s: int, trainer_s: int, named: str | None
-) -> None:
-    pausing = {"doing": "drain", "version": 2, "since_ns": 40 * S}
-    state(
-        folder,
-        worker("e0", "sampler", 0, None, last_flush_ns=engine_s * S),
-        worker("t0", "trainer", 0, None, last_flush_ns=trainer_s * S, rows={"weight_updates": 1}, open=[pausing]),
-    )
-    write_rows(folder, "weight_updates", "t0", [update_row("t0", 30 * S, 38 * S, 1, "drain")])
-    live = LiveRun(folder, IDLE)
-    live.poll(40 * S + GRACE_NS)
-    stall = live.poll(41 * S + GRACE_NS).facts.stall
-    assert (stall and stall["worker_id"]) == named
-
-
 def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls_nobody(folder: Path) -> None:
     ends_s = range(2, 30, 2)
     write_rows(folder, "train_steps", "t0", [train_row("t0", (end - 1) * S, end * S, end) for end in ends_s])

@@ -47,18 +47,11 @@ RULE = FindingRule(
     name="capped_staleness",
     title="Capped staleness",
     sentences=(
-        "Over the whole run, the staleness cap of {max_staleness_versions} blocked trainers for "
-        "{trainer_waiting_gpu_s} and samplers for {sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
         "Over the whole run, the staleness cap blocked trainers for {trainer_waiting_gpu_s} and samplers for "
         "{sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
-        "Over the whole run, the staleness cap of {max_staleness_versions} blocked trainers for "
-        "{trainer_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
-        "Over the whole run, the staleness cap of {max_staleness_versions} blocked samplers for "
-        "{sampler_waiting_gpu_s} ({waiting_share_ratio} of all GPU time).",
     ),
-    silent_at_zero=frozenset({"trainer_waiting_gpu_s", "sampler_waiting_gpu_s"}),
     remedy="Raise the cap if training stays stable with staler tokens. Otherwise keep it and reduce staleness: a "
     "shorter queue, fewer samples in flight, shorter responses.",
     find=find,
-    towards="fresher",
+    is_ranked=True,
 )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -49,11 +49,6 @@ END_STEPS: Final = 5
 _CLEAR_ERRORS: Final = 3.36
 """Standard errors of a change that chance makes in 1 of 100 runs: Student's t with 8 degrees of freedom."""
 
-Direction = Literal["more_samples", "fewer_samples", "fresher"]
-"""Direction in which an action moves the run. more_samples: samples reach the trainers faster, or more are in flight.
-fewer_samples: trainers use samples up faster, or fewer are made. fresher: fewer samples are in flight, so that they are
-trained on sooner."""
-
 
 @dataclass(frozen=True, slots=True)
 class FindingRule:
@@ -67,19 +62,10 @@ class FindingRule:
     remedy: str
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
-    silent_at_zero: frozenset[str] = frozenset()
-    """Evidence that excludes a sentence if it is 0, so that a later sentence is used."""
     counts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Words for each piece of evidence, with {} for the value, in place of a sentence; left out if the value is 0."""
-    towards: Direction | None = None
-    """Direction of the remedy; None if it neither makes samples nor uses them up."""
-    besides: str = ""
-    """Further advice that applies whatever the first action is."""
-    action: str | None = None
-    """The action that serves as the remedy, by the quantity that it changes, if the remedy has no direction."""
-    keeps_remedy: bool = False
-    """Whether to show the remedy although an action in the same direction exists, because that action does not address
-    it."""
+    is_ranked: bool = False
+    """Whether the model's actions weigh its remedy against all others, so that the first of them comes first."""
 
 
 def gpu_seconds(states: Iterable[LedgerState]) -> float:

@@ -72,5 +72,5 @@ RULE = FindingRule(
     remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
     "must stay on-policy accepts this cost.",
     find=find,
-    towards="more_samples",
+    is_ranked=True,
 )

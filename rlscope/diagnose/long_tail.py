@@ -72,9 +72,7 @@ RULE = FindingRule(
         "trainers idled for {idle_gpu_s} meanwhile ({tail_share_ratio} of their GPU time), beyond the wait for evenly "
         "spaced samples.",
     ),
-    remedy="Start the next samples before the last ones finish (asynchronous generation, or more in flight), cap or "
-    "split long responses, or carry the tail over to the next step.",
+    remedy="Start the next samples before the last ones finish (asynchronous generation), cap or split long "
+    "responses, or carry the tail over to the next step.",
     find=find,
-    towards="more_samples",
-    keeps_remedy=True,
 )

@@ -62,22 +62,15 @@ def find(evidence: Evidence) -> Finding | None:
 
 RULE = FindingRule(
     name="overproduction",
-    title="Overproduction",
-    sentences=(
-        "Over the whole run, {dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated "
-        "tokens), and a full queue blocked samplers for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU "
-        "time).",
-        "Over the whole run, {dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated "
-        "tokens).",
-        "Over the whole run, a full queue blocked samplers for {backpressure_gpu_s} ({backpressure_share_ratio} of "
-        "their GPU time).",
-    ),
-    silent_at_zero=frozenset({"dropped_tokens", "backpressure_gpu_s"}),
+    title="Wasted sampling",
+    sentences=(),
+    counts={
+        "dropped_share_ratio": "{} of the generated tokens were dropped over the whole run.",
+        "backpressure_share_ratio": "A full queue blocked samplers for {} of their GPU time over the whole run.",
+    },
     remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers "
     "never wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from "
     "samplers to trainers.",
     find=find,
-    towards="fewer_samples",
-    besides="A smaller queue, or a limit on samples in flight, makes fewer samples stale, and costs no throughput "
-    "while the trainers are busy.",
+    is_ranked=True,
 )

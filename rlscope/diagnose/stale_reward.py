@@ -75,5 +75,4 @@ RULE = FindingRule(
     ),
     remedy="Lower the staleness cap or the limit on samples in flight, if older policies teach less here as well.",
     find=find,
-    towards="fresher",
 )

@@ -59,5 +59,5 @@ RULE = FindingRule(
     remedy="Make samples arrive faster: run larger decode batches, let samplers run further ahead if the staleness "
     "cap allows it, or, if the recommended layout agrees, move GPUs from trainers to samplers.",
     find=find,
-    towards="more_samples",
+    is_ranked=True,
 )

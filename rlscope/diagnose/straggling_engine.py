@@ -105,5 +105,4 @@ RULE = FindingRule(
     remedy="Check that engine's host and GPU (clocks, neighbours, memory) and how requests are routed to it; replace "
     "it if it stays slow.",
     find=find,
-    action="slow_engines",
 )

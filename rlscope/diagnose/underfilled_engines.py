@@ -80,5 +80,5 @@ RULE = FindingRule(
     remedy="Give each engine more concurrent requests: raise the admission limit or run fewer engines. A forward "
     "pass takes about as long for a few requests as for many, until the batch is large.",
     find=find,
-    towards="more_samples",
+    is_ranked=True,
 )

@@ -23,7 +23,7 @@ from rlscope.reports.blocks import (
     Table,
     View,
 )
-from rlscope.reports.text import brief, causes
+from rlscope.reports.text import brief
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
@@ -56,7 +56,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
     total = Paragraph(f"whole run, {brief.whole_run(analysis).spent}{startup_words(analysis.ledger)}", "note")
-    yield Part("Where the GPU time went", [total, *ledger_blocks(analysis), *_losses_table(analysis)])
+    yield Part("Where the GPU time went", [total, *ledger_blocks(analysis)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
     yield from _model(analysis)
@@ -81,7 +81,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
         "quality": _quality(analysis),
         "actions": _actions(analysis),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
-        "spent": Part("GPU time", [*_spent(analysis), *_losses_table(analysis)]),
+        "spent": Part("GPU time", list(_spent(analysis))),
         "advice": _advice(analysis),
         "strip": Facts(_figures(analysis)),
         "found": _links("Findings, whole run", [Link(each.anchor, each.title, each.cost) for each in found]),
@@ -125,22 +125,10 @@ def _spent(analysis: AnalysisResult) -> Iterator[Block]:
     yield Switch("spent", "Stretch of the GPU time", views)
 
 
-def _losses_table(analysis: AnalysisResult) -> Iterator[Table]:
-    losses, stretch = brief.largest_losses(analysis), verdict_words.stretch(analysis)
-    if losses:
-        title = f"losses, {stretch[:1].lower()}{stretch[1:]}"
-        rows = [
-            (causes.loss_words(loss), brief.spent_words(loss.gpu_s, analysis.run), causes.share_words(loss))
-            for loss in losses
-        ]
-        yield Table("Losses", (title, "GPU time", "share"), rows)
-
-
 def _advice(analysis: AnalysisResult) -> Part:
-    choice = brief.choice_of(analysis)
-    if choice is None:
+    if not isinstance(analysis.model, ModelResult):
         return Part(ADVICE_TITLE, [Paragraph(brief.no_choice(analysis))])
-    return Part(ADVICE_TITLE, [Paragraph(choice.headline), choice.table, Paragraph(choice.why, "note")])
+    return layouts_part(analysis.model)
 
 
 def _figures(analysis: AnalysisResult) -> list[Fact]:
@@ -206,16 +194,15 @@ def ledger_blocks(analysis: AnalysisResult) -> list[Block]:
 
 
 def _model(analysis: AnalysisResult) -> Iterator[Block]:
-    """Yield the layouts, predicted, measured and replayed, losses from the upper bound, time to finish."""
+    """Yield the losses from the upper bound, the time to finish, and what the predictions assume."""
     model = analysis.model
     if not isinstance(model, ModelResult):
         return
-    yield layouts_part(model)
-    yield model_words.prediction_part(model)
-    yield model_words.replay_part(model)
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
     yield Part(model_words.GAP_TITLE, [_losses(model), *notes])
-    yield model_words.finish_part(model, analysis.run)
+    if model.finish is not None:
+        yield model_words.finish_part(model, analysis.run)
+    yield Part("Warnings and assumptions", [Bullets(model_words.remarks(model))])
 
 
 def _losses(model: ModelResult) -> Bars:
@@ -239,7 +226,6 @@ def throughput_blocks(analysis: AnalysisResult) -> list[Block]:
         _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
         _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
         _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
-        *per_gpu_facts(analysis),
     ]
     window = Paragraph(verdict_words.window_sentence(analysis), "note")
     return [Facts(facts), *([Bullets(reported, "·")] if reported else []), window]
@@ -272,8 +258,6 @@ def staleness_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     if effective is not None:
         facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))
     yield Facts(facts)
-    if lasting := verdict_words.version_lasts(analysis):
-        yield Paragraph(f"A version lasts {lasting}.", "note")
 
 
 def _histogram(analysis: AnalysisResult) -> Iterator[Bars]:

@@ -133,13 +133,11 @@ def _grid(*styles: str) -> Table:
 def _table(block: blocks.Table, width: int) -> RenderableType:
     is_wide = width >= _WIDE
     places = [place for place in range(len(block.columns)) if is_wide or place not in block.wide]
-    if block.whole and width < _NARROW:
-        places.pop()  # Too few letters of the remarks would fit in a line.
     shortened = frozenset[int]() if is_wide else block.numbers
     titles, rows = [block.columns[place] for place in places], list[list[str]]()
     for row in block.rows:
         rows.append([row[place].partition(" (")[0] if place in shortened else row[place] for place in places])
-    texts = {number for number, place in enumerate(places) if place not in block.numbers | block.whole}
+    texts = {number for number, place in enumerate(places) if place not in block.numbers}
     folded = _folded(_widths(titles, rows), texts, width)
     if folded and block.style == "stacks":
         return _stacks(titles, rows, is_numbered=block.is_numbered)

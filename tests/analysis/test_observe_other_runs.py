@@ -27,7 +27,6 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
 from rlscope.reports.documents.layouts import training_scaling
 from rlscope.reports.documents.what_if import what_if_document
-from rlscope.reports.text import advice
 from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
 from rlscope.reports.text.names import WARNINGS, scaling_sentence
@@ -203,9 +202,6 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     assert remarks(said)[-1].startswith("Training speed grows as (trainer GPUs)^0.9")
     assert "(90% interval 0.9" in remarks(said)[-1]
     assert f"with-2: {WARNINGS[ModelWarning.SAME_TRAINERS]}" in remarks(said)
-    # And beside the advice, which every format shows.
-    assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
-    assert "Training speed grows" not in advice.why_beside_rows(model())
     assert remarks(model())[-1].startswith("Training speed is assumed to grow as (trainer GPUs)^")
 
 

@@ -17,7 +17,7 @@ from rlscope.reports.markdown import markdown
 from rlscope.reports.page import png
 from rlscope.reports.page.html import render
 from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
-from rlscope.reports.text import brief, causes
+from rlscope.reports.text import brief
 from rlscope.reports.text import verdict as verdict_words
 from tests.kept import analysis_of as kept_analysis
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
@@ -82,11 +82,9 @@ def figures_of(text):
 
 def said_figures(analysis):
     """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
-    achieved, choice = brief.achieved(analysis), brief.choice_of(analysis)
+    achieved = brief.achieved(analysis)
     said = [verdict_words.headline(analysis), brief.whole_run(analysis).spent, achieved.value, achieved.note]
-    said += [f"{fmt.gpu_time(loss.gpu_s)} {causes.share_words(loss)}" for loss in brief.largest_losses(analysis)]
-    if choice is not None:
-        said += [value for _, *values in choice.table.rows for value in values]
+    said += [verdict_words.why(analysis), *(row["predicted gain"] for row in verdict_words.action_rows(analysis)[:3])]
     return figures_of(" ".join(said))
 
 
@@ -109,27 +107,20 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
 def test_the_figures_of_the_document_are_those_of_the_words():
     analysis = priced(changing_model())
     document, verdict = as_document(analysis), first_screen(analysis)["verdict"]
-    losses = [loss["gpu_s"] for loss in document["verdict"]["losses"] if loss["gpu_s"] > 0]
-    assert [loss.gpu_s for loss in brief.largest_losses(analysis)] == losses[:3]
     assert brief.whole_run(analysis).spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
     assert verdict.headline == document["verdict"]["headline"]
     assert verdict.reasons[-1].value == document["verdict"]["next"]
-    rows = {name: values for name, *values in brief.choice_of(analysis).table.rows}
-    best = document["recommendation"]["best"]
-    assert rows["predicted gain"][1] == fmt.with_interval(fmt.gain, *best["gain_ratio"].values())
-    assert rows["trainer GPUs"] == [
-        str(document["recommendation"][which]["trainer_gpus"]) for which in ("current", "best")
-    ]
+    gains = [fmt.with_interval(fmt.gain, *each["gain_ratio"].values()) for each in document["actions"]]
+    rows = verdict_words.action_rows(analysis)
+    assert all(gain in row["predicted gain"] for gain, row in zip(gains, rows, strict=True)) and rows
 
 
 def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
     analysis = priced(changing_model())
     whole, shown, terminal = brief.whole_run(analysis), brief.steady_state(analysis), words(card(analysis, 120))
     page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
-    stretch = verdict_words.stretch(analysis)
-    losses = stretch[:1].lower() + stretch[1:]
     for text in (markdown_text(digest(analysis)), terminal, page):
-        assert f"whole run, {whole.spent}" in text and f"losses, {losses}" in text
+        assert f"whole run, {whole.spent}" in text and verdict_words.stretch(analysis) in text
     shown = shown or whole
     assert f"GPU time, {shown.name}: {shown.spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
@@ -139,9 +130,6 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
     with_price, without = priced(), full_analysis()
     assert brief.whole_run(with_price).spent == "2.1 GPU-h, 5.25 EUR" and brief.whole_run(without).spent == "2.1 GPU-h"
-    said = [brief.spent_words(loss.gpu_s, with_price.run) for loss in brief.largest_losses(with_price)]
-    assert [words.partition(", ")[2] for words in said] == ["0.62 EUR", "0.07 EUR", "0.03 EUR"]
-    assert not any("," in brief.spent_words(loss.gpu_s, without.run) for loss in brief.largest_losses(without))
 
 
 def test_a_bar_holds_all_of_its_role_and_names_the_largest_parts():

@@ -29,7 +29,7 @@ from rlscope.reports.documents.model import (
 from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import Cost, Current
+from rlscope.reports.text.actions import Cost
 from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
@@ -97,8 +97,8 @@ class ToldAction:
     """Modeled 95th percentile of the staleness of samples after the action, in versions; None if the queue would grow
     without limit."""
     staleness_p95_steps_before: float | None
-    """95th percentile of the current staleness of samples, in optimizer steps; None if the action leaves the number of
-    steps per version unchanged."""
+    """95th percentile of the current staleness of samples, in optimizer steps; None if it is unknown, or if the
+    action leaves it alone."""
     staleness_p95_steps_after: float | None
     """Modeled 95th percentile of the staleness of samples after the action, in optimizer steps."""
     price_before: ToldPrice
@@ -265,7 +265,7 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
     steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
     own, layout = model.forecasts.today.staleness, model.calibration.layout
-    ages, steps_per_version = action_words.ages_of(action, Current(own)), model.calibration.steps_per_version
+    ages, steps_per_version = action_words.ages_of(action, model), model.calibration.steps_per_version
     return ToldAction(
         kind=action.kind,
         target=action.what,
@@ -280,8 +280,8 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         probability=action.worthwhile_probability,
         staleness_p95_before=None if own is None else own.sample_p95,
         staleness_p95_after=None if staleness is None else staleness.sample_p95,
-        staleness_p95_steps_before=ages.before if ages and ages.in_steps else None,
-        staleness_p95_steps_after=ages.after if ages and ages.in_steps else None,
+        staleness_p95_steps_before=ages and ages[0],
+        staleness_p95_steps_after=ages and ages[1].value,
         price_before=told_price(action.price_before, layout, steps_per_version),
         price_after=told_price(
             action.price,

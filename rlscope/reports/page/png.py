@@ -12,10 +12,10 @@ import vl_convert
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.errors import RlscopeError
-from rlscope.format import gpu_time, printable
+from rlscope.format import printable
 from rlscope.reports.blocks import RoleBar, RolePart, StateStyle
 from rlscope.reports.page.templating import filled
-from rlscope.reports.text import brief, causes, verdict
+from rlscope.reports.text import brief, verdict
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
@@ -26,6 +26,7 @@ _HEADLINES_PX: Final = (38, 34, 30, 26)
 """Sizes of a headline. The largest size that fits into two lines is used."""
 _BAR_PX: Final = 560.0
 _LEGEND_LINES: Final = 2
+_ACTIONS: Final = 3
 # Width of the color swatch and of the space after the label.
 _KEY_PX: Final = 30.0
 _NARROW: Final = frozenset("fijlrtI.,:;'|!()[] ")
@@ -50,8 +51,7 @@ class DrawnBar(NamedTuple):
 
 def as_svg(analysis: AnalysisResult) -> str:
     """Return the picture as SVG, with strings from the run escaped."""
-    run, choice = analysis.run, brief.choice_of(analysis)
-    whole, gaps = brief.whole_run(analysis), verdict.gap_lines(analysis)
+    run, whole, gaps = analysis.run, brief.whole_run(analysis), verdict.gap_lines(analysis)
     shown, headline = brief.steady_state(analysis) or whole, verdict.headline(analysis)
     headline_px = _fitting_px(headline, _HEADLINES_PX, 1200, 2)
     achieved = brief.achieved(analysis)
@@ -65,14 +65,12 @@ def as_svg(analysis: AnalysisResult) -> str:
         next_step=broken_lines(f"Next: {verdict.next_step(analysis)}".replace(" (below)", ""), 18, 1200, 2),
         spent=f"{shown.name}: {shown.spent}",
         bars=[drawn_bar(role, _BAR_PX, _LEGEND_LINES) for role in shown.roles[:2]],
-        stretch=verdict.stretch(analysis),
-        losses=[
-            (causes.loss_words(loss), gpu_time(loss.gpu_s), causes.share_words(loss))
-            for loss in brief.largest_losses(analysis)
+        why=broken_lines(verdict.why(analysis), 15, 560, 6),
+        actions=[
+            (broken_lines(f"{number}. {row['what']}", 16, 540, 2), broken_lines(row["predicted gain"], 14, 520, 2))
+            for number, row in enumerate(verdict.action_rows(analysis)[:_ACTIONS], 1)
         ],
-        table=choice and choice.table,
-        choice=broken_lines(choice.headline if choice else brief.no_choice(analysis), 19, 540, 3, bold=bool(choice)),
-        why=broken_lines(choice.why if choice else "", 14, 540, 3),
+        no_model=broken_lines(brief.no_choice(analysis), 16, 540, 6),
         achieved=broken_lines(f"{achieved.name}: {achieved.value}, {achieved.note}", 14, 1200, 2),
         gaps=gaps,
         quality=broken_lines(brief.quality(gaps, analysis.data_quality), 14, 1160, 1),

@@ -9,14 +9,11 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
-from rlscope.analysis.result import AnalysisResult, Loss, RunFacts
-from rlscope.model.forecast.actions import Action
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.holdout import ComparedPrediction
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.reports.blocks import Fact, RoleBar, RolePart, Table
-from rlscope.reports.text import advice
+from rlscope.reports.blocks import Fact, RoleBar, RolePart
 from rlscope.reports.text import model as model_words
-from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.phases import judged_states
@@ -27,18 +24,8 @@ NOT_KNOWN: Final = (
     "Every file was read and every worker recorded its end. Files may still be missing: the run does not state how "
     "many rows its workers wrote."
 )
-_LOSSES_SHOWN: Final = 3
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
-
-
-class RecommendedLayout(NamedTuple):
-    """The recommended layout beside the current one."""
-
-    headline: str
-    why: str
-    table: Table
-    """A row per property, with a value per layout."""
 
 
 class Stretch(NamedTuple):
@@ -151,65 +138,11 @@ def _named(parts: Sequence[RolePart]) -> list[RolePart]:
     return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
 
 
-def largest_losses(analysis: AnalysisResult) -> list[Loss]:
-    """Return the first few losses of the verdict."""
-    return [loss for loss in analysis.verdict.losses if loss.gpu_s > 0][:_LOSSES_SHOWN]
-
-
-def choice_of(analysis: AnalysisResult) -> RecommendedLayout | None:
-    """Return the recommended layout; None if there is no model result."""
-    result, actions = analysis.model, verdict_words.actions_of(analysis)
-    if not isinstance(result, ModelResult):
-        return None
-    chosen = advice.chosen_layouts(result, shown=2)
-    rows = [
-        ("trainer GPUs", [fmt.count(each.layout.trainer_gpus) for each in chosen]),
-        ("sampler GPUs", [fmt.count(each.layout.sampler_gpus) for each in chosen]),
-        ("max running per engine", [fmt.count(each.layout.max_running) for each in chosen]),
-    ]
-    # The gain of a later action is in its row of the table of actions, and only there.
-    if _place(result, actions) == 1:
-        rows += [
-            ("steady tokens/s", [advice.rate_text(each, result.forecasts.today) for each in chosen]),
-            *_gain_rows(result),
-            ("sample staleness p95", [advice.staleness_text(result, each) for each in chosen]),
-        ]
-    cells = [(name, *values) for name, values in rows]
-    table = Table("Current and recommended layout", ["", *(advice.mark_of(result, each) for each in chosen)], cells)
-    return RecommendedLayout(_choice_headline(result, actions), advice.why_beside_rows(result), table)
-
-
 def no_choice(analysis: AnalysisResult) -> str:
     """Why there is no model result; empty if there is one."""
     if isinstance(analysis.model, ModelResult):
         return ""
     return model_words.no_result_sentence(analysis.model) + no_model_words(analysis.data_quality.imported)
-
-
-def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
-    """The advice without its gain, which is in a row; with its number where it is not the first action."""
-    advised = result.recommendation
-    words = advice.change_words(result) if advised.changes else advice.headline(result).partition(": throughput ")[0]
-    place = _place(result, actions)
-    return words if place == 1 else f"Action {fmt.count(place)}: {words[0].lower()}{words[1:]}"
-
-
-def _place(result: ModelResult, actions: Sequence[Action]) -> int:
-    """Return the place of the recommended layout among the actions, from 1; also 1 if the layout is kept."""
-    advised = result.recommendation
-    places = [number for number, action in enumerate(actions, 1) if action.after == advised.best.layout]
-    return places[0] if places and advised.advice in ("change", "probe") else 1
-
-
-def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
-    """The predicted gain of the other layout and its probability; no rows if only the current one is shown."""
-    recommendation = result.recommendation
-    if recommendation.advice not in ("change", "probe"):
-        return []
-    median, low, high = map(fmt.gain, recommendation.gain_ratio)
-    rows = [("predicted gain", median if low == high else f"{median} ({low} to {high})")]
-    rows.append(("probability of 5% or more", fmt.percent(recommendation.worthwhile_probability)))
-    return [(name, ["–", value]) for name, value in rows]
 
 
 def achieved(analysis: AnalysisResult) -> Fact:

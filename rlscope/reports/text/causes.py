@@ -111,19 +111,6 @@ _SPENT: Final[Mapping[Bottleneck, str]] = {
     Cause.ENVIRONMENT: "GPUs spent {gpu_time} waiting for the environment",
     Cause.CHECKPOINTS: "checkpoints and evaluation took {gpu_time}",
 }
-REMEDIES: Final[Mapping[Bottleneck, str]] = {
-    Cause.SAMPLERS: "faster sampling",
-    Cause.TRAINERS: "faster training",
-    Cause.LOCKSTEP: "overlapping sampling and training",
-    Cause.STALENESS_CAP: "no staleness cap",
-    Cause.WEIGHT_UPDATES: "weight updates that take no time",
-    Cause.ENVIRONMENT: "an environment that takes no time",
-    Cause.CHECKPOINTS: "checkpoints and evaluation that take no time",
-    Cause.BALANCED: "no change",
-    Cause.UNKNOWN: "no known change",
-}
-"""The change that removes each cause, as the subject of a sentence."""
-
 OPEN_LABEL: Final = "Trainers wait for samples"
 """Title of the verdict if a log does not show what delays the samples."""
 

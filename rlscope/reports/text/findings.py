@@ -8,7 +8,6 @@ from rlscope.analysis.result import AnalysisResult, EvidenceValue, Finding, RunF
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
 from rlscope.frameworks import framework_of
-from rlscope.model.causes import Cause
 from rlscope.reports.blocks import Callout
 from rlscope.reports.text.states import state_of
 
@@ -22,15 +21,9 @@ _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit"
 _RULES: Final = {rule.name: rule for rule in RULES}
 
 
-WITHOUT_TURNS: Final = frozenset({"starved_trainer", "lockstep", "overproduction"})
-"""Findings about one side that waits for the other, or makes more than it can take: colocated GPUs have no sides."""
-
-
 def title(finding: Finding) -> str:
     """The finding's title."""
     rule = _RULES.get(finding.rule)
-    if finding.rule == "overproduction" and not finding.evidence.get("backpressure_gpu_s"):
-        return "Dropped samples"
     return rule.title if rule else finding.rule.replace("_", " ").capitalize()
 
 
@@ -41,41 +34,29 @@ def sentence(finding: Finding) -> str:
     if rule is not None and rule.counts:
         found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
         return " ".join(found)
-    zero = {name for name in rule.silent_at_zero if not finding.evidence.get(name)} if rule else set[str]()
-    told = {name: text for name, text in written.items() if name not in zero}
     for pattern in rule.sentences if rule else ():
         try:
-            return pattern.format_map(told)
+            return pattern.format_map(written)
         except KeyError:
             continue
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
 def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = None) -> str:
-    """Return the remedy; ranked: the ranked actions. No remedy contradicts the first of them.
+    """Return the remedy; ranked: the ranked actions. Where they are the remedy, the first of them comes first.
 
-    framework: of the run's config; without an action to point to, its own settings are named.
+    framework: of the run's config; without such an action, its own settings are named.
     """
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."
-    own = " ".join(filter(None, (rule.remedy, _settings_sentence(rule, framework), rule.besides)))
-    if not ranked:
-        return own
+    if not ranked or not rule.is_ranked:
+        return f"{rule.remedy} {_settings_sentence(rule, framework)}".rstrip()
     # Who has an action has the model, which `check` does without.
-    from rlscope.reports.text import actions
+    from rlscope.reports.text.actions import imperative
 
-    aim = actions.direction_of(ranked[0])
-    if aim is not None and rule.towards in actions.OPPOSITES[aim]:
-        return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
-    if ranked[0].cause == Cause.WEIGHT_UPDATES and rule.name == "starved_trainer":
-        # Engines make no samples while they take weights: cheaper or rarer updates shorten these waits too.
-        return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
-    against = [number for number, each in enumerate(ranked, 1) if _addresses(each, rule)]
-    if rule.keeps_remedy or not against:
-        return own
-    place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
-    return f"{place} addresses this. {actions.imperative(ranked[against[0] - 1])}. {rule.besides}".rstrip()
+    first = imperative(ranked[0])
+    return f"First {first[0].lower()}{first[1:]}; then look again."
 
 
 def callouts(analysis: AnalysisResult, ranked: "Sequence[Action]") -> list[Callout]:
@@ -104,17 +85,6 @@ def _interval(finding: Finding, run: RunFacts) -> str:
     return f"from {fmt.duration(start_s)} to {fmt.duration(end_s)} into the run"
 
 
-def _addresses(action: "Action", rule: FindingRule) -> bool:
-    """Whether the action is a remedy of the finding."""
-    from rlscope.reports.text import actions
-
-    if rule.towards is None:
-        return action.what == rule.action
-    if action.what == "colocated":
-        return rule.name in WITHOUT_TURNS
-    return actions.direction_of(action) == rule.towards
-
-
 def _settings_sentence(rule: FindingRule, framework: object) -> str:
     """Return the settings of the framework that the remedy is about; empty if unknown."""
     table = framework_of(framework)
@@ -137,10 +107,6 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
     parts = by_rule.get(rule.name, {})
     words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)
     return f"In {table.name}: {words}." if words else ""
-
-
-def _lower(words: str) -> str:
-    return words[0].lower() + words[1:]
 
 
 def _write(name: str, value: EvidenceValue) -> str:

@@ -7,15 +7,12 @@ recommendation is in `advice.py`.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.model.causes import Cause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity, Prediction
-from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, gains_over
+from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
 from rlscope.model.forecast.replay import (
     Observable,
     ObservableName,
@@ -92,21 +89,7 @@ def prediction_sentence(model: ModelResult) -> str:
     if prediction is None:
         return WARNINGS[ModelWarning.SHORT_STRETCH]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
-    text = f"Calibrated on the first {first} steps of the steady state, tested on the {rest} after them."
-    longer = _longer_steps(prediction)
-    if abs(longer) < _OTHER_STEPS_RATIO:
-        return text
-    more = "more" if longer > 0.0 else "fewer"
-    return f"{text} The tested steps trained {fmt.percent(abs(longer))} {more} tokens each than predicted."
-
-
-def _longer_steps(prediction: Prediction) -> float:
-    """Trained tokens of a tested step over those of a predicted one, less 1: the rate times the period of each."""
-    found = {each.quantity: each for each in prediction.compared}
-    rate, period = found.get("tokens_per_s"), found.get("step_s")
-    if rate is None or period is None or not rate.predicted.value * period.predicted.value:
-        return 0.0
-    return rate.held_out.value * period.held_out.value / (rate.predicted.value * period.predicted.value) - 1.0
+    return f"Calibrated on the first {first} steps of the steady state, tested on the {rest} after them."
 
 
 def replay_part(model: ModelResult) -> Part:
@@ -125,7 +108,7 @@ def replay_part(model: ModelResult) -> Part:
 def replay_sentence(model: ModelResult) -> str:
     """Return the method and scheduling of the replay, and the quantities that are off."""
     replay = model.replay
-    text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
+    text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}."
     off = "; ".join(OBSERVABLES[each] for each in replay.out_of_tolerance)
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
@@ -157,12 +140,6 @@ def scheduling_words(scheduling: Scheduling) -> str:
     return ", ".join(words)
 
 
-def _stated(replay: Replay) -> str:
-    """Return the number of schedulings that were tried; empty if one."""
-    tried = len(replay.candidates)
-    return f"; the best of {tried} schedulings that fit the recorded facts" if tried > 1 else ""
-
-
 def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
     """Return name, measured and replayed value, and their difference, which is empty if either is missing."""
     write, difference = _OBSERVABLE_WRITERS[observable.unit], ""
@@ -180,8 +157,6 @@ def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
 
 _SAME_RATIO: Final = 0.02
 """Closer, a measured value is as predicted, without a number."""
-_OTHER_STEPS_RATIO: Final = 0.02
-"""Tokens of a step that differ by less need no sentence beside rate and period."""
 OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
     "step_s": "step time",
@@ -280,77 +255,36 @@ def _finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 def gap_sentences(model: ModelResult) -> list[str]:
     """Return the upper bound and what limits the batches, below the losses."""
-    told = (_baseline_sentence(model), _batch_sentence(model), preemption_sentence(model))
+    told = (_bound_sentence(model), _batch_sentence(model), preemption_sentence(model))
     return [sentence for sentence in told if sentence]
 
 
-def _baseline_sentence(model: ModelResult) -> str:
-    """The upper bound and the synchronous baseline, both predicted."""
+def _bound_sentence(model: ModelResult) -> str:
     low, high = (fmt.tokens_per_second(each) for each in (model.gap.bound_spread.low, model.gap.bound_spread.high))
     interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
-    text = (
-        f"The upper bound{interval} is for these GPUs divided in the best way, fractions included, at any running "
-        "limit and measured mean costs. The bars add up from the bottom: each is what its cause costs once those below "
-        "it are gone, so an upper one can exceed the gain of any single action."
-        f"{_limit_alone(model)}"
+    return (
+        f"The upper bound{interval} divides these GPUs in the best way, fractions included, at any running limit. Read "
+        "the bars from the bottom: each is what its cause costs once those below it are gone."
     )
-    if model.synchronous_tokens_per_s is not None:
-        rate, achieved = _colocated_rate(model, model.synchronous_tokens_per_s), model.gap.achieved_tokens_per_s
-        beside = f" ({fmt.signed_percent(rate / achieved - 1.0)} against measured)" if achieved else ""
-        text += (
-            f" A colocated synchronous run, in which every GPU first samples and then trains, is predicted to train "
-            f"{fmt.tokens_per_second(rate)}{beside}, ignoring the cost of switching."
-        )
-    return text
-
-
-def _colocated_rate(model: ModelResult, tokens_per_s: float) -> float:
-    """Return the rate by the action to colocate, whose gain is the median of the draws; else tokens_per_s."""
-    gains = [each.gain_ratio.value for each in model.ranking.actions if each.what == "colocated"]
-    return model.gap.achieved_tokens_per_s * (1.0 + gains[0]) if gains else tokens_per_s
-
-
-def _limit_alone(model: ModelResult) -> str:
-    """Return the gain from raising the request limit alone; empty if its bar is small, or if it gains as much."""
-    today, measured = model.forecasts.today, model.gap.achieved_tokens_per_s
-    bar = next((step.lost_tokens_per_s for step in model.gap.steps if step.cause == Cause.RUNNING_LIMIT), 0.0)
-    higher = [
-        float(np.median(gains_over(each, today)))
-        for each in model.forecasts.rivals
-        if each.layout.trainer_gpus == today.layout.trainer_gpus and each.layout.max_running > today.layout.max_running
-    ]
-    if not higher or bar < WORTHWHILE_RATIO * measured or max(higher) >= WORTHWHILE_RATIO:
-        return ""
-    gained = f"{fmt.gain(max(higher)).removeprefix('+')} at most" if max(higher) > 0.0 else "nothing"
-    return f" Raising the request limit alone gains {gained}: another limit is reached first."
 
 
 def _batch_sentence(model: ModelResult) -> str | None:
-    """Return the decoding time lost to small batches, or why it is unknown; None if nothing was decoded."""
+    """Return the decoding time lost to small batches; None if it is unknown."""
     efficiency = model.efficiency
     if efficiency is None:
-        curve = model.calibration.curve
-        if curve.visited is None:
-            return None
-        if ModelWarning.ONE_BATCH_SIZE in curve.warnings:
-            return "The run had one batch size: where batches become efficient is unknown."
-        return "The run's batches were too small to show where batches become efficient."
-    wasted_ratio = 1.0 - efficiency.efficient_time_ratio
-    limit = fmt.count(model.calibration.layout.max_running)
-    text = (
-        f"Batches of {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more decode at 90% or more "
-        f"of the rate of a batch at the limit of {limit}"
+        return None
+    requests = fmt.counted(efficiency.efficient_running, "request", "requests")
+    return (
+        f"Batches of {requests} or more decode at 90% or more of the rate of a batch at the limit of "
+        f"{fmt.count(model.calibration.layout.max_running)}; smaller ones lost "
+        f"{fmt.percent(1.0 - efficiency.efficient_time_ratio)} of the decoding time in steady state."
     )
-    if wasted_ratio <= 0.0:
-        return f"{text}, and all decoding time in steady state was in such batches."
-    return f"{text}; smaller ones lost {fmt.percent(wasted_ratio)} of the decoding time in steady state."
 
 
 def remarks(model: ModelResult) -> list[str]:
     """Warnings and assumptions behind the model result; what weakens the recommendation first."""
     calibration = model.calibration
-    # The advice itself says what the replay misses.
-    lines = [WARNINGS[warning] for warning in model.warnings if warning is not ModelWarning.PARTLY_EXPLAINED]
+    lines = [WARNINGS[warning] for warning in model.warnings]
     if calibration.synchronous:
         lines.append(
             "This run is synchronous. Every other layout is predicted for an asynchronous run: its gain includes that "
@@ -358,35 +292,11 @@ def remarks(model: ModelResult) -> list[str]:
         )
     lines += other_run_lines(model)
     lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
-    if _runs_below_limit(model):
-        lines.append("Evidence is about the batch that is expected to run, which may be smaller than the limit.")
-    if (stale := _rough_staleness(model)) is not None:
-        lines.append(stale)
     horizons = [each.staleness.horizon_steps for each in model.forecasts.shown if each.staleness]
     if (longest := max(filter(None, horizons), default=None)) is not None:
         steps = fmt.count(round(longest * calibration.steps_per_version))
         lines.append(f"Growing staleness is that after {steps} steps: nothing limits the queue, so it rises further.")
-    if model.forecasts.simulated_layouts:
-        many = fmt.counted(model.forecasts.simulated_layouts, "layout was", "layouts were")
-        lines.append(f"{many} simulated event by event.")
     return [*lines, scaling_sentence(model)]
-
-
-def _rough_staleness(model: ModelResult) -> str | None:
-    """Return a warning if the current staleness is replayed beyond its tolerance; None otherwise."""
-    off = next((each for each in model.replay.out_of_tolerance if each in ("staleness_p95", "staleness_mean")), None)
-    if off is None:
-        return None
-    name, measured, replayed, _ = _replay_row(next(each for each in model.replay.compared if each.name == off))
-    return f"Predictions of staleness are rough: {name} was {measured} and is replayed as {replayed}."
-
-
-def _runs_below_limit(model: ModelResult) -> bool:
-    """Whether a layout that is shown allows more requests than ran, and is expected to run no larger batches."""
-    limit = model.forecasts.today.layout.max_running
-    more = (each for each in model.forecasts.rivals if each.layout.max_running > limit)
-    advises = model.recommendation.advice in ("change", "probe")
-    return advises and any(each.grade in ("measured", "interpolated") for each in more)
 
 
 def compared_row(compared: ComparedPrediction) -> tuple[str, str, str, str]:
@@ -395,10 +305,7 @@ def compared_row(compared: ComparedPrediction) -> tuple[str, str, str, str]:
     predicted = compared.predicted
     interval = _with_interval(name, Estimate(predicted.value, predicted.low, predicted.high))
     off = _off(compared)
-    # Where only the prediction has an interval, a difference is no more than that.
-    has_interval = compared.held_out.low < compared.held_out.high
-    beyond = f"{off}, beyond the margin of error" if off and has_interval else off
-    remark = agreement(compared) if compared.agrees else beyond
+    remark = agreement(compared) if compared.agrees else ", ".join(filter(None, (off, "beyond the margin of error")))
     return QUANTITIES[name], interval, _with_interval(name, achieved), remark
 
 

@@ -14,8 +14,6 @@ from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.warnings import ModelWarning
 
-ONE_SPLIT: Final = "Changing the limit on running requests would probably gain less than 5%."
-"""Reason for a small gain if the GPUs can be split in one way only."""
 REASONS: Final[Mapping[Reason, str]] = {
     "worthwhile": "This change is worth making.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
@@ -25,9 +23,7 @@ REASONS: Final[Mapping[Reason, str]] = {
         "shows the effect of longer responses."
     ),
     "best_already": "No other GPU split, and no other limit on running requests, is faster.",
-    "small_gain": (
-        "Moving GPUs to the other side, or changing the limit on running requests, would probably gain less than 5%."
-    ),
+    "small_gain": "No other GPU split, and no other limit on running requests, is likely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
@@ -201,17 +197,9 @@ _FEW_PER_SAMPLE: Final = 0.005
 
 
 def preemption_sentence(model: ModelResult) -> str | None:
-    """Return the cost of preemptions, measured and predicted; None if there are too few to mention."""
-    today = model.forecasts.today
-    seen, expected = _worth_saying(model.preemption), _worth_saying(today.preemption)
-    if seen is None and expected is None:
-        return None
-    grade = f" ({today.grade})" if today.grade else ""
-    if seen is None:
-        was = "did not count preemptions" if model.preemption is None else "preempted almost no request"
-        return f"Engines {was}; predicted: {_words(expected)}{grade}."
-    text = f"The KV cache overflowed: {_words(seen)}, as counted"
-    return f"{text}." if today.preemption is None else f"{text}; predicted: {_words(today.preemption)}{grade}."
+    """Return the measured cost of preemptions; None if there are too few to mention."""
+    lost = _worth_saying(model.preemption)
+    return None if lost is None else f"The KV cache overflowed: {_words(lost)}."
 
 
 def overflow_line(forecast: Forecast) -> str | None:
@@ -240,9 +228,7 @@ def _worth_saying(lost: Preemption | None) -> Preemption | None:
     return lost if lost is not None and lost.preemptions_per_sample >= _FEW_PER_SAMPLE else None
 
 
-def _words(lost: Preemption | None) -> str:
-    if _worth_saying(lost) is None or lost is None:
-        return "almost no preemption"
+def _words(lost: Preemption) -> str:
     often = f"{fmt.preemptions(lost.preemptions_per_sample)} a sample"
     if lost.recompute_ratio is None:
         return often

@@ -24,21 +24,6 @@ def costly_words(price: Price, before: Price) -> str:
     return fmt.listed(parts)
 
 
-def saved_words(price: Price, before: Price) -> str:
-    """Say what a price saves, as a sentence without a full stop; empty if it drops as much as before."""
-    dropped, now = price.dropped_ratio, before.dropped_ratio
-    if dropped is None or now is None or not price.changes_drops(before):
-        return ""
-    fall = f"The dropped share of generated tokens falls from {share(now.value)} to {share(dropped.value)}"
-    longest, trained = price.longest_trained_ratio, before.longest_trained_ratio
-    if longest is None or trained is None or not price.changes_longest(before):
-        return fall
-    now_trained, then_trained = share(trained.value), share(longest.value)
-    way, way_from = ("less", "up from") if longest.value > trained.value else ("more", "down from")
-    change = f"{then_trained} are trained on, {way_from} {now_trained}"
-    return f"{fall}. Long responses are dropped {way} often: of the longest 10%, {change}"
-
-
 def dropped_words(price: Price, before: Price) -> str:
     """Dropped share of the generated tokens, before and after; empty unless it differs notably."""
     dropped = price.dropped_ratio

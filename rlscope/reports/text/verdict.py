@@ -1,7 +1,7 @@
 """The verdict in words: the bottleneck, the numbers behind it, the next step, and the gaps in the data."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rlscope import format as fmt
@@ -11,10 +11,8 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
-from rlscope.model.forecast.recommend import UNTESTED_LOG
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
-from rlscope.reports.text.actions import Current
+from rlscope.reports.text import actions, causes, findings, phases, step_bounds
 from rlscope.reports.text.origin import MORE_DATA, MORE_STEPS, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
 
@@ -102,18 +100,8 @@ def headline(analysis: AnalysisResult) -> str:
         return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
-    return f"{text}; {_tied_words(analysis, verdict.bottleneck, tied)}" if tied else text
-
-
-def _tied_words(analysis: AnalysisResult, first: Bottleneck, others: Sequence[Bottleneck]) -> str:
-    """Return the gain from removing each of these causes, as a clause."""
-    tied = (first, *others)
-    gains = [_gain_without(analysis, cause) for cause in tied]
-    if not all(gains):
-        return f"{fmt.listed([causes.REMEDIES[cause] for cause in tied])} would gain about the same"
-    named = [_removed(analysis, cause) for cause in tied]
-    alike = [f"{name} (+{gain})" for name, gain in zip(named[1:], gains[1:], strict=True)]
-    return f"{named[0]} would add {gains[0]} throughput, about as much as {fmt.listed(alike, last='or')}"
+    named = fmt.listed([causes.cause_words(cause, verdict.losses) for cause in tied])
+    return f"{text}; about as much is lost to {named}" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -147,13 +135,6 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     return f", partly because engines pause for weight updates, which take {causes.share_words(loss)}"
 
 
-def _gain_without(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    """Return the gain from removing a cause; empty without a ranking."""
-    ranking = ranking_of(analysis)
-    gains = [loss.gain_ratio.value for loss in ranking.losses if loss.cause == cause] if ranking else []
-    return fmt.gain(gains[0]).removeprefix("+") if gains else ""
-
-
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
     """Return the ranking behind the verdict; None if there is no model, or if it does not explain the run."""
     ranking = analysis.model.ranking if isinstance(analysis.model, ModelResult) else None
@@ -173,70 +154,37 @@ def _losses_behind(analysis: AnalysisResult) -> str:
         return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
-        return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
+        return " ".join([f"{stretch(analysis)}, no GPU time was lost to a known cause.", *_pace(analysis)])
     if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)
-    first, *rest = losses
-    behind = _cause_in_headline(analysis)
-    others = [loss for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    clauses = {loss.cause: causes.spent_words(loss, beside=first.cause) for loss in others}
-    parts = [f"{stretch(analysis)}, {causes.spent_words(first)}.", _publication_waits(analysis, first.cause)]
-    # The loss that the headline gives as the reason is no further loss.
-    parts += [_sentence(words) for cause, words in clauses.items() if cause == behind]
-    parts += [_pace(analysis).strip()]
-    also = [words for cause, words in clauses.items() if cause != behind]
-    parts += [f"Also, {'; '.join(also)}."] if also else []
-    return " ".join(filter(None, parts))
-
-
-def _publication_waits(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    """Say who waits at the cap and for what, if publications do; empty otherwise."""
-    waits = any(state.state == "waiting_for_staleness_cap" and state.gpu_ns > 0 for state in analysis.ledger.states)
-    return "Trainers wait to publish until older samples finish." if waits and cause == Cause.STALENESS_CAP else ""
-
-
-def _cause_in_headline(analysis: AnalysisResult) -> Bottleneck | None:
-    """The loss that the headline names as the reason for the waits; None without one."""
-    if _dropped_share(analysis) is not None:
-        return Cause.TRAINERS
-    return Cause.WEIGHT_UPDATES if _held_up_by_updates(analysis) else None
+    losses = [loss for loss in losses if loss is losses[0] or loss.side_share_ratio >= _LEAST_NAMED_RATIO]
+    first, *others = (causes.spent_words(loss, beside=losses[0].cause) for loss in losses)
+    return " ".join([f"{stretch(analysis)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 
 
 _REMOVED: Final[Mapping[Bottleneck, str]] = {
-    Cause.SAMPLERS: "doubling the sampling speed",
-    Cause.TRAINERS: "doubling the training speed",
-    Cause.STALENESS_CAP: "removing the limits on staleness and samples in flight",
+    Cause.SAMPLERS: "Doubling the sampling speed",
+    Cause.TRAINERS: "Doubling the training speed",
+    Cause.LOCKSTEP: "Overlapping sampling and training",
+    Cause.STALENESS_CAP: "Removing the staleness cap, and any limit on samples in flight,",
+    Cause.WEIGHT_UPDATES: "Weight updates that take no time",
+    Cause.ENVIRONMENT: "An environment that takes no time",
+    Cause.CHECKPOINTS: "Checkpoints and evaluation that take no time",
 }
-"""Changes that the model makes to learn what a cause costs, if they are not the remedy itself."""
+"""Changes that the model makes to learn what a cause costs."""
 _SAME_GAIN: Final = 0.02
 """Gains that differ by less count as equal."""
 
 
-def _has_cap_alone(analysis: AnalysisResult, cause: Bottleneck) -> bool:
-    """Whether the staleness cap is the one limit of the cause that bears its name."""
-    if cause != Cause.STALENESS_CAP or not isinstance(analysis.model, ModelResult):
-        return False
-    admission = analysis.model.model_config.scheduling.admission
-    limits = (admission.max_in_flight_samples, admission.max_running_samples)
-    return admission.max_staleness is not None and limits == (None, None)
-
-
-def _pace(analysis: AnalysisResult) -> str:
-    """Return the gain from removing the cause, as a sentence after a space; empty without a modeled gain."""
+def _pace(analysis: AnalysisResult) -> Iterator[str]:
+    """Yield the gain from removing the cause, unless an action against it gains as much."""
     verdict = analysis.verdict
     loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
     if loss is None or loss.gain_ratio is None:
-        return ""
-    listed = (each for each in actions_of(analysis) if each.cause == loss.cause)
-    if any(abs(each.gain_ratio.value - loss.gain_ratio.value) <= _SAME_GAIN for each in listed):
-        return ""
-    gain = actions.gain_words(loss.gain_ratio).removeprefix("+")
-    return f" {_sentence(_removed(analysis, loss.cause)).removesuffix('.')} would raise throughput by {gain}."
-
-
-def _removed(analysis: AnalysisResult, cause: Bottleneck) -> str:
-    is_alone = _has_cap_alone(analysis, cause)
-    return "removing the staleness cap" if is_alone else _REMOVED.get(cause, causes.REMEDIES[cause])
+        return
+    gain, listed = loss.gain_ratio, (each for each in actions_of(analysis) if each.cause == loss.cause)
+    if not any(abs(each.gain_ratio.value - gain.value) <= _SAME_GAIN for each in listed):
+        yield f"{_REMOVED[loss.cause]} would raise throughput by {actions.gain_words(gain).removeprefix('+')}."
 
 
 def alarm(analysis: AnalysisResult) -> str | None:
@@ -264,29 +212,14 @@ def next_step(analysis: AnalysisResult) -> str:
             return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
         return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL[Cause.BALANCED]}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
-    parts = [_with_effect(analysis, first), slow, _unchecked(analysis, first), _aside(analysis, first)]
-    parts.append(_kept(analysis, first))
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, (_with_effects(analysis, first), slow, _aside(analysis, first))))
 
 
-def _with_effect(analysis: AnalysisResult, action: Action) -> str:
-    """The action, its gain, and what it does to staleness, as sentences."""
-    fresh = actions.staleness_words(action, Current.of(analysis))
-    return f"{actions.what_to_do(action)}. {actions.effect(action)}.{' ' if fresh else ''}{fresh}{'.' if fresh else ''}"
-
-
-def _unchecked(analysis: AnalysisResult, first: Action) -> str:
-    """Why a gain counts as likely although no prediction was tested on this run; empty in any other case."""
-    model = analysis.model
-    if first.kind != "change" or not isinstance(model, ModelResult) or model.prediction is not None:
-        return ""
-    most = fmt.percent(math.expm1(UNTESTED_LOG)).replace(".0", "")
-    left = fmt.gain(math.expm1(math.log1p(first.gain_ratio.value) - UNTESTED_LOG))
-    return (
-        "The steady state is too short to test the model on held-out steps. On other runs, predicted throughput was "
-        f"usually within {most} of the measured one. Even if the prediction is {most} too high here, the gain is still "
-        f"{left.removeprefix('+')}."
-    )
+def _with_effects(analysis: AnalysisResult, action: Action) -> str:
+    """The action, its gain and its price, as sentences."""
+    changed = actions.effects(action, analysis.model) if isinstance(analysis.model, ModelResult) else {}
+    said = (f"{name[0].upper()}{name[1:]}: {cell}." for name, cell in changed.items() if cell)
+    return " ".join([f"{actions.what_to_do(action)}.", *said])
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:
@@ -322,24 +255,13 @@ def _is_reason_open(analysis: AnalysisResult) -> bool:
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
-    """Explain why the first action does not address the verdict's cause; empty if it does."""
+    """Say that the first action does not address the verdict's cause; empty if it does, or if the headline says why."""
     verdict = analysis.verdict
-    if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
+    if verdict.cause in (None, first.cause) or first.cause in verdict.tied_with or _held_up_by_updates(analysis):
         return ""
-    if verdict.cause == Cause.SAMPLERS and first.cause == Cause.WEIGHT_UPDATES and _pauses_engines(analysis):
-        how = "fewer" if first.what == "publish_every" else "faster"
-        return f"Engines pause during weight updates, so {how} updates shorten the trainers' waits too."
-    ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause, verdict.losses)
-    listed = () if ranking is None else ranking.actions
-    addressing = next(
-        (each for each in listed if each.kind in ("change", "probe") and each.cause == verdict.cause), None
-    )
-    if addressing is not None:
-        return f"The best setting against {cause} {_behind(addressing, first)}."
     if first.kind in ("fresher", "cheaper"):
-        return "This action comes first because it costs no throughput; it does not remove the bottleneck."
-    gains_most = all(each.gain_ratio.value <= first.gain_ratio.value for each in listed)
-    return f"No setting fixes {cause}. This is the largest {'' if gains_most else 'likely '}gain available."
+        return "This costs no throughput, but does not remove the bottleneck."
+    return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck."
 
 
 def _pauses_engines(analysis: AnalysisResult) -> bool:
@@ -350,27 +272,9 @@ def _pauses_engines(analysis: AnalysisResult) -> bool:
     return update.engine_pause_s > 0.0 or not update.kv_kept
 
 
-def _behind(action: Action, first: Action) -> str:
-    """Why an action is not the first one."""
-    reasons = {
-        "gains less": action.gain_ratio.value < first.gain_ratio.value,
-        "is less certain": action.kind == "probe" and first.kind != "probe",
-        "makes samples too stale": action.is_staler,
-    }
-    return " and ".join(reason for reason, holds in reasons.items() if holds) or "comes after it"
-
-
-def _kept(analysis: AnalysisResult, first: Action) -> str:
-    """Why the layout is kept; empty if it is not, or if the first action changes it."""
-    model = analysis.model
-    if first.kind != "fix" or first.what == "colocated" or not isinstance(model, ModelResult):
-        return ""
-    return advice.reason(model) if model.recommendation.advice == "keep" else ""
-
-
 def then_steps(analysis: AnalysisResult) -> list[str]:
     """Return the next two actions after the first, one sentence each."""
-    return [_with_effect(analysis, each) for each in actions_of(analysis)[1:3]]
+    return [_with_effects(analysis, each) for each in actions_of(analysis)[1:3]]
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
@@ -387,17 +291,9 @@ def first_action(analysis: AnalysisResult) -> Action | None:
 
 def action_rows(analysis: AnalysisResult) -> list[dict[str, str]]:
     """Return the actions as the rows of a table, in order."""
-    return [actions.action_row(action, analysis, Current.of(analysis)) for action in actions_of(analysis)]
-
-
-def version_lasts(analysis: AnalysisResult) -> str:
-    """Return the optimizer steps per version, if the cap delays publishing; empty otherwise."""
-    own = Current.of(analysis).staleness
-    if own is None or not actions.lasts_longer(own):
-        return ""
-    aged = f"{actions.age_text(own.p95_steps)} steps for samples at the p95"
-    lasting = f"{fmt.significant(own.steps_per_version, 2)} optimizer steps on average"
-    return f"{lasting}, because the cap delays publishing: {aged}"
+    if not isinstance(analysis.model, ModelResult):
+        return []
+    return [actions.action_row(action, analysis, analysis.model) for action in actions_of(analysis)]
 
 
 def no_findings(analysis: AnalysisResult) -> str:

@@ -89,7 +89,7 @@ def test_a_figure_that_is_no_number_is_null(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"offset_s": "2"}, {"host": 2}, {"steps": ["2"]}], ids=["a text", "a number", "a list"]
+    "keys", [{"offset_s": "2"}, {"host": 2}, {"host": ["2"]}], ids=["a text", "a number", "a list"]
 )
 def test_a_document_holds_values_of_its_types_alone(keys: dict[str, Any]) -> None:
     with pytest.raises(PydanticSerializationError):

@@ -11,20 +11,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 import rlscope
 from rlscope.cli.app import folded, note_written
 from rlscope.cli.imported import with_import_options
-from rlscope.errors import RlscopeError
-
-
-def _refuse_cluster(address: str | None) -> None:
-    if address is not None:
-        raise RlscopeError.of(
-            "rlscope import --ray",
-            found="an import on a cluster",
-            expected="an import on this machine, because the lines of a log must be read in order",
-            next_step="Import here. If the run is large, analyze it with `rlscope analyze RUN_DIR --ray ADDRESS`.",
-        )
-
-
-NoRay = Annotated[str | None, typer.Option("--ray", hidden=True, callback=_refuse_cluster)]
 
 
 @with_import_options
@@ -36,7 +22,6 @@ def import_(
         ),
     ],
     options: "rlscope.ImportOptions",
-    ray: NoRay = None,
 ) -> None:
     """Convert the logs and metrics of a framework into a run folder, which every command accepts."""
     from rlscope.importers.join import import_run

@@ -67,27 +67,14 @@ _LAYOUT: Final = frozenset({*_GPUS, "max_running"})
 
 
 @dataclass(frozen=True, slots=True)
-class SettingChange:
-    """A setting that differs between the runs."""
-
-    name: str
-    """A config entry, or trainer_gpus, sampler_gpus, colocated_gpus, max_running, publish_every, or
-    "ROLE device"."""
-    before: Setting
-    """Value in A; None if it was not set."""
-    after: Setting
-    """Value in the other run; None if it was not set."""
-
-
-@dataclass(frozen=True, slots=True)
 class ChangeCause:
     """One cause of the change in the rate, according to A's model."""
 
     kind: CauseKind
     """setting: the config or the layout changed. measured: a measured quantity changed."""
     name: str
-    """The config entry, "layout", or the measurement: response_lengths, engine_speed, trainer_speed, weight_updates,
-    checkpoints."""
+    """A config entry, layout, max_running, publish_every, or "ROLE device"; or the measurement: response_lengths,
+    engine_speed, trainer_speed, weight_updates, checkpoints."""
     before: str
     """Value in A."""
     after: str
@@ -151,9 +138,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The changed settings, and the effect of each cause on the rate."""
+    """The effect of each cause on the rate."""
 
-    changes: tuple[SettingChange, ...]
     causes: tuple[ChangeCause, ...]
     """The largest contribution first; causes that the model cannot predict last."""
     together_ratio: float | None
@@ -184,17 +170,16 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
     together = math.fsum(contributions) if has_model else None
     left = None if measured is None or together is None else measured - together
     return Attribution(
-        changes=changes,
         causes=causes,
         together_ratio=None if together is None or not contributions else math.expm1(together),
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_promise(before, after, changes, rate, candidates, model),
+        promise=_promise(before, after, {*changes}, rate, candidates, model),
         lengths=lengths,
     )
 
 
-def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
-    """Return every part of the layout, device and config entry that differs."""
+def setting_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[Setting, Setting]]:
+    """Return both values of every part of the layout, device and config entry that differs; None for one not set."""
     pairs: dict[str, tuple[object, object]] = {}
     for role in _GPUS:
         pairs[role] = (getattr(before.facts, role), getattr(after.facts, role))
@@ -209,38 +194,31 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
     for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
         if name not in _UNIMPORTANT:
             pairs.setdefault(name, (before.settings.get(name), after.settings.get(name)))
-    return tuple(
-        SettingChange(name, first, then)
-        for name, (first, then) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in pairs.items())
-        if first != then
-    )
+    settings = {name: (plain(first), plain(then)) for name, (first, then) in pairs.items()}
+    return {name: (first, then) for name, (first, then) in settings.items() if first != then}
 
 
 def _setting_causes(
     before: ComparedRun,
     after: ComparedRun,
-    changes: Sequence[SettingChange],
+    changes: Mapping[str, tuple[Setting, Setting]],
     model: ModelResult | None,
     lengths: LengthChange,
 ) -> list[ChangeCause]:
-    by_name = {each.name: each for each in changes}
     causes: list[ChangeCause] = []
-    if by_name.keys() & {*_GPUS}:
+    if changes.keys() & {*_GPUS}:
         is_split = not (before.facts.colocated_gpus or after.facts.colocated_gpus)
         split = Change(trainer_gpus=after.facts.trainer_gpus, sampler_gpus=after.facts.sampler_gpus)
         splits = (_split_text(before), _split_text(after))
         causes.append(ChangeCause("setting", "layout", *splits, split if is_split else None))
-    modelled = [by_name[name] for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in by_name]
-    rest = [
-        each
-        for each in changes
-        if each not in modelled and each.name not in _GPUS and not is_same_size(each.name, each.before, each.after)
-    ]
-    for each in (*modelled, *rest):
-        change = _limit(each) if each in modelled else None
-        if each.name == CAP and model is not None and (change is not None or each.after is None):
+    modelled = [name for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in changes]
+    rest = [name for name, ends in changes.items() if name not in (*modelled, *_GPUS) and not is_same_size(name, *ends)]
+    for name in (*modelled, *rest):
+        first, then = changes[name]
+        change = _limit(name, then) if name in modelled else None
+        if name == CAP and model is not None and (change is not None or then is None):
             change = cap_input(model, change and change.max_output_tokens, lengths.of_cap)
-        causes.append(ChangeCause("setting", each.name, _text(each.before), _text(each.after), change))
+        causes.append(ChangeCause("setting", name, _text(first), _text(then), change))
     return causes
 
 
@@ -253,14 +231,13 @@ def _text(setting: Setting) -> str:
     return "none" if setting is None else str(setting)
 
 
-def _limit(setting: SettingChange) -> Change | None:
+def _limit(name: str, value: Setting) -> Change | None:
     """Return the model input for a changed limit; None if the model has no input for the new value."""
-    value = setting.after
-    if value is None and setting.name in _REMOVABLE:
+    if value is None and name in _REMOVABLE:
         value = NO_LIMIT
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
-    return Change(**{setting.name: value})  # type: ignore[arg-type]
+    return Change(**{name: value})  # type: ignore[arg-type]
 
 
 def _measured_causes(
@@ -436,7 +413,7 @@ def merged(changes: Sequence[Change]) -> Change:
 def _promise(
     before: ComparedRun,
     after: ComparedRun,
-    changes: Sequence[SettingChange],
+    changed: Collection[str],
     rate: Difference,
     candidates: Sequence[ChangeCause],
     model: ModelResult | None,
@@ -447,9 +424,9 @@ def _promise(
     """
     if rate.change is None:
         return None
-    changed, settings = {each.name for each in changes}, [each for each in candidates if each.kind == "setting"]
+    settings = [each for each in candidates if each.kind == "setting"]
     carried_out = [
-        (not changed <= names, rank)
+        (not names.issuperset(changed), rank)
         for rank, action in enumerate(before.promised, start=1)
         if (names := _carried_out(action, before, after, changed)) is not None
     ]

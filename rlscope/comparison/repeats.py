@@ -71,7 +71,7 @@ def _by_setting(runs: Sequence[ComparedRun]) -> list[tuple[int, ...]]:
 
 def _is_repeat(run: ComparedRun, other: ComparedRun) -> bool:
     """Whether two runs differ in no setting but a seed, and count tokens alike."""
-    changed = {each.name.rpartition(".")[2] for each in setting_changes(run, other)}
+    changed = {name.rpartition(".")[2] for name in setting_changes(run, other)}
     return changed <= _SEEDS and run.counts_prompts == other.counts_prompts
 
 

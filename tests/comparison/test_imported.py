@@ -83,8 +83,8 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     log = imported(settings={"samples_per_step": 32})
     bare = made_run(periods_s=EVEN, settings={"samples_per_step": 32})
     assert one_sided_settings(hooked, log) == one_sided_settings(log, hooked) == {"max_staleness"}
-    assert [each.name for each in setting_changes(hooked, log)] == ["samples_per_step"]
-    assert [each.name for each in setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
+    assert [*setting_changes(hooked, log)] == ["samples_per_step"]
+    assert [*setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
     kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].warnings]
     assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
 

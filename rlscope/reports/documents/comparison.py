@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlscope.comparison.attribution import ChangeCause, Promise, SettingChange
+from rlscope.comparison.attribution import ChangeCause, Promise
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.facts import ComparedRun, Setting, plain
 from rlscope.comparison.repeats import RepeatedSetting
@@ -71,8 +71,6 @@ class PairDocument(Differences):
     """The outcome in one sentence."""
     warnings: tuple[ToldCompareWarning, ...]
     """Reasons for care, the most important first."""
-    changes: tuple[SettingChange, ...]
-    """Settings that changed."""
     causes: tuple[ChangeCause, ...]
     """Causes of the change in the rate, the largest contribution first."""
     unexplained_share_ratio: float | None
@@ -133,7 +131,6 @@ def _pair(pair: Pair, letter: str) -> PairDocument:
         warnings=tuple(
             extended(ToldCompareWarning, each, sentence=words.warning_words(each, letter)) for each in pair.warnings
         ),
-        changes=attribution.changes,
         causes=attribution.causes,
         unexplained_share_ratio=attribution.unexplained_share_ratio,
         promise=attribution.promise,

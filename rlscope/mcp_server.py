@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 PART_CHARACTERS: Final = 20_000
 """Characters of an answer that are returned at once: about 5,000 tokens."""
 MOST_CHARACTERS: Final = 1_000_000
-"""Maximum characters of an answer, which is kept until its last part was asked for."""
+"""Maximum characters of an answer, which is kept until the next one."""
 MOST_ROWS: Final = 1000
 """Maximum rows of a query."""
-_KEPT_ANSWERS: Final = 16
 _SIGNAL_PERIOD_S: Final = 0.2
 _INSTRUCTIONS: Final = (
     "rlscope explains where the GPU time of asynchronous RL runs went and how stale their tokens were. Begin with "
@@ -62,7 +61,7 @@ class RunTools:
                 raise ArgumentError.of(
                     str(given), found="no such folder", expected="a folder of runs", next_step="Correct the path."
                 )
-        self._answers: dict[object, str] = {}
+        self._last: tuple[object, str] | None = None
         self._turn = Lock()
 
     def list_runs(self, folder: str = "", filters: Sequence[str] = ()) -> str:
@@ -132,15 +131,13 @@ class RunTools:
     def part(self, asked: object, answer: Callable[[], str], offset: int) -> str:
         """Return the part of an answer from a character on. Later parts are those of the first one's answer.
 
-        Calls wait for each other: an analysis may need most of the memory, and not all of its code is thread-safe.
+        Only the last answer is kept. Calls wait for each other: an analysis may need most of the memory, and not all of
+        its code is thread-safe.
         """
         with self._turn:
-            if offset <= 0 or asked not in self._answers:
-                self._answers.pop(asked, None)
-                self._answers[asked] = _bounded(for_terminal(answer()))
-                while len(self._answers) > _KEPT_ANSWERS:
-                    del self._answers[next(iter(self._answers))]
-            text, start = self._answers[asked], max(0, offset)
+            if offset <= 0 or self._last is None or self._last[0] != asked:
+                self._last = (asked, _bounded(for_terminal(answer())))
+            text, start = self._last[1], max(0, offset)
         end = start + PART_CHARACTERS
         if end >= len(text):
             return text[start:] or f"[the answer has {len(text):,} characters]"

@@ -46,13 +46,6 @@ def test_import_says_of_a_recorded_run_that_it_needs_no_import(name: str, tmp_pa
     assert not (tmp_path / "imported").exists()
 
 
-def test_import_says_why_it_takes_no_cluster(tmp_path: Path) -> None:
-    with pytest.raises(
-        rlscope.RlscopeError, match=r"found an import on a cluster.*lines of a log must be read in order"
-    ):
-        invoke("import", VERL / "console.log", tmp_path / "run", "--ray", "auto")
-
-
 def test_the_page_of_a_file_goes_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = invoke("analyze", VERL / "console.log")

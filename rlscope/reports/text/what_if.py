@@ -64,8 +64,6 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.insert(0, _target_line(target, drawn))
     elif target is None and answer.chose_layout:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
-    if answer.simulated:
-        lines.append("Simulated event by event.")
     if (limit := answer.predicted.in_flight_limit) is not None:
         lines.append(f"With at most {fmt.count(limit)} samples in flight: without a limit the queue would grow.")
     if answer.asked.publish_every is not None:
@@ -161,7 +159,6 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
         ),
         "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
         "limited by": NAMES[timing.regime] if timing else fmt.NO_DATA,
-        "decode estimate": forecast.grade or fmt.NO_DATA,
     }
 
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
-from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Fold, Legend, Paragraph, Switch, Table, View
+from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Fold, Legend, Nothing, Paragraph, Switch, Table, View
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,
@@ -42,9 +42,7 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
-        nothing = pl.DataFrame()
-        draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, changes=nothing)
-        return [drawn_frame(_figure("all", "All workers", "One lane per worker.", draw), None, analysis.run)]
+        return [Nothing("no worker recorded anything")]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
     names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())

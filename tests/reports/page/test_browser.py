@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import pytest
 
@@ -214,74 +213,3 @@ def test_motion_is_left_out_where_it_is_not_wanted(pages):
     assert page.evaluate(read) == "smooth"
     page.emulate_media(reduced_motion="reduce")
     assert page.evaluate(read) == "auto"
-
-
-UNNAMED = """() => [...document.querySelectorAll('a, button, summary, select, figure, nav, section, [role=region]')]
-    .filter(each => !(each.getAttribute('aria-label') || each.textContent.trim() ||
-        document.getElementById(each.getAttribute('aria-labelledby'))))
-    .map(each => each.outerHTML.slice(0, 120))"""
-HEADINGS = "() => [...document.querySelectorAll('h1, h2, h3, h4')].map(each => Number(each.tagName[1]))"
-TABLES = """() => [...document.querySelectorAll('table')]
-    .filter(each => !each.closest('#vg-tooltip-element'))
-    .filter(each => !each.caption && !each.getAttribute('aria-label') || !each.querySelector('th[scope]'))
-    .map(each => each.outerHTML.slice(0, 160))"""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_everything_that_can_be_reached_has_a_name_and_headings_leave_out_no_level(pages, name):
-    page, _ = pages(name)
-    assert page.evaluate(UNNAMED) == []
-    assert page.evaluate(TABLES) == []
-    levels = page.evaluate(HEADINGS)
-    assert levels.count(1) == 1 and levels[0] == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    for landmark in ("main", "nav", "body > header", "body > footer", "#said[role=status]"):
-        assert page.locator(landmark).count() == 1, landmark
-    assert page.locator("[tabindex]:not([tabindex='0']):not([tabindex='-1'])").count() == 0
-
-
-CONTRASTS = """() => {
-    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-    const read = new Map();
-    function rgba(color) {
-        if (!read.has(color)) {
-            canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-            read.set(color, [...canvas.getImageData(0, 0, 1, 1).data]);
-        }
-        return read.get(color);
-    }
-    function luminance([r, g, b]) {
-        const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-        const [x, y, z] = [r, g, b].map(v => linear(v / 255));
-        return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-    }
-    function ground(element) {
-        for (let each = element; each; each = each.parentElement) {
-            const color = rgba(getComputedStyle(each).backgroundColor);
-            if (color[3] > 250) return color;
-        }
-        return [255, 255, 255, 255];
-    }
-    const poor = [];
-    for (const each of document.querySelectorAll('body *')) {
-        const own = [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim());
-        if (!own || !each.checkVisibility() || each.closest('script, noscript, style, .role-mark, .unseen')) continue;
-        const style = getComputedStyle(each);
-        const ink = rgba(each.namespaceURI.endsWith('svg') ? style.fill : style.color);
-        const [a, b] = [luminance(ink), luminance(ground(each))].sort((x, y) => y - x);
-        const size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
-        const large = size >= 24 || (size >= 18.66 && bold);
-        if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) poor.push(each.tagName + ' ' + each.textContent.slice(0, 40));
-    }
-    return [...new Set(poor)];
-}"""
-
-
-@pytest.mark.parametrize("name", ["whole", "empty"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(pages, name, scheme):
-    page, _ = pages(name)
-    page.emulate_media(color_scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-    assert page.evaluate(CONTRASTS) == []
-    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = false; })")

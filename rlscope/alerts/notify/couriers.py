@@ -1,16 +1,15 @@
 """Delivers messages, with one thread per receiver, so that a slow or failing receiver blocks nothing else.
 
-Only the caller's thread changes state: a courier thread puts the outcome of its message into a queue, and `collect`
-reads them. A receiver that fails is retried with growing pauses. Time, thread start and random draws are passed in.
+Only the caller's thread changes state: a courier thread notes the outcome of its delivery, and `collect` reads it. A
+receiver that fails is retried with growing pauses. Time, thread start and random draws are passed in.
 """
 
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from rlscope.alerts.notify.message import DeliveryError, Message
 from rlscope.alerts.notify.outbox import Outbox
@@ -42,12 +41,20 @@ _NS_PER_S: Final = 1_000_000_000
 _MOST_TIMEOUTS: Final = 3.0
 
 
-class _Report(NamedTuple):
-    """The outcome of one message; error is None if it was delivered."""
+@dataclass(slots=True)
+class _Delivery:
+    """A message on its way."""
 
-    receiver: str
     message: Message
-    error: DeliveryError | None
+    since_ns: int
+    is_over: bool = False
+    error: DeliveryError | None = None
+    """Why it was not delivered; known once it is over."""
+
+    def carry(self, receiver: Receiver) -> None:
+        """Send it, on the courier's thread."""
+        self.error = _error_of(receiver, self.message)
+        self.is_over = True
 
 
 @dataclass(slots=True)
@@ -55,8 +62,8 @@ class _Desk:
     """One receiver: its outbox and its delivery status."""
 
     outbox: Outbox
-    out_since_ns: int | None = None
-    """Start of the delivery in progress; None without one."""
+    out: _Delivery | None = None
+    """The delivery in progress."""
     failures: int = 0
     """In a row."""
     next_ns: int = 0
@@ -75,7 +82,6 @@ class Couriers:
         self, receivers: Iterable[Receiver], *, start: Start = start_thread, draw: Callable[[], float] = random.random
     ) -> None:
         self._desks = {receiver.name: _Desk(Outbox(receiver)) for receiver in receivers}
-        self._reports: SimpleQueue[_Report] = SimpleQueue()
         self._start = start
         self._draw = draw
 
@@ -92,7 +98,7 @@ class Couriers:
     def can_tell_before(self, due_ns: int, *, besides: Collection[str] = ()) -> bool:
         """Whether another receiver than these can still be notified by then: in flight, or retried in time."""
         late = (self._desks[name] for name in self.behind.difference(besides))
-        return any(desk.out_since_ns is not None or desk.next_ns < due_ns for desk in late)
+        return any(desk.out is not None or desk.next_ns < due_ns for desk in late)
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -114,22 +120,20 @@ class Couriers:
         """
         for desk in self._desks.values():
             receiver = desk.outbox.receiver
-            if desk.out_since_ns is not None:
-                self._note_slow(desk, now_ns)
+            if desk.out is not None:
+                self._note_slow(desk, desk.out, now_ns)
                 continue
             message = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else None
             if message is not None:
-                desk.out_since_ns = now_ns
-                self._start(lambda receiver=receiver, message=message: self._carry(receiver, message))
+                desk.out = delivery = _Delivery(message, now_ns)
+                self._start(partial(delivery.carry, receiver))
 
     def collect(self, now_ns: int) -> bool:
         """Record the outcome of messages. True if there was any."""
-        has_any = False
-        with suppress(Empty):
-            while True:
-                self._note(self._reports.get_nowait(), now_ns)
-                has_any = True
-        return has_any
+        over = [(desk, desk.out) for desk in self._desks.values() if desk.out is not None and desk.out.is_over]
+        for desk, delivery in over:
+            self._note(desk, delivery, now_ns)
+        return bool(over)
 
     def saved(self) -> dict[str, Any]:
         """Return the messages sent to each receiver, as JSON without secrets."""
@@ -141,28 +145,22 @@ class Couriers:
             if name in state:
                 desk.outbox.restore(state[name])
 
-    def _carry(self, receiver: Receiver, message: Message) -> None:
-        """On the courier's thread."""
-        self._reports.put(_Report(receiver.name, message, _error_of(receiver, message)))
-
-    def _note_slow(self, desk: _Desk, now_ns: int) -> None:
-        receiver, out_since_ns = desk.outbox.receiver, desk.out_since_ns or now_ns
-        out_s = (now_ns - out_since_ns) / _NS_PER_S
+    def _note_slow(self, desk: _Desk, delivery: _Delivery, now_ns: int) -> None:
+        receiver, out_s = desk.outbox.receiver, (now_ns - delivery.since_ns) / _NS_PER_S
         # The timeout applies to each wait; a receiver that answers byte by byte never reaches it.
         if out_s > _MOST_TIMEOUTS * receiver.timeout_s:
             desk.trouble = f"receiver {receiver.name}: delivery in progress for {duration(out_s)}"
 
-    def _note(self, report: _Report, now_ns: int) -> None:
-        desk = self._desks[report.receiver]
-        desk.out_since_ns = None
-        if report.error is None:
+    def _note(self, desk: _Desk, delivery: _Delivery, now_ns: int) -> None:
+        desk.out = None
+        if delivery.error is None:
             desk.failures, desk.trouble = 0, None
-            desk.outbox.arrived(report.message, now_ns)
+            desk.outbox.arrived(delivery.message, now_ns)
             return
         desk.failures += 1
-        wait_s = pause_s(desk.failures, self._draw(), report.error.retry_after_s)
+        wait_s = pause_s(desk.failures, self._draw(), delivery.error.retry_after_s)
         desk.next_ns = now_ns + round(wait_s * _NS_PER_S)
-        desk.trouble = f"receiver {report.receiver}: {report.error}; retrying"
+        desk.trouble = f"receiver {desk.outbox.receiver.name}: {delivery.error}; retrying"
 
 
 def _error_of(receiver: Receiver, message: Message) -> DeliveryError | None:

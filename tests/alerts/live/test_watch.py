@@ -348,9 +348,7 @@ def test_a_receiver_that_never_answers_takes_no_time_of_one_that_does() -> None:
 
     with listening() as prompt, listening() as mute:
         to = [receiver(name="mute", url=mute.url, **given), receiver(name="prompt", url=prompt.url, **given)]
-        couriers = Couriers(
-            to, start=lambda work: under_way.append(work) if "prompt" in str(work.__defaults__) else None
-        )
+        couriers = Couriers(to, start=lambda work: under_way.append(work) if "prompt" in str(work) else None)
         run, clock = FakeRun([view(alert(), ended=True)]), Clock()
         outcome = watch_of(run, couriers, clock=clock).follow(lambda: 0)
         assert told(prompt) == [("starved", "firing"), ("starved", "resolved")]

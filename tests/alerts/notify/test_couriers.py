@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 
@@ -103,10 +102,3 @@ def test_the_last_messages_do_not_wait_for_more_news(listener: Listener) -> None
     couriers.dispatch(at(5), at_once=True)
     couriers.collect(at(5))
     assert (len(listener.requests), couriers.waiting) == (2, 0)
-
-
-def test_nothing_is_waited_for_where_nothing_is_on_its_way() -> None:
-    couriers = Couriers([], start=at_once)
-    started_s = time.monotonic()
-    assert not couriers.collect(at(0))
-    assert time.monotonic() - started_s < 5

@@ -36,8 +36,8 @@ class LiveClocks:
         self._why_not: str | None = None
         self._hosts: dict[str, str] = {}
         self._corrected: dict[str, HostClock] = {}
-        self._before_ns: dict[str, int] = {}
-        """Correction by an earlier watch of this run, by host."""
+        self.is_resumed = False
+        """Whether an earlier watch of this run evaluated the ticks before the next comparison, by its own estimate."""
         self._late_ns: dict[str, int] = {}
         """Last tick that was evaluated with the uncorrected clock, by host."""
 
@@ -46,15 +46,6 @@ class LiveClocks:
         self._hosts = {each.worker_id: each.host for each in workers if each.host is not None}
         pause_ns = _OFTEN_NS if self._compared < _EARLY else _SELDOM_NS
         return len(set(self._hosts.values())) > 1 and (not self._compared or until_ns - self._compared_ns >= pause_ns)
-
-    def saved(self) -> dict[str, dict[str, int]]:
-        """Return the state that `restore` needs."""
-        own = {host: _ahead_ns(each, self._compared_ns) for host, each in self._corrected.items()}
-        return {"ahead_ns": own if self._compared else self._before_ns, "late_ns": self._late_ns}
-
-    def restore(self, saved: Mapping[str, Mapping[str, int]]) -> None:
-        """Continue an earlier watch of this run. The clocks are estimated again."""
-        self._before_ns, self._late_ns = dict(saved.get("ahead_ns", {})), dict(saved.get("late_ns", {}))
 
     def compare(self, run: OpenRun, workers: Sequence[Worker], until_ns: int, evaluated_ns: int | None) -> int:
         """Estimate the clocks from uncorrected rows and workers.
@@ -69,23 +60,22 @@ class LiveClocks:
         except UnreadableDataError as error:
             self._why_not = f"clocks cannot be compared: {error}"
             return 0
-        at_ns = until_ns if evaluated_ns is None else evaluated_ns
-        before_ns = {host: _ahead_ns(each, at_ns) for host, each in self._corrected.items()}
-        if self.found is None:
-            before_ns = self._before_ns
-        self.found = found
+        before, self.found = self._corrected, found
         self._corrected = {each.host: each for each in found.clocks.hosts if each.is_corrected}
-        moved_ns = {} if evaluated_ns is None else self._moved_ns(before_ns, evaluated_ns)
-        self._late_ns |= dict.fromkeys(moved_ns, at_ns)
+        is_resumed, self.is_resumed = self.is_resumed, False
+        if evaluated_ns is None or is_resumed:
+            return 0
+        moved_ns = self._moved_ns(before, evaluated_ns)
+        self._late_ns |= dict.fromkeys(moved_ns, evaluated_ns)
         return max(moved_ns.values(), default=0)
 
-    def _moved_ns(self, before_ns: Mapping[str, int], at_ns: int) -> dict[str, int]:
-        """Return the correction of each host's clock that exceeds its uncertainty, by host."""
+    def _moved_ns(self, before: Mapping[str, HostClock], at_ns: int) -> dict[str, int]:
+        """Return by how much the correction of each host changed at a time, if by more than its uncertainty."""
         moved: dict[str, int] = {}
-        for host in {*before_ns, *self._corrected}:
-            own = self._corrected.get(host)
-            by_ns = abs((0 if own is None else _ahead_ns(own, at_ns)) - before_ns.get(host, 0))
-            if by_ns > (0 if own is None else own.uncertainty_ns or 0):
+        for host in {*before, *self._corrected}:
+            now, old = self._corrected.get(host), before.get(host)
+            by_ns = abs((_ahead_ns(now, at_ns) if now else 0) - (_ahead_ns(old, at_ns) if old else 0))
+            if by_ns > ((now.uncertainty_ns if now else None) or 0):
                 moved[host] = by_ns
         return moved
 

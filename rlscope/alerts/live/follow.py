@@ -139,7 +139,6 @@ class LiveRun:
             "warm_up_end_ns": self._warm_up_end_ns,
             "late_rows": self._late_rows,
             "late_ns": self._late_ns,
-            "clocks": self._clocks.saved(),
             "states": {name: asdict(state) for name, state in self._states.items()},
         }
 
@@ -183,7 +182,7 @@ class LiveRun:
         self._dirty_from = self._filled
         self._warm_up_end_ns = cast("int | None", state["warm_up_end_ns"])
         self._late_rows, self._late_ns = cast("int", state["late_rows"]), cast("int", state["late_ns"])
-        self._clocks.restore(cast("Mapping[str, Mapping[str, int]]", state.get("clocks", {})))
+        self._clocks.is_resumed = self._evaluated > 0
         states = cast("Mapping[str, Mapping[str, object]]", state["states"])
         self._states = {name: RuleState(**fields) for name, fields in states.items()}  # type: ignore[arg-type]
 

@@ -17,7 +17,6 @@ from rlscope.importers.rows import items
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
-_TRAINER_ID: Final = "policy"
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
@@ -41,8 +40,8 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
         raise ImportFileError.of(
             source.path,
             found="samples without step times",
-            expected="the console log of the same NeMo-RL run",
-            next_step="Analyze the console log, and pass this file with --with.",
+            expected="the console log or metrics of the same NeMo-RL run",
+            next_step="Analyze the log, and pass this file with --with.",
         )
     untold = 0
     for path in _files(source.path):
@@ -81,12 +80,12 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
             "version_source": "segment",
         }
         target.add("samples", sample)
-        target.add("deliveries", {"sample_id": name, "step": step, **_delivery(record, times)})
+        delivery = {"sample_id": name, "step": step, "worker_id": target.trainer_id, **_delivery(record, times)}
+        target.add("deliveries", delivery)
 
 
 def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:
     return {
-        "worker_id": _TRAINER_ID,
         "queued_ns": times.generated_ns,
         "taken_ns": times.trained_ns,
         "outcome": "trained",

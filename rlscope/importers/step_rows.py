@@ -229,7 +229,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
     others = {step.number: step.values for each in log.processes if each.worker_id != worker_id for step in each.steps}
     target.say_origin("activities", Certainty.PLACED)
     target.say_origin("train_steps", Certainty.PLACED)
-    target.samplers_id = log.sampler_id if log.is_separate else worker_id
+    target.trainer_id, target.samplers_id = worker_id, log.sampler_id if log.is_separate else worker_id
     for each, version_in, version_out in _versions(log, placed):
         number, trained = each.step.number, _pieces_of(each, PhaseKind.TRAIN)
         for piece in each.pieces:

@@ -102,6 +102,7 @@ class ImportTarget:
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self.trainer_id: str | None = None
         self.samplers_id: str | None = None
         """The worker that stands for all samplers, if there is one."""
         self.steps: dict[int, StepTimes] = {}

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from rlscope.errors import ImportFileError
+from rlscope.frameworks import framework
 from rlscope.importers.importer import open_source
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
+from rlscope.importers.step_rows import step_importer
 from rlscope.trace.imported import Certainty
 from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block
 from tests.importers.test_nemo_rl import SYNC
+
+METRICS = step_importer(framework("nemo-rl"))
 
 
 def record(index: int, total: int, sampled: int, reward: float = 1.0) -> dict[str, Any]:
@@ -64,6 +68,17 @@ def test_the_weights_that_sampled_an_asynchronous_step_are_unknown(tmp_path: Pat
     run = imported(tmp_path, ASYNC_CONFIG + block(1, 20.0, phases), step1=[record(0, 120, 100)])
     assert run.rows("samples")[0]["versions"] == []
     assert run.rows("samples")[0]["worker_id"] == "generation"
+
+
+def test_metrics_of_the_run_place_its_samples_as_well_as_its_console(tmp_path: Path) -> None:
+    seconds = {"generation": 12.0, "policy_training": 8.0, "total_step_time": 20.0}
+    (tmp_path / "m.jsonl").write_text(
+        json.dumps({"step": 1, **{f"timing/train/{name}": value for name, value in seconds.items()}}) + "\n"
+    )
+    (tmp_path / "train_data_step1.jsonl").write_text(json.dumps(record(0, 120, 100)) + "\n")
+    files = (tmp_path / "m.jsonl", METRICS), (tmp_path / "train_data_step1.jsonl", NEMO_RL_SAMPLES)
+    (delivery,) = fill(tmp_path / "run", *files, origin_ns=1_000 * NS).rows("deliveries")
+    assert (delivery["worker_id"], delivery["taken_ns"]) == ("trainer", 1_012 * NS)
 
 
 def test_rows_without_lengths_and_steps_that_the_console_lacks_are_counted(tmp_path: Path) -> None:

@@ -95,14 +95,8 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
-    return printed_rows(((raw, None) for raw in tallied_lines(path, tally, progress)), tally, leads)
-
-
-def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
-    """Yield the rows printed on these lines. Each line comes with the time at which it was printed, or None."""
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    for stamped, time_ns in _unwrapped(lines):
-        line = without_time(stamped)
+    for line in map(without_time, _unwrapped(tallied_lines(path, tally, progress))):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -110,9 +104,9 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads:
             tally.bad_lines += not values
             is_head = False
             if values:
-                yield MetricRow(time_ns, real(found[1]), values)
+                yield MetricRow(None, real(found[1]), values)
             continue
-        if table.takes(text, time_ns):
+        if table.takes(text):
             is_head = False
             yield from table.finished
             continue
@@ -123,28 +117,28 @@ def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally, leads:
             tally.overrides.setdefault(stated[1], parsed_json(stated[2]))
         row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
         if row is not None:
-            yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
+            yield row
     tally.config = tally.config or config.settings
     tally.is_config_unread = config.is_unread and not tally.config
     yield from table.last()
 
 
-def _unwrapped(lines: Iterable[tuple[bytes, int | None]]) -> Iterator[tuple[ConsoleLine, int | None]]:
+def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
     """Yield the lines, with the parts of a wrapped `step:12 - name:1.5` line joined."""
-    held: tuple[ConsoleLine, int | None] | None = None
-    for raw, time_ns in lines:
+    held: ConsoleLine | None = None
+    for raw in lines:
         line = clean(raw.decode("utf-8", errors="replace").rstrip())
-        if held is not None and line.printer in ("", held[0].printer) and _REST.match(line.text):
-            start, rest = held[0].text, line.text.lstrip()
+        if held is not None and line.printer in ("", held.printer) and _REST.match(line.text):
+            start, rest = held.text, line.text.lstrip()
             if len(start) < _LONGEST_DICTIONARY:
                 gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
-                held = replace(held[0], text=start + gap + rest), held[1]
+                held = replace(held, text=start + gap + rest)
                 continue
         if held is not None:
             yield held
-        held = (line, time_ns) if "step:" in line.text and _OPENS.search(line.text) else None
+        held = line if "step:" in line.text and _OPENS.search(line.text) else None
         if held is None:
-            yield line, time_ns
+            yield line
     if held is not None:
         yield held
 
@@ -191,13 +185,12 @@ class _PrintedTable:
 
     def __init__(self) -> None:
         self._step: float | None = None
-        self._time_ns: int | None = None
         self._cells = _TABLES[0][-1]
         self._values: dict[str, float] = {}
         self.finished: tuple[MetricRow, ...] = ()
         """The step that the last line completed, if any."""
 
-    def takes(self, text: str, time_ns: int | None) -> bool:
+    def takes(self, text: str) -> bool:
         """Return whether a line belongs to a table."""
         self.finished = ()
         if self._step is not None and (held := self._cells.findall(text)):
@@ -206,13 +199,13 @@ class _PrintedTable:
         for above, step, cells in _TABLES:
             if above in text and (found := step.search(text)):
                 self.finished = self.last()
-                self._step, self._time_ns, self._cells, self._values = real(found[1]), time_ns, cells, {}
+                self._step, self._cells, self._values = real(found[1]), cells, {}
                 return True
         return False
 
     def last(self) -> tuple[MetricRow, ...]:
         """Return the step whose tables are being read; empty if they have held no number."""
-        return (MetricRow(self._time_ns, self._step, self._values),) if self._values else ()
+        return (MetricRow(None, self._step, self._values),) if self._values else ()
 
 
 class PrintedConfig:

@@ -4,14 +4,10 @@ The file is a log of 32 KiB blocks after a header of 7 bytes. A record that reac
 parts, each with a CRC-32 of its type and data. A part with a wrong checksum ends its record, not the file. A killed run
 leaves a torn last block. The layout is that of LevelDB's log
 (https://github.com/google/leveldb/blob/main/doc/log_format.md), and records are messages of wandb_internal.proto.
-
-If a run printed its metrics instead of logging them to W&B, they are in the console lines that the client captured,
-each with its time. If the file has history, the console lines only repeat it and are not read.
 """
 
 import math
 import re
-from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -19,7 +15,6 @@ from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
-from rlscope.importers.console import printed_rows
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.quantities import number as number_of
@@ -32,67 +27,19 @@ _PART_BYTES: Final = 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST_RECORD: Final = 64 << 20
 """Size limit for records, in bytes: larger ones hold tables and pictures, not scalars."""
-_HISTORY, _CONFIG, _PRINTED, _RUN = 2, 5, 13, 17
+_HISTORY, _CONFIG, _RUN = 2, 5, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
 _RUN_HOST, _RUN_CONFIG = 13, 4
 _STATS, _STATS_TIME, _STATS_ITEM = 7, 2, 3
-_PRINTED_TIME, _PRINTED_LINE = 2, 3
-_LONGEST_PRINTED: Final = 1 << 20
-"""Size limit for one line, in bytes. The client may write a line in several pieces."""
 _GPU_METRIC: Final = re.compile(r"gpu\.(\d{1,3})\.(gpu|smActive|memoryAllocatedBytes|powerWatts)")
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    if not _has_history(path):
-        yield from printed_rows(_printed_lines(path, tally, progress), tally)
-        return
     for record in _records(path, tally, progress):
         try:
             yield from _read_record(record, tally)
         except BrokenMessageError:
             tally.bad_lines += 1
-
-
-def _has_history(path: Path) -> bool:
-    scratch = Tally()
-    for record in _records(path, scratch, lambda _bytes: None):
-        try:
-            # The counts of this record go to a scratch tally; the file is counted when it is read.
-            if any(not name.startswith("_") for row in _read_record(record, scratch) for name in row.values):
-                return True
-        except BrokenMessageError:
-            continue
-    return False
-
-
-def _printed_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[tuple[bytes, int | None]]:
-    """Yield the captured console lines with the time of their end, joined if they were written in pieces."""
-    held, time_ns = b"", None
-    for record in _records(path, tally, progress):
-        try:
-            # Keep only the settings and GPU readings of the record: this file has no history rows.
-            deque(_read_record(record, tally), maxlen=0)
-            piece, printed_ns = _printed(record)
-        except BrokenMessageError:
-            tally.bad_lines += 1
-            continue
-        time_ns = printed_ns or time_ns
-        *whole, held = (held + piece).replace(b"\r", b"\n").split(b"\n")
-        yield from ((line, time_ns) for line in whole if line)
-        if len(held) > _LONGEST_PRINTED:
-            tally.bad_lines += 1
-            held = b""
-    if held:
-        yield held, time_ns
-
-
-def _printed(record: bytes) -> tuple[bytes, int | None]:
-    """Return the text and the time of a console output record; empty for any other record."""
-    for number, value in fields(record):
-        if number == _PRINTED and isinstance(value, bytes):
-            parts = {part: held for part, held in fields(value) if isinstance(held, bytes)}
-            return parts.get(_PRINTED_LINE, b""), _time_ns(parts.get(_PRINTED_TIME, b""))
-    return b"", None
 
 
 def _time_ns(message: bytes) -> int | None:

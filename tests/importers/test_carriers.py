@@ -14,13 +14,10 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
-from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.steps import carrier_of, names_in
-from rlscope.importers.wandb import WANDB
 from rlscope.reports.text.origin import source_words
 from rlscope.trace.store import open_run
 from tests.importers.filling import asked, spent_s
-from tests.importers.wandb_file import logged, printed, wandb_file
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
 FILES = {
@@ -252,32 +249,3 @@ def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> 
     options = import_options(with_files=[VERL / "run.wandb"])
     with pytest.raises(ImportFileError, match=r"run\.wandb: found trainer steps, which .*console\.log has too"):
         import_run(VERL / "console.log", tmp_path / "run", options)
-
-
-def rows_of(path: Path) -> list[MetricRow]:
-    return list(WANDB.rows(path, Tally(), lambda _bytes: None))
-
-
-def test_metrics_that_were_only_printed_are_read_from_the_lines_that_w_and_b_captured(tmp_path: Path) -> None:
-    file = wandb_file(
-        tmp_path / "run.wandb",
-        printed("loading\n", 1_700_000_000),
-        # One line in two pieces: its time is that of its end.
-        printed("step:1 - timing_s/step:2.5 ", 1_700_000_010),
-        printed("- timing_s/gen:1.0\nstep:2 - timing_s/step:3.0\n", 1_700_000_012),
-        printed("{'step': 3, 'timing_s/step': 4.0}", 1_700_000_020),
-    )
-    assert rows_of(file) == [
-        MetricRow(1_700_000_012 * 10**9, 1, {"timing_s/step": 2.5, "timing_s/gen": 1.0}),
-        MetricRow(1_700_000_012 * 10**9, 2, {"timing_s/step": 3.0}),
-        MetricRow(1_700_000_020 * 10**9, 3, {"step": 3.0, "timing_s/step": 4.0}),
-    ]
-
-
-def test_a_line_that_repeats_what_the_history_holds_is_not_read_twice(tmp_path: Path) -> None:
-    line = printed("step:1 - timing_s/step:2.5\n", 1_700_000_010)
-    both = wandb_file(tmp_path / "both.wandb", line, logged({"_step": 1, "loss": 0.5}))
-    assert [dict(row.values) for row in rows_of(both)] == [{"_step": 1.0, "loss": 0.5}]
-    # What the client logs of itself is no history.
-    clock = wandb_file(tmp_path / "clock.wandb", line, logged({"_step": 1, "_runtime": 2.0}))
-    assert [dict(row.values) for row in rows_of(clock)] == [{"timing_s/step": 2.5}]

@@ -1,4 +1,4 @@
-"""Writes a `.wandb` file as W&B's client does: records of history, of readings of the machine, and of what is printed.
+"""Writes a `.wandb` file as W&B's client does: records of history, and of readings of the machine.
 
 By hand: no machine here has a GPU whose readings the client would log.
 """
@@ -34,11 +34,6 @@ def logged(values: Mapping[str, float]) -> bytes:
 def read_from_machine(at_s: int, values: Mapping[str, float]) -> bytes:
     """A record of readings."""
     return _field(7, _field(2, _field(1, at_s)) + _items(3, values))
-
-
-def printed(text: str, at_s: int) -> bytes:
-    """A record of console output (`output_raw`)."""
-    return _field(13, _field(2, _field(1, at_s)) + _field(3, text.encode()))
 
 
 def wandb_file(path: Path, *records: bytes) -> Path:

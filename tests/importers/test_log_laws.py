@@ -38,7 +38,7 @@ from tests.importers.filling import NEMO_RL_CONSOLE, SKYRL_CONSOLE, SLIME_CONSOL
 from tests.importers.test_nemo_rl import SYNC
 
 FIXTURES = Path(__file__).parent / "fixtures"
-CUTS = 24
+CUTS = 12
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def with_absurd_numbers(text: str, places: int) -> Iterator[str]:
 
 
 def test_an_absurd_number_costs_its_line_at_most(log: Log, tmp_path: Path) -> None:
-    for number, text in enumerate(with_absurd_numbers(log.text(), places=60)):
+    for number, text in enumerate(with_absurd_numbers(log.text(), places=35)):
         filled = log.fill(tmp_path / str(number), text)
         assert filled.imported.files, text
 

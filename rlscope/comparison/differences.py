@@ -213,7 +213,8 @@ def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
     (first, then), spans = (measures(run, basis) for run in (before, after)), version_steps(before, after)
     rows: list[Row] = []
-    for quantity, ends in ((name, (first[name], then[name])) for name in first):
+    for name in first:
+        quantity, ends = name, (first[name], then[name])
         if quantity == "tokens_per_gpu_s" and before.facts.policy_gpus == after.facts.policy_gpus:
             continue
         if spans is not None and quantity in _IN_STEPS:

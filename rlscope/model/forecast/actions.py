@@ -258,7 +258,9 @@ class Counterfactuals:
         solved: dict[LossCause, Forecast | None] = {cause: self._solve(change) for cause, change in changes.items()}
         if self._calibration.synchronous:
             solved[Cause.LOCKSTEP] = predict(replace(self._calibration, synchronous=False), self._layout, holds=True)
-        found = {cause: gains_over(each, self._now) for cause, each in solved.items() if each is not None}
+        found: dict[LossCause, Reals] = {
+            cause: gains_over(each, self._now) for cause, each in solved.items() if each is not None
+        }
         names = get_args(LossCause)
         most = {Cause.SAMPLERS: _TWICE - 1.0, Cause.TRAINERS: _TWICE - 1.0}
         return {

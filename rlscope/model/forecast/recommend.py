@@ -21,7 +21,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.forecast.predict import closed_rates
-from rlscope.model.forecast.price import Anchor, StalenessForecast, dropped_percent
+from rlscope.model.forecast.price import UNTESTED_LOG, Anchor, StalenessForecast, dropped_percent
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -70,9 +70,6 @@ FEW_VERSIONS: Final = 4
 """Staleness that is acceptable whatever the current one is: off-policy corrections hold up to here."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Draws per source: enough to rank three spreads."""
-UNTESTED_LOG: Final = math.log(1.15)
-"""Log of the extra gain required if the run is too short to check the model: 90% of the predictions for other layouts
-are within 15% (benchmarks/prediction_error.txt)."""
 TIE_RATIO: Final = 0.02
 """Tolerance as a share of the rate: neither the model nor two runs can tell apart settings that differ by less.
 Evidence and staleness then decide."""
@@ -175,6 +172,12 @@ class Recommendation:
     def changes(self) -> bool:
         """Whether the advice is to change the layout."""
         return self.advice == "change"
+
+
+def affords(forecast: Forecast, today: Forecast, grounds: Grounds) -> bool:
+    """Whether a layout may be recommended. A queue that grows by the closed forms gets a limit when it is predicted."""
+    is_fresh = forecast.staleness is None or grounds.within_staleness_budget(forecast.staleness)
+    return is_fresh and not forecast.price.is_high(today.price)
 
 
 def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) -> Recommendation:

@@ -18,8 +18,8 @@ from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.predict import closed_rates, predict
-from rlscope.model.forecast.price import Price
-from rlscope.model.forecast.recommend import UNTESTED_LOG, WORTHWHILE_RATIO, Grounds, gains_over
+from rlscope.model.forecast.price import UNTESTED_LOG, Price
+from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds, gains_over
 from rlscope.model.system import Granularity, Layout, Side, System, smaller_layouts
 
 _MOST_TRIED: Final = 2

@@ -6,7 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.price import Anchor, Price, price_simulated, staleness_simulated, with_intervals
 from rlscope.model.forecast.ranking import _tested_first
@@ -110,6 +112,18 @@ def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_lengt
     found = with_intervals(price_simulated(run, system.admission), system, [system] * 20, LAYOUT, run)
     assert found.dropped_ratio is not None and found.mean_trained_tokens == exactly(pytest.approx(30.0))
     assert found.dropped_ratio.low < run.dropped_ratio < found.dropped_ratio.high
+
+
+@pytest.mark.parametrize(("speed", "has_width"), [(1.1, True), (1.2, False)])
+def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_usual_error_would_drop(
+    speed: float, has_width: bool
+):
+    system = with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_oldest")
+    balance = 1.0 / (1.0 - steady_states(system, (LAYOUT,))[0].dropped_ratio)
+    faster = replace(system, trainer=with_trainer_speed(system.trainer, balance * speed))
+    found = with_intervals(price(0.0), faster, [faster] * 3, LAYOUT).dropped_ratio
+    assert found is not None and (found.value, found.low) == (0.0, 0.0)
+    assert (found.high > 0.0) is has_width
 
 
 def test_the_mean_trained_length_is_as_sure_as_the_lengths_that_were_drawn():

@@ -25,8 +25,10 @@ import numpy as np
 
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
-from rlscope.model.forecast.plan import plan_layouts
-from rlscope.model.forecast.plan_prior import AskedLayout, PlanInputs, drawn_systems, planned_system
+from rlscope.model.forecast.plan import by_split, limits_of, sweep
+from rlscope.model.forecast.plan_prior import PlanInputs, assumed_calibration, drawn_systems, planned_system
+from rlscope.model.forecast.predict import predict as predict_layout
+from rlscope.model.system import Layout
 from rlscope.model.training.step_time import expert_routing_s_per_token
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import read_plan
@@ -178,9 +180,12 @@ def _synchronous(plan: PlanInputs) -> Predicted:
 
 
 def _asynchronous(run: Run, plan: PlanInputs) -> Predicted:
-    asked = AskedLayout(int(run.entries["train_gpus"]), int(run.entries["sampler_gpus"]), None)
-    found = plan_layouts(replace(plan, asked=asked)).asked
-    assert found is not None and found.drawn_tokens_per_s is not None and found.tokens_per_s is not None, found
+    trainer_gpus, sampler_gpus = int(run.entries["train_gpus"]), int(run.entries["sampler_gpus"])
+    layouts = [Layout(trainer_gpus, sampler_gpus, limit) for limit in limits_of(plan)]
+    calibration = assumed_calibration(plan, layouts[0])
+    swept = sweep(calibration, plan, layouts)
+    found = predict_layout(calibration, by_split(swept, swept.forecasts.values())[0].layout)
+    assert found.drawn_tokens_per_s is not None, found
     tokens = plan.workload.samples_per_step * plan.workload.lengths.mean_tokens
     seconds = tokens / found.drawn_tokens_per_s
     return Predicted(*(float(np.quantile(seconds, q)) for q in (0.5, 0.05, 0.95)))

@@ -17,8 +17,6 @@ import numpy as np
 from rlscope.document import computed_field
 from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
-from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import Estimate
@@ -33,8 +31,7 @@ from rlscope.model.forecast.plan_prior import (
     is_unsure,
     planned_system,
 )
-from rlscope.model.forecast.predict import closed_rates, predict, without_stale
-from rlscope.model.forecast.price import closed_price
+from rlscope.model.forecast.predict import closed_forecasts, closed_rates, predict, without_stale
 from rlscope.model.forecast.recommend import (
     TIE_RATIO,
     Grounds,
@@ -190,13 +187,13 @@ class Sweep:
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
     """Return every split with every limit on running requests, and the current layout. Raises UnplannableError."""
-    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), _limits(plan))
+    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), limits_of(plan))
     if not layouts:
         raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
     return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
 
 
-def _limits(plan: PlanInputs) -> tuple[int, ...]:
+def limits_of(plan: PlanInputs) -> tuple[int, ...]:
     """Return the limits on running requests to try."""
     most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
     return tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
@@ -212,25 +209,16 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
 
 def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
     """Solve every layout by the closed forms."""
-    states = steady_states(calibration.system, layouts)
     forecasts = {
-        layout: _closed(calibration, state, _cap(plan, layout))
-        if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-        else Forecast.of_none(layout, "trainer_memory")
-        for layout, state in zip(layouts, states, strict=True)
+        each.layout: without_stale(each, _cap(plan, each.layout))
+        if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
+        else Forecast.of_none(each.layout, "trainer_memory")
+        for each in closed_forecasts(calibration.system, layouts)
     }
     usable = [layout for layout, each in forecasts.items() if each.excluded is None]
     rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else (), usable)
     typical = np.median(rates, axis=0).tolist() if usable else []
     return Sweep(calibration, plan, forecasts, dict(zip(usable, typical, strict=True)))
-
-
-def _closed(calibration: Calibration, state: SteadyState | Refused, most_staleness: int | None) -> Forecast:
-    """Forecast whether a layout can be used, and how stale samples are, by the closed forms."""
-    if isinstance(state, Refused):
-        return Forecast.of_none(state.layout, state.reason)
-    price = closed_price(state, calibration.system)
-    return without_stale(Forecast(state.layout, None, state, None, None, price, None), most_staleness)
 
 
 def predicted(swept: Sweep) -> Sweep:

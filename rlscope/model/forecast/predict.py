@@ -55,7 +55,9 @@ _LEVEL_SEED: Final = 3
 _MOST_SIMULATED: Final = 10
 """Maximum number of simulated layouts: each takes 0.02 to 0.5 s."""
 _LEADERS: Final = 4
-"""Number of fastest layouts that are simulated, within the maximum above."""
+"""Number of fastest layouts that may be recommended and are simulated, within the maximum above."""
+_FASTEST: Final = 2
+"""Number of fastest layouts of all that are simulated too: what is faster but too stale is named."""
 _STEPS: Final = 60
 """Steps of a simulation: the rate is then known to about 1% if step times vary by 10%."""
 _MORE_STEPS: Final = 120
@@ -93,7 +95,7 @@ def predict(
         return Forecast.of_none(layout, state.reason)
     asked, simulated = _held_run(calibration, layout, state, holds=holds)
     drawn = _drawn(calibration, layout, form_error=form_error)
-    timing, rate = timing_of_state(state, calibration.system.workload), state.trained_tokens_per_s
+    timing, rate = timing_of_state(state), state.trained_tokens_per_s
     if simulated is not None:
         rate, timing = simulated.trained_tokens_per_s, timing_of_simulated(simulated, state.regime)
         error = 1.0 if is_reference else _sampling_error(simulated, drawn.size)
@@ -114,27 +116,48 @@ def predict(
 
 
 def predict_layouts(
-    calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
+    calibration: Calibration,
+    layouts: Sequence[Layout],
+    most_staleness: int | None = None,
+    affords: Callable[[Forecast, Forecast], bool] = lambda forecast, today: True,
 ) -> Forecasts:
     """Predict the current layout and the fastest of the others; those that are slower are left without figures.
 
     The closed forms, moved by as much as the simulator moves the current layout, say which layout to predict next,
-    until the fastest are all predicted. most_staleness: maximum p95 staleness over samples, in versions.
+    until the fastest of all and the fastest that may be recommended are predicted. most_staleness: maximum p95
+    staleness over samples, in versions. affords: whether a layout may be recommended beside the current one.
     """
     own = calibration.layout
     today, others = predict(calibration, own, is_reference=True), [each for each in layouts if each != own]
+    known = {each.layout: each for each in closed_forecasts(calibration.system, others)}
     closed = closed_rates(calibration, (calibration.system,), (own, *others))[0]
     moved = (today.tokens_per_s or 0.0) / closed[0] if closed[0] else 1.0
     expected = {layout: moved * rate for layout, rate in zip(others, closed[1:].tolist(), strict=True)}
-    found = {layout: predict(calibration, layout) for layout, rate in expected.items() if not rate}
-    while sum(each.simulated for each in found.values()) < _MOST_SIMULATED:
-        leaders = sorted(expected, key=lambda layout: -expected[layout])[:_LEADERS]
-        asked = next((layout for layout in leaders if expected[layout] and layout not in found), None)
+    while sum(each.simulated for each in known.values()) < _MOST_SIMULATED:
+        usable = [layout for layout in others if known[layout].excluded is None]
+        ranked_ones = sorted(usable, key=lambda layout: -expected[layout])
+        leaders = [*ranked_ones[:_FASTEST], *[each for each in ranked_ones if affords(known[each], today)][:_LEADERS]]
+        asked = next((layout for layout in leaders if known[layout].tokens_per_s is None), None)
         if asked is None:
             break
-        found[asked] = without_stale(predict(calibration, asked, holds=True), most_staleness)
-        expected[asked] = 0.0 if found[asked].excluded else found[asked].tokens_per_s or 0.0
-    return Forecasts(today, ranked(found.get(layout, Forecast.of_none(layout, None)) for layout in others))
+        known[asked] = without_stale(predict(calibration, asked, holds=True), most_staleness)
+        expected[asked] = known[asked].tokens_per_s or 0.0
+    return Forecasts(today, ranked(map(_shown, known.values())))
+
+
+def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecast, ...]:
+    """Return which layouts can run, and their price, by the closed forms; without their rate."""
+    return tuple(
+        Forecast.of_none(state.layout, state.reason)
+        if isinstance(state, Refused)
+        else Forecast(state.layout, None, state, None, None, closed_price(state, system), None)
+        for state in steady_states(system, layouts)
+    )
+
+
+def _shown(forecast: Forecast) -> Forecast:
+    """Leave a layout that was not predicted without figures."""
+    return forecast if forecast.tokens_per_s is not None else Forecast.of_none(forecast.layout, forecast.excluded)
 
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:

@@ -7,6 +7,7 @@ restarts still to come, and the time that a change of layout takes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,9 +31,9 @@ from rlscope.model.forecast.layouts import (
     trainer_rate_bound,
 )
 from rlscope.model.forecast.predict import predict_layouts
-from rlscope.model.forecast.price import Anchor
+from rlscope.model.forecast.price import Anchor, StalenessForecast
 from rlscope.model.forecast.ranking import Ranking, rank_actions
-from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
+from rlscope.model.forecast.recommend import Grounds, Recommendation, affords, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import ratio_of_sums
@@ -177,12 +178,15 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     model_config = replace(model_config, candidates=(replay.scheduling,))
     prediction = _prediction(halves, model_config, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
-    forecasts = _predicted(calibration, model_config)
+    measured = measured_staleness(whole, calibration.steps_per_version)
+    forecasts = _predicted(calibration, model_config, measured)
     predicted_tokens_per_s = forecasts.today.tokens_per_s or 0.0
     anchor = Anchor.of(whole, predicted_tokens_per_s, forecasts.today.price)
-    anchored = _as_measured(forecasts, calibration, whole, anchor)
+    anchored = _as_measured(forecasts, whole, anchor, measured, len(calibration.draws))
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
+    grounds = replace(
+        _grounds(anchored.today.staleness, model_config, anchor), long_enough=halves is not None, lengths=lengths
+    )
     grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.granularity)
@@ -209,18 +213,20 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     )
 
 
-def _as_measured(forecasts: Forecasts, calibration: Calibration, whole: Observed, anchor: Anchor) -> Forecasts:
+def _as_measured(
+    forecasts: Forecasts, whole: Observed, anchor: Anchor, measured: StalenessForecast | None, draws: int
+) -> Forecasts:
     """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
-    measured = measured_staleness(whole, calibration.steps_per_version)
     anchored = scale_to_measured(forecasts, anchor, measured)
     anchored = replace(anchored, today=replace(anchored.today, price=anchored.today.price.without_intervals()))
-    ceiling = trainer_rate_bound(whole, len(calibration.draws))
+    ceiling = trainer_rate_bound(whole, draws)
     return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
 
 
-def _predicted(calibration: Calibration, model_config: ModelConfig) -> Forecasts:
+def _predicted(calibration: Calibration, model_config: ModelConfig, measured: StalenessForecast | None) -> Forecasts:
     layouts = _layouts(calibration, model_config.granularity)
-    forecasts = predict_layouts(calibration, layouts, model_config.most_staleness)
+    affordable = partial(affords, grounds=_grounds(measured, model_config, Anchor()))
+    forecasts = predict_layouts(calibration, layouts, model_config.most_staleness, affordable)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("the model says that the run's own layout cannot run under its limits")
     return forecasts
@@ -244,8 +250,8 @@ def time_to_finish(
     return TimeToFinish(remaining_steps, current, best, gpus, gpu_hour_price)
 
 
-def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor: Anchor) -> Grounds:
-    staleness, admission = forecasts.today.staleness, model_config.scheduling.admission
+def _grounds(staleness: StalenessForecast | None, model_config: ModelConfig, anchor: Anchor) -> Grounds:
+    admission = model_config.scheduling.admission
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
         current_p95_steps=None if staleness is None else staleness.p95_steps,

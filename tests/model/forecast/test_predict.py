@@ -79,6 +79,14 @@ def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() ->
     assert stale and all(each.staleness and each.drawn_tokens_per_s is None for each in stale)
 
 
+def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_two_fastest_of_all() -> None:
+    layouts = possible_layouts(8, Granularity(1), (64,))
+    found = predict_layouts(calibration(CAPPED), layouts, affords=lambda each, _: each.layout.trainer_gpus <= 2)
+    assert {each.layout.trainer_gpus for each in found.rivals} > {1}
+    others = [each.layout for each in found.rivals if each.layout.trainer_gpus > 2]
+    assert len(others) == 2 and others == [each.layout for each in forecasts(CAPPED).rivals[:2]]
+
+
 def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     caps = list[int | None]()
 

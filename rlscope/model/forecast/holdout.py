@@ -103,9 +103,11 @@ def compare(calibration: Calibration, judged: Observed, rng: np.random.Generator
     """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
     calibration = replace(calibration, draws=calibration.draws[:PREDICTED_DRAWS])
     forecast = predict(calibration, calibration.layout, form_error=False, is_reference=True)
-    if forecast.timing is None or forecast.drawn_tokens_per_s is None:
+    if forecast.timing is None or forecast.drawn_tokens_per_s is None or not forecast.drawn_tokens_per_s.any():
         return None
     achieved, spreads = _achieved(judged, rng), _spreads(calibration, forecast.timing, forecast.drawn_tokens_per_s)
+    if forecast.staleness is not None:
+        spreads["staleness_mean"] = Estimate.exactly(forecast.staleness.token_mean)
     compared = [ComparedPrediction(quantity, spread, achieved[quantity]) for quantity, spread in spreads.items()]
     return Prediction(
         calibrated_steps=calibration.steps,
@@ -116,20 +118,17 @@ def compare(calibration: Calibration, judged: Observed, rng: np.random.Generator
 
 def _spreads(calibration: Calibration, timing: StepTiming, drawn: Reals) -> dict[PredictedQuantity, Estimate]:
     """Predicted quantities; drawn: trained tokens per second in every draw that can run."""
-    systems, drawn = np.array(calibration.draws, dtype=object)[drawn > 0.0], drawn[drawn > 0.0]
-    step_s, gpus = timing.step_tokens / drawn, float(calibration.layout.trainer_gpus)
-    work_s = np.array([float(trainer_step(each.trainer, each.workload, each.update, gpus).work_s) for each in systems])
+    runs, gpus = drawn > 0.0, float(calibration.layout.trainer_gpus)
+    worked = (trainer_step(each.trainer, each.workload, each.update, gpus) for each in calibration.draws)
+    work_s, step_s = np.array([float(each.work_s) for each in worked])[runs], timing.step_tokens / drawn[runs]
     # The draws move the idle share of the best estimate, which a simulation knows better than the closed form.
     idle_ratio = 1.0 - work_s / step_s
     idle_ratio += timing.trainer_idle_ratio - float(np.median(idle_ratio))
-    spreads: dict[PredictedQuantity, Estimate] = {
-        "tokens_per_s": Estimate.of(drawn),
+    return {
+        "tokens_per_s": Estimate.of(drawn[runs]),
         "step_s": Estimate.of(step_s / calibration.steps_per_version),
         "trainer_idle_ratio": Estimate.of(np.clip(idle_ratio, 0.0, 1.0)),
     }
-    if timing.staleness_mean is not None:
-        spreads["staleness_mean"] = Estimate.exactly(timing.staleness_mean)
-    return spreads
 
 
 def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Estimate]:

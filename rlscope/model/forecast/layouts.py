@@ -12,7 +12,6 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refusal
-from rlscope.model.analytic.staleness import token_mean
 from rlscope.model.analytic.steady_state import LimitCause, Regime, SteadyState
 from rlscope.model.analytic.synchronous import SynchronousStep
 from rlscope.model.arrays import Reals
@@ -24,7 +23,7 @@ from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
-from rlscope.model.system import Engine, Layout, System, Workload
+from rlscope.model.system import Engine, Layout, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
@@ -56,14 +55,7 @@ class StepTiming:
     """Share of the trainers' time, 0..1, in which they do not work on a batch; publishing counts as idle."""
     sampler_idle_ratio: float
     """Share of the engines' time, 0..1, without a decode pass or a prefill."""
-    staleness_mean: float | None
-    """Mean over trained tokens, in versions; None if the queue grows without bound."""
     regime: Regime
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Trained response tokens per second."""
-        return self.step_tokens / self.step_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,15 +213,13 @@ def anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
     )
 
 
-def timing_of_state(state: SteadyState, workload: Workload) -> StepTiming:
+def timing_of_state(state: SteadyState) -> StepTiming:
     """Return the timing by the closed forms."""
-    terms = state.staleness
     return StepTiming(
         step_s=state.step_s,
         step_tokens=state.trained_tokens_per_s * state.step_s,
         trainer_idle_ratio=state.trainer_idle_ratio,
         sampler_idle_ratio=state.sampler_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.unit_samples),
         regime=state.regime,
     )
 
@@ -242,7 +232,6 @@ def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
         step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
         sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / simulated.engine_s,
-        staleness_mean=simulated.staleness.tokens.mean,
         regime=regime,
     )
 
@@ -265,7 +254,6 @@ def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
         step_tokens=step.trained_tokens_per_s * step.step_s,
         trainer_idle_ratio=1.0 - step.train_s / step.step_s,
         sampler_idle_ratio=1.0 - sampling_s / step.step_s,
-        staleness_mean=0.0,
         regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
     )
 

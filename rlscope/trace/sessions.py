@@ -47,15 +47,6 @@ class _Life(NamedTuple):
     is_trainer: bool
 
 
-class _Cut(NamedTuple):
-    """Beginning of the last recording."""
-
-    at_ns: int
-    """Start of its first worker."""
-    steps: Sequence[tuple[int, int]]
-    """First and last step of each trainer of the previous recording."""
-
-
 def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker], kept: Collection[str]) -> Sessions:
     """Replace the tables by the rows of one run. kept: relations that are tables, not views.
 
@@ -65,20 +56,20 @@ def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker
     restarts = _restarts(lives)
     if not restarts:
         return Sessions(workers)
-    cut, gaps = _last_recording(lives, connection)
-    if cut is not None:
-        present = {life.worker_id for life in lives if max(life.end_ns, life.start_ns + 1) > cut.at_ns}
+    cut_ns, gaps = _last_recording(lives, connection)
+    if cut_ns is not None:
+        present = {life.worker_id for life in lives if max(life.end_ns, life.start_ns + 1) > cut_ns}
         workers = [
-            replace(each, started_ns=max(cut.at_ns, each.started_ns)) for each in workers if each.worker_id in present
+            replace(each, started_ns=max(cut_ns, each.started_ns)) for each in workers if each.worker_id in present
         ]
-        restarts = [at_ns for at_ns in restarts if at_ns > cut.at_ns]
-        _leave_out_before(connection, cut.at_ns, sorted(present), kept)
+        restarts = [at_ns for at_ns in restarts if at_ns > cut_ns]
+        _leave_out_before(connection, cut_ns, sorted(present), kept)
     reused = _tell_ids_apart(connection, restarts, kept)
     return Sessions(
         workers=workers,
         gaps=(*gaps, _reused_words(reused)) if reused else gaps,
-        replaced=tuple(TABLES) if cut is not None else _BY_SAMPLE if reused else (),
-        settings=None if cut is None else _settings(workers, cut.at_ns),
+        replaced=tuple(TABLES) if cut_ns is not None else _BY_SAMPLE if reused else (),
+        settings=None if cut_ns is None else _settings(workers, cut_ns),
     )
 
 
@@ -94,7 +85,7 @@ def _restarts(lives: Sequence[_Life]) -> list[int]:
     return sorted({life.start_ns for life in lives if life.start_ns >= first_end_ns and life.end_ns > first_end_ns})
 
 
-def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> tuple[_Cut | None, tuple[str, ...]]:
+def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> tuple[int | None, tuple[str, ...]]:
     """Return where the last recording begins, None if there is only one, and a sentence if trainers restarted."""
     trainers = [life for life in lives if life.is_trainer]
     if len(list(_generations(trainers))) < 2:
@@ -104,21 +95,19 @@ def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> t
     # A trainer without steps may have crashed before its first step if it was restarted; otherwise it trains nothing.
     names = {life.name for life in trainers if life.worker_id in steps}
     generations = list(_generations([life for life in trainers if life.name in names]))
-    cuts: list[_Cut] = []
-    own: list[tuple[int, int]] = []
+    cut_ns: int | None = None
+    last_steps: list[int] = []
     for place, generation in enumerate(generations):
         made_steps = [steps[life.worker_id] for life in generation if life.worker_id in steps]
-        again = not own or min(made_steps)[0] <= max(last for _, last in own)
-        if place and made_steps and again:
+        if place and made_steps and (not last_steps or min(made_steps)[0] <= max(last_steps)):
             ended_ns = max(life.end_ns for each in generations[:place] for life in each)
             began_ns = min(life.start_ns for life in generation)
             # A worker that was killed early appears to end at its last flush, which may be at its start.
             beside = (life for life in lives if life.start_ns >= ended_ns and life.end_ns > began_ns)
-            cuts.append(_Cut(min([began_ns, *(life.start_ns for life in beside)]), own))
-            own = []
-        own = [*own, *made_steps]
-    if cuts:
-        return cuts[-1], (_cut_words(cuts[-1]),)
+            cut_ns, last_steps = min([began_ns, *(life.start_ns for life in beside)]), []
+        last_steps += [last for _, last in made_steps]
+    if cut_ns is not None:
+        return cut_ns, (_cut_words(cut_ns),)
     return None, (_resumed_words(len(generations)),) if len(generations) > 1 else ()
 
 
@@ -220,10 +209,8 @@ def _resumed_words(starts: int) -> str:
     )
 
 
-def _cut_words(cut: _Cut) -> str:
-    steps = (min(first for first, _ in cut.steps), max(last for _, last in cut.steps)) if cut.steps else None
-    made = f"made steps {steps[0]:,} to {steps[1]:,}" if steps else "made no step"
+def _cut_words(at_ns: int) -> str:
     return (
-        f"this folder holds more than one recording; only the last one, from {fmt.instant(cut.at_ns)} on, is analyzed. "
-        f"The previous one {made}. Record each run in its own folder"
+        f"this folder holds more than one recording; only the last one, from {fmt.instant(at_ns)} on, is analyzed. "
+        "Record each run in its own folder"
     )

@@ -86,7 +86,7 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
     said = [gap for gap in analysis.data_quality.gaps if gap not in expected.data_quality.gaps]
     assert said == [
         "this folder holds more than one recording; only the last one, from 2023-11-14 22:15:00 UTC on, is analyzed. "
-        "The previous one made steps 0 to 19. Record each run in its own folder"
+        "Record each run in its own folder"
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_start_that_crashed_before_its_first_step_is_no_part_of_the_next(
     recording.loop(100, 10, ".r1")
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.duration_s, analysis.run.tokens_trained) == (10.0, 10 * TOKENS)
-    assert any("The previous one made no step" in gap for gap in analysis.data_quality.gaps)
+    assert any("holds more than one recording" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_a_sampler_that_was_killed_before_its_first_flush_is_no_part_of_the_next_recording(
@@ -119,6 +119,17 @@ def test_a_sampler_that_was_killed_before_its_first_flush_is_no_part_of_the_next
     recording.loop(100, 10, ".r1")
     run = analyze(recording.write(tmp_path)).run
     assert (run.duration_s, run.steps, run.sampler_gpus) == (10.0, 10, 1)
+
+
+def test_a_start_that_crashed_before_its_first_step_between_two_that_made_steps_is_a_pause(
+    recording: Recording, tmp_path: Path
+) -> None:
+    recording.loop(0, 20)
+    recording.worker("trainer.r1", "trainer", 50, 55, killed=True)
+    recording.loop(100, 10, ".r2", first=20)
+    analysis = analyze(recording.write(tmp_path))
+    assert (analysis.run.steps, analysis.run.tokens_trained) == (30, 30 * TOKENS)
+    assert any("started 3 times, and each start resumed the steps" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_trainers_that_continue_where_the_last_start_stopped_are_one_run(recording: Recording, tmp_path: Path) -> None:

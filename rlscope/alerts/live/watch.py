@@ -5,7 +5,7 @@ sends nothing twice, except a message delivered within the last tenth of a secon
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -166,7 +166,7 @@ class RunWatch:
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> int:
         """Send the remaining messages, and resolve firing alerts if the run ended. Return the number not delivered."""
         self._deliver(interruptions)
-        untold, behind = self._couriers.waiting, self._couriers.behind
+        untold = self._couriers.waiting
         # Alerts that just ended were shown by the poll itself.
         left = tuple(alert for alert in view.alerts if alert.end_ns is None)
         if view.ended and left:
@@ -176,21 +176,17 @@ class RunWatch:
                 (of_run(alert, view.facts.run_id) for alert in left if view.facts), self._clock.now_ns()
             )
             self._save()
-            self._deliver(interruptions, behind)
+            self._deliver(interruptions)
         self._save()
         self._show_look(replace(view, alerts=left))
         # A receiver of firing alerts alone has nothing left to be told about those that were resolved.
         return max(untold, self._couriers.waiting)
 
-    def _deliver(self, interruptions: Callable[[], int], given_up: Collection[str] = ()) -> None:
-        """Send the remaining messages while sending can still succeed, without waiting for those given up."""
+    def _deliver(self, interruptions: Callable[[], int]) -> None:
+        """Send the remaining messages while sending can still succeed."""
         due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
-        while (
-            interruptions() < 2
-            and self._clock.now_ns() < due_ns
-            and self._couriers.can_tell_before(due_ns, besides=given_up)
-        ):
+        while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_deliver_before(due_ns):
             self._clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
 

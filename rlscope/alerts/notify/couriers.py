@@ -6,7 +6,7 @@ receiver that fails is retried with growing pauses. Time, thread start and rando
 
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -90,14 +90,9 @@ class Couriers:
         """Alerts with a notification still to be delivered."""
         return sum(desk.outbox.waiting for desk in self._desks.values())
 
-    @property
-    def behind(self) -> frozenset[str]:
-        """The receivers with a notification still to be delivered."""
-        return frozenset(name for name, desk in self._desks.items() if desk.outbox.waiting)
-
-    def can_tell_before(self, due_ns: int, *, besides: Collection[str] = ()) -> bool:
-        """Whether another receiver than these can still be notified by then: in flight, or retried in time."""
-        late = (self._desks[name] for name in self.behind.difference(besides))
+    def can_deliver_before(self, due_ns: int) -> bool:
+        """Whether a receiver can still be notified by then: in flight, or retried in time."""
+        late = (desk for desk in self._desks.values() if desk.outbox.waiting)
         return any(desk.out is not None or desk.next_ns < due_ns for desk in late)
 
     @property

@@ -330,30 +330,9 @@ def test_the_last_message_is_tried_again_as_long_as_that_can_help(listener: List
     assert (outcome.untold, told(listener)) == (0, [("starved", "firing")] * 3 + [("starved", "resolved")])
     listener.answers = [503] * 9
     outcome, run = follow([view(alert("stale"), ended=True)], listener, clock=clock)
-    # At once, and after 1 and 2 s more; the next would be 4 s later, which is too late.
-    assert (outcome.untold, len(listener.requests)) == (1, 4 + 3)
-    assert clock.ns - run.polls_ns[0] == pytest.approx(3 * S, abs=S / 4)
-
-
-def test_a_receiver_that_never_answers_takes_no_time_of_one_that_does() -> None:
-    """Each delivery takes a nap of the watch, but those to one receiver never end."""
-    under_way: list[Callable[[], None]] = []
-    given = {"interval_s": 0.0}
-
-    class Clock(FakeClock):
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            while under_way:
-                under_way.pop()()
-
-    with listening() as prompt, listening() as mute:
-        to = [receiver(name="mute", url=mute.url, **given), receiver(name="prompt", url=prompt.url, **given)]
-        couriers = Couriers(to, start=lambda work: under_way.append(work) if "prompt" in str(work) else None)
-        run, clock = FakeRun([view(alert(), ended=True)]), Clock()
-        outcome = watch_of(run, couriers, clock=clock).follow(lambda: 0)
-        assert told(prompt) == [("starved", "firing"), ("starved", "resolved")]
-    # One alert of one receiver. Nobody waits for that receiver a second time.
-    assert (outcome.untold, clock.ns - run.polls_ns[0] < 6 * S) == (1, True)
+    # At once, and after 1, 2 and 4 s more; the next would be 8 s later, which is too late.
+    assert (outcome.untold, len(listener.requests)) == (1, 4 + 4)
+    assert clock.ns - run.polls_ns[0] == pytest.approx(7 * S, abs=S / 4)
 
 
 def test_messages_are_tried_again_between_two_looks(listener: Listener) -> None:

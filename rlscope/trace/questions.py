@@ -29,7 +29,6 @@ from rlscope.errors import QueryError
 WORKER: Final = "worker"
 SAMPLE: Final = "sample"
 DRIVER: Final = "driver"
-PARTITIONS: Final = (WORKER, SAMPLE, DRIVER)
 AGGREGATES: Final = ("sum", "min", "max", "all")
 CONCATENATE: Final = "concatenate"
 
@@ -54,7 +53,7 @@ class Question:
     outputs: tuple[HeaderColumn, ...]
     grain: str
     partition: str
-    """Key that divides its rows into shares: one of PARTITIONS."""
+    """Key that divides its rows into shares: worker, sample or driver."""
     merge: Mapping[str, str] | None
     """Aggregate by column; empty if the answers are concatenated, None if `partition` is driver."""
     sql: str
@@ -98,8 +97,8 @@ def read_question(path: Path) -> Question:
     header = [line.removeprefix("--").strip() for line in _leading_comment(sql)]
     if not header or not header[0].endswith("?"):
         raise QueryError.of(path, found="no question on its first line", expected="-- A sentence?", next_step="Add it.")
-    partition = _partition(path, header)
     outputs = tuple(_column(line) for line in _tagged(header, "out "))
+    partition, merge = _shares(path, header, {column.name for column in outputs})
     return Question(
         name=path.stem,
         question=header[0],
@@ -108,36 +107,26 @@ def read_question(path: Path) -> Question:
         outputs=outputs,
         grain="".join(_tagged(header, "grain:")),
         partition=partition,
-        merge=_merge(path, header, partition, {column.name for column in outputs}),
+        merge=merge,
         sql=sql,
     )
 
 
-def _partition(path: Path, header: list[str]) -> str:
-    found = _tagged(header, "partition:")
-    if len(found) != 1 or found[0] not in PARTITIONS:
-        raise QueryError.of(
-            path,
-            found="partition: " + ", ".join(found) if found else "no partition",
-            expected=f"-- partition: {' | '.join(PARTITIONS)}",
-            next_step="Add the line; `driver` is always correct.",
-        )
-    return found[0]
-
-
-def _merge(path: Path, header: list[str], partition: str, columns: set[str]) -> Mapping[str, str] | None:
-    found = "; ".join(_tagged(header, "merge:"))
-    aggregates = dict(_aggregates(found))
-    is_known = bool(aggregates) and set(aggregates) <= columns and set(aggregates.values()) <= set(AGGREGATES)
-    if (found == "") if partition == DRIVER else (found == CONCATENATE or is_known):
-        return None if partition == DRIVER else {} if found == CONCATENATE else aggregates
+def _shares(path: Path, header: list[str], columns: set[str]) -> tuple[str, Mapping[str, str] | None]:
+    """Return the partition, and how the answers of shares are merged. Raises QueryError."""
+    partition, merged = ("; ".join(_tagged(header, tag)) for tag in ("partition:", "merge:"))
+    aggregates = {} if merged == CONCATENATE else dict(_aggregates(merged))
+    is_known = set(aggregates) <= columns and set(aggregates.values()) <= set(AGGREGATES)
+    if partition == DRIVER and not merged:
+        return partition, None
+    if partition in (WORKER, SAMPLE) and (merged == CONCATENATE or (aggregates and is_known)):
+        return partition, aggregates
     raise QueryError.of(
         path,
-        found=f"merge: {found}" if found else "no merge",
-        expected="none, because the driver's partition is not merged"
-        if partition == DRIVER
-        else f"-- merge: {CONCATENATE}, or aggregates ({', '.join(AGGREGATES)}) of its columns",
-        next_step="Say how the answers of several shares become one.",
+        found=f"partition: {partition or 'none'}, merge: {merged or 'none'}",
+        expected=f"`-- partition: {DRIVER}` without a merge, or {WORKER} or {SAMPLE} with `-- merge: {CONCATENATE}` or "
+        f"with aggregates ({', '.join(AGGREGATES)}) of its columns",
+        next_step=f"Say how the answers of several shares become one; `{DRIVER}` is always correct.",
     )
 
 

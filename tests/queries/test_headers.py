@@ -64,24 +64,21 @@ HEADER = """-- How many?
 
 
 @pytest.mark.parametrize(
-    ("lines", "found", "expected"),
+    "lines",
     [
-        ("", "no partition", "-- partition: worker | sample | driver"),
-        ("-- partition: host\n", "partition: host", "-- partition: worker | sample | driver"),
-        ("-- partition: worker\n", "no merge", "-- merge: concatenate, or aggregates (sum, min, max, all)"),
-        ("-- partition: worker\n-- merge: mean rows\n", "merge: mean rows", "aggregates (sum, min, max, all)"),
-        ("-- partition: sample\n-- merge: sum tokens\n", "merge: sum tokens", "of its columns"),
-        ("-- partition: driver\n-- merge: sum rows\n", "merge: sum rows", "none"),
+        "",
+        "-- partition: host\n",
+        "-- partition: worker\n",
+        "-- partition: worker\n-- merge: mean rows\n",
+        "-- partition: sample\n-- merge: sum tokens\n",
+        "-- partition: driver\n-- merge: sum rows\n",
     ],
 )
-def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(
-    tmp_path: Path, lines: str, found: str, expected: str
-) -> None:
+def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(tmp_path: Path, lines: str) -> None:
     path = tmp_path / "how_many.sql"
     path.write_text(HEADER + lines + "SELECT count(*) AS rows FROM samples\n")
-    with pytest.raises(QueryError) as refused:
+    with pytest.raises(QueryError, match=r"found partition: .*, merge: .*; expected `-- partition: driver` without"):
         read_question(path)
-    assert f"found {found}" in str(refused.value) and expected in str(refused.value)
 
 
 def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone() -> None:

@@ -184,19 +184,12 @@ def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series
         at_ns = timeline.at_ns(after)
         begin, end = (int(np.searchsorted(moments_ns, edge_ns)) for edge_ns in (at_ns - HISTORY_NS, at_ns))
         intervals_ns = np.diff(moments_ns[begin:end])
-        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := _median(intervals_ns)):
+        if len(intervals_ns) < LEAST_INTERVALS or not (usual_ns := float(np.median(intervals_ns))):
             return MetricReading(None, len(intervals_ns))
         late_ns = max(0, _until(at_ns, end_ns) - int(moments_ns[end - 1]))
         return MetricReading(late_ns / usual_ns, len(intervals_ns))
 
     return over
-
-
-def _median(values: Whole) -> float:
-    """As of Python's integers, which have no largest; without sorting all of them at each tick."""
-    below, above = (len(values) - 1) // 2, len(values) // 2
-    parted = np.partition(values, (below, above))
-    return int(parted[above]) if below == above else (int(parted[below]) + int(parted[above])) / 2
 
 
 def silence(timeline: Timeline, end_ns: int | None) -> Series:

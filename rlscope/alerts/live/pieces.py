@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import TIMES
 
 from rlscope.trace.footers import chunks_of, first_row_of, times_of
 from rlscope.trace.journals import Place, decoded, read_batches
@@ -58,15 +57,16 @@ class Piece:
 
 
 def pieces_of(path: Path, table: str, worker_id: str, first_row: int, end_row: int) -> Iterator[Piece | None]:
-    """Yield the rows of a Parquet file from one position to another, by row group. None for rows without a time.
+    """Yield the rows of a Parquet file from one position to another, by row group.
 
+    None for a row group without times in the footer.
     Raises OSError or ArrowException for a broken file.
     """
     metadata = pq.read_metadata(path)
     for group, (start, end) in enumerate(_bounds(metadata)):
         low, high = max(start, first_row), min(end, end_row)
         if low < high:
-            times_ns = times_of([*chunks_of(metadata, [group])], table) or _stored_times(path, table)
+            times_ns = times_of([*chunks_of(metadata, [group])], table)
             yield None if times_ns is None else Piece(path, table, worker_id, *times_ns, high - low, low)
 
 
@@ -74,13 +74,6 @@ def _bounds(metadata: pq.FileMetaData) -> Sequence[tuple[int, int]]:
     """Return for each row group the position of its first row and of the row after its last."""
     groups = range(metadata.num_row_groups)
     return [*pairwise(accumulate((metadata.row_group(group).num_rows for group in groups), initial=0))]
-
-
-def _stored_times(path: Path, table: str) -> tuple[int, int] | None:
-    first, last = TIMES[table]
-    stored = pq.read_table(path, columns=list({first, last}))
-    starts, ends = (stored[name].drop_null().to_pylist() for name in (first, last))
-    return (min(starts), max(ends)) if starts and ends else None
 
 
 def _rows_of(path: Path, first_row: int, rows: int) -> pa.Table:

@@ -210,10 +210,6 @@ def _longest_idle(timeline: Timeline) -> Series:
     return longest_stretch(timeline, starts_ns, ends_ns, stretches["worker_id"].to_list())
 
 
-def _dropped_rows(timeline: Timeline) -> Series:
-    return constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
-
-
 def _dropped_ratio(timeline: Timeline) -> Series:
     rows = timeline.parts.dropped_rows + timeline.parts.stored_rows
     return constant(timeline.parts.dropped_rows / rows if rows else None, rows)
@@ -280,8 +276,6 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
                 looks_back=False),
     AlertMetric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
                 "worker_extents", None, "workers", 1, _silence, looks_back=False),
-    AlertMetric("rows.dropped", "rows", "rows dropped by capture, as counted by the workers",
-                "worker_extents", None, "rows", 0, _dropped_rows, looks_back=False),
     AlertMetric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
                 "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
     AlertMetric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",

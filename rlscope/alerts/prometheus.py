@@ -158,7 +158,6 @@ _VALUES: Final[Mapping[str, _Value]] = {
     ),
     # A run without any scraped worker has ended; its workers did not fall silent.
     "worker.silent_s": _Value(f"(({_SILENT_S}) and on (rlscope_run_id) rlscope_worker_heartbeat_seconds)"),
-    "rows.dropped": _Value(_DROPPED),
     "rows.dropped_ratio": _Value(f"{_DROPPED} / ({_DROPPED} + sum by (rlscope_run_id) (rlscope_rows_written_total))"),
 }
 _QUANTILES: Final[Mapping[str, int]] = {

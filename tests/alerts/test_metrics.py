@@ -208,7 +208,6 @@ EXPECTED = {
     "step.period_s": (None, 3.0, None),
     "weight_update.duration_s": (None, 3.0, None),
     "worker.silent_s": (0.0, 8.0, 18.0),
-    "rows.dropped": (3, 3, 3),
     "rows.dropped_ratio": (3 / 21, 3 / 21, 3 / 21),  # Eighteen rows are stored.
 }
 

@@ -153,10 +153,6 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
     ("step.overdue_periods", "above = 10",  # Not while the trainer is not heard of, nor where no period is known.
      [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 10), level("rlscope_train_period_seconds", 60)],
      [heartbeat(SAMPLER), level("rlscope_train_last_step_seconds", 10), level("rlscope_train_period_seconds", 60)]),
-    ("rows.dropped", "above = 100",
-     [(f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="samples"}}', "60x60"),
-      (f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="spans"}}', "41x60")],
-     [(f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="samples"}}', "100x60")]),
     ("rows.dropped_ratio", "above = 0.01",
      [level("rlscope_rows_dropped_total", 11), level("rlscope_rows_written_total", 989)],
      [level("rlscope_rows_dropped_total", 10), level("rlscope_rows_written_total", 990)]),

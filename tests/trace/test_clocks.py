@@ -203,14 +203,6 @@ def test_a_time_in_the_queue_that_no_sample_has_leaves_the_uncertainty_as_it_is(
         assert spread_ns(run) < 100_000_000
 
 
-def test_a_host_that_nothing_bounds_is_left_as_it_is(tmp_path: Path) -> None:
-    lonely = made_run(engines=1, steps=3)
-    lonely.workers.append({**lonely.workers[0], "worker_id": "c0", "role": "controller", "host": "c", "gpu_count": 0})
-    with open_run(lonely.write(tmp_path / "run", {"c": off(60.0)})) as run:
-        (own,) = [each for each in run.clocks.hosts if each.host == "c"]
-        assert not own.is_corrected and own.uncertainty_ns is None
-
-
 def test_a_host_in_another_year_is_left_out_and_named(tmp_path: Path) -> None:
     with open_run(made_run(engines=2, steps=3).write(tmp_path / "run", {"be1": off(YEAR_S)})) as run:
         assert not run.clocks.corrected

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -283,13 +282,6 @@ def test_a_journal_of_another_run_is_left_out_and_a_renamed_one_is_read(run: Pat
     assert skipped["train_steps/t0-000003.arrows"].startswith(
         "belongs to train_steps of run 'other' according to its head"
     )
-
-
-def test_a_copy_of_a_journal_is_left_out(run: Path) -> None:
-    shutil.copy(run / JOURNAL, run / "train_steps" / "t0-000003.arrows")
-    steps, found, skipped = seen(run)
-    assert (steps, found.state) == (list(range(10)), "complete")
-    assert skipped["train_steps/t0-000003.arrows"].startswith("a copy of t0-000002.arrows according to its head")
 
 
 def test_impossible_values_in_a_journal_are_left_out_and_named(run: Path) -> None:

@@ -61,7 +61,7 @@ class Drawn(Block):
     columns: list[str]
     rows: list[list[str]]
     note: str
-    """What the chart or the table leaves out; empty if nothing."""
+    """Rows that the chart or the table merges or leaves out, as a sentence; empty if none."""
 
 
 def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:

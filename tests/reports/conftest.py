@@ -43,7 +43,7 @@ def wait_until_drawn(page: Any) -> None:
 def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Any]]:
     """Opens a page of a name and a text, once and drawn, on a desktop in light colours: the page and its troubles."""
     folder = tmp_path_factory.mktemp("pages")
-    context = browser.new_context(has_touch=True, permissions=["clipboard-read", "clipboard-write"])
+    context = browser.new_context(has_touch=True)
     known: dict[str, tuple[Any, list[str]]] = {}
 
     def page_of(name: str, text: str) -> tuple[Any, list[str]]:

@@ -24,7 +24,7 @@ from rlscope.reports.text.comparison import (
     state_bars,
 )
 
-_SCRIPTS: Final = ("folds.js", "report.js", "tables.js")
+_SCRIPTS: Final = ("folds.js", "report.js")
 """zoom.js is left out because no chart here has a time axis."""
 
 

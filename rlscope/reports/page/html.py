@@ -64,7 +64,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, lis
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js", "panel.js")
+SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
 
 

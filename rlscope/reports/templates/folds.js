@@ -1,4 +1,4 @@
-// Opens folds when a link or the address leads into them and for printing, and restores them when the page is reloaded.
+// Opens folds when a link or the address leads into them, and for printing.
 (function () {
   "use strict";
 
@@ -23,20 +23,11 @@
   });
   window.addEventListener("hashchange", function () { lead(location.hash); });
 
-  // The state is kept in the browser's history, so that a reload and the back button restore the page.
-  function remember() {
-    const open = folds.flatMap(function (each, place) { return each.open ? [place] : []; });
-    try {
-      history.replaceState(Object.assign({}, history.state, { open: open }), "");
-    } catch (_refused) { /* A frame without an address keeps nothing. */ }
-  }
-  ((history.state && history.state.open) || []).forEach(function (place) { if (folds[place]) folds[place].open = true; });
-  document.addEventListener("toggle", remember, true);
   lead(location.hash);
 
   let opened = [];
   window.addEventListener("beforeprint", function () {
-    opened = folds.filter(function (each) { return !each.open && each.classList.contains("fold"); });
+    opened = folds.filter(function (each) { return !each.open; });
     opened.forEach(function (each) { each.open = true; });
     window.dispatchEvent(new Event("resize"));
   });

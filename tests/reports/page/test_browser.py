@@ -142,27 +142,11 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
     context.close()
 
 
-def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_spreadsheet_takes_them(pages):
+def test_the_numbers_of_a_chart_open_with_the_keyboard(pages):
     page, _ = pages("whole")
-    page.bring_to_front()
     page.locator("#figure-queue-depth summary").focus()
     page.keyboard.press("Enter")
     page.locator("#figure-queue-depth table").wait_for(state="visible")
-    page.locator("#figure-queue-depth button[data-copies]").click()
-    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('Copied')")
-    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
-    cells = page.locator("#figure-queue-depth tbody tr").first.locator("td").all_inner_texts()
-    assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-queue-depth tbody tr").count()
-
-
-def test_without_a_clipboard_the_numbers_are_selected(pages):
-    page, _ = pages("whole")
-    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
-    page.locator("#figure-gap summary").click()
-    page.locator("#figure-gap button[data-copies]").click()
-    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('Selected')")
-    row = page.locator("#figure-gap tbody tr").first.locator("td").first.inner_text()
-    assert row in page.evaluate("getSelection().toString()")
 
 
 def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, pages):
@@ -173,7 +157,7 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts
     page.locator("#gap > details > summary").click()
-    assert page.locator("button[data-copies]:visible").count() == 0 and page.locator(".chart:visible").count() == 0
+    assert page.locator("button:visible").count() == 0 and page.locator(".chart:visible").count() == 0
     page.locator("#figure-gap summary").click()
     assert page.locator("#figure-gap tbody tr").first.is_visible()
     page.locator("#glossary summary").click()

@@ -134,17 +134,6 @@ def test_a_link_and_an_address_open_what_they_lead_into(drawn):
     assert page.locator("#gap > details").get_attribute("open") is not None
 
 
-def test_what_was_open_is_open_after_a_reload(drawn):
-    page = drawn("made")
-    page.evaluate("() => history.replaceState(null, '', location.pathname)")
-    page.locator("#throughput > details > summary").click()
-    page.locator("#figure-step-phases, #figure-throughput").first.wait_for(state="visible")
-    page.reload()
-    page.wait_for_selector("html[data-charts=all]", state="attached")
-    assert page.locator("#throughput > details").get_attribute("open") is not None
-    assert page.locator("#glossary > details").get_attribute("open") is None
-
-
 def test_print_shows_what_is_folded_and_leaves_it_folded(drawn):
     page = drawn("made")
     page.emulate_media(media="print")

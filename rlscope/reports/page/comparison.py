@@ -14,7 +14,7 @@ from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
-from rlscope.reports.page.html import PageSection, page, page_scripts, with_pictures
+from rlscope.reports.page.html import PageSection, page, page_scripts
 from rlscope.reports.text.comparison import (
     basis_of,
     first_screen,
@@ -46,8 +46,7 @@ def render_comparison(compared: RunComparison) -> str:
         zoom=None,
         foot=f"Compared by rlscope {metadata.version('rlscope')}.",
     )
-    html = page("report.html", title, words, page_scripts(_SCRIPTS))
-    return with_pictures(html, {each.anchor: each for each in figures if each.spec})
+    return page("report.html", title, words, page_scripts(_SCRIPTS))
 
 
 def _charts(figures: Sequence[Drawn]) -> PageSection:

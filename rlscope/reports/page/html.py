@@ -1,9 +1,8 @@
 """The analysis as one HTML file that needs no network: scripts, styles, charts and numbers are inside.
 
-Its content policy lists every script by hash, so no other script runs. To stay below PAGE_MAX_BYTES the page stores
-chart data by column and leaves out charts, largest first: static ones, which only viewers without scripts need, before
-those drawn by scripts. The numbers of a chart always stay. In a notebook the first screen is a card without scripts,
-and the charts of the page are there by name.
+Its content policy lists every script by hash, so no other script runs. Chart data are stored by column, and no chart
+has more than a few thousand marks, so that a page of a thousand workers takes 1.5 MB. In a notebook the first screen is
+a card without scripts, and the charts of the page are there by name.
 """
 
 import base64
@@ -36,34 +35,6 @@ from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
 from rlscope.text_out import write_file
 
-PAGE_MAX_BYTES: Final = 3_000_000
-
-
-def packed(spec: str) -> str:
-    """Return the chart with its data by column, so that names are stored once; `report.js` turns it into rows again."""
-    document: dict[str, Any] = json.loads(spec)
-    document["datasets"] = {name: _columns(rows) for name, rows in document.get("datasets", {}).items()}
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def fitting(sizes_bytes: Mapping[str, int], room_bytes: int) -> set[str]:
-    """Return the names that fit into the room; the largest are dropped first."""
-    kept, sum_bytes = set[str](), 0
-    for name in sorted(sizes_bytes, key=lambda name: (sizes_bytes[name], name)):
-        sum_bytes += sizes_bytes[name]
-        if sum_bytes > room_bytes:
-            break
-        kept.add(name)
-    return kept
-
-
-def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
-    """Return the rows as columns, or unchanged if they do not all have the same columns."""
-    if not rows or any(row.keys() != rows[0].keys() for row in rows):
-        return rows
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
 
@@ -94,23 +65,8 @@ class PageSection(NamedTuple):
 
 
 def render(analysis: AnalysisResult) -> str:
-    """Return the report as one string of at most PAGE_MAX_BYTES."""
-    sections = _sections(analysis)
-    figures = [figure for each in sections for figure in figures_in(each.blocks)]
-    return with_pictures(_page(analysis, sections), {figure.anchor: figure for figure in figures})
-
-
-def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
-    """Return the page with as many charts as fit."""
-    specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
-    place_bytes = len(filled("picture.html", anchor="", spec="0").encode())
-    room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
-    live = fitting({anchor: len(spec.encode()) for anchor, spec in specs.items()}, room_bytes)
-    for anchor, spec in specs.items():
-        # Without a spec, the page says that the chart was left out.
-        shown = filled("picture.html", anchor=anchor, spec=spec if anchor in live else None)
-        html = html.replace(f"<!--picture {anchor}-->", shown)
-    return html
+    """Return the report as one string."""
+    return _page(analysis, _sections(analysis))
 
 
 def content_policy(scripts: Sequence[str]) -> str:
@@ -132,7 +88,7 @@ def _sections(analysis: AnalysisResult) -> list[PageSection]:
 
 
 def _page(analysis: AnalysisResult, sections: Sequence[PageSection]) -> str:
-    """Return the page without its charts."""
+    """Return the page with the sections."""
     run, first = analysis.run, first_screen(analysis)
     del first["about"]  # The header of the page has it.
     started = start_words(run.started_ns, analysis.data_quality.imported)

@@ -11,8 +11,8 @@ import pytest
 from rlscope.analysis.result import Finding
 from rlscope.reports.charts.series import MARKS_MAX, drawable
 from rlscope.reports.page import html as html_module
-from rlscope.reports.page.html import PAGE_MAX_BYTES, fitting, packed, render
-from rlscope.reports.page.templating import with_code
+from rlscope.reports.page.html import render
+from rlscope.reports.page.templating import packed, with_code
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import NO_GAPS, about
 from tests.kept import analysed
@@ -24,7 +24,6 @@ from tests.reports.analysis_fixture import (
     hostile_analysis,
     without_frames,
 )
-from tests.reports.timeline_fixture import timeline_analysis
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -96,39 +95,12 @@ def test_every_tag_closes_and_every_id_is_there_once(make):
     assert len(page.ids) == len(set(page.ids))
 
 
-@pytest.mark.nightly  # By day, test_odd_runs.py draws a thousand workers.
-def test_a_run_of_80_workers_with_64_engines_stays_small():
-    shared = timeline_analysis(80).answers
-    many = full_analysis(engines=64)
-    html = render(
-        replace(many, answers=many.answers | {name: shared[name] for name in ("worker_timeline", "weight_marks")})
-    )
-    assert len(html.encode()) <= PAGE_MAX_BYTES
-    assert all(len(rows) <= 5_000 for spec in Page(html).specs for rows in spec["datasets"].values())
-
-
 def test_a_chart_keeps_its_rows_when_it_is_packed():
     rows = [{"a": 1, "b": "<"}, {"a": None, "b": "x"}]
     spec = json.dumps({"mark": "bar", "datasets": {"whole": rows, "uneven": [{"a": 1}, {"b": 2}], "none": []}})
     text = packed(spec)
     assert "<" not in text and '"a":[1,null]' in text
     assert unpacked(json.loads(text)) == json.loads(spec)
-
-
-@pytest.mark.parametrize(
-    ("room_bytes", "kept"),
-    [(60, {"small", "middle", "large"}), (59, {"small", "middle"}), (30, {"small", "middle"}), (29, {"small"}),
-     (9, set()), (-1, set())],
-)  # fmt: skip
-def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept):
-    assert fitting({"large": 30, "small": 10, "middle": 20}, room_bytes) == kept
-
-
-def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch):
-    monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", 1_000)
-    page = Page(render(full_analysis()))
-    assert not page.specs and "This chart is left out" in page.text
-    assert "Response length" in page.text, "the numbers stay"
 
 
 def test_every_finding_is_there_with_its_remedy_and_a_link(full):

@@ -63,7 +63,7 @@ def test_a_thousand_workers_fit_a_page_that_can_be_mailed(tmp_path):
     waits = [activity("t0", 0, 2 * SECOND, "wait", "samples")]
     run = write_run(tmp_path / "run", [*samplers, TRAINER], train_steps=steps(4), activities=waits)
     text = render(analyze(run))
-    assert len(text) < 3_000_000 and "1,000" in Page(text).text
+    assert len(text) < 2_500_000 and "1,000" in Page(text).text
     for spec in Page(text).specs:
         assert all(len(rows) <= 5_000 for rows in spec["datasets"].values())
     assert not re.search(r'<rect[^>]*width="NaN"', text)

@@ -7,7 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
@@ -245,12 +245,6 @@ def written(known: rlscope.Analysis) -> list[str]:
     shown = io.StringIO()
     print_blocks(card_blocks(known), Console(file=shown, width=120))
     return [shown.getvalue(), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
-
-
-def test_nothing_but_the_page_reads_what_only_it_draws(analysis: rlscope.Analysis) -> None:
-    lean = {name: frame for name, frame in analysis.answers.items() if name not in DRAWN}
-    assert len(lean) + len(DRAWN) == len(analysis.answers)
-    assert written(replace(analysis, answers=lean)) == written(analysis)
 
 
 def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.system import Layout
 
 CauseKind = Literal["setting", "measured"]
-Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run", "not_together"]
+Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run"]
 _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
@@ -90,8 +90,8 @@ class ChangeCause:
     unpriced_because: Unpriced | None = None
     """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
     not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
-    according to the model, the run could not run with this change. not_together: it could not run with all causes at
-    once. None if a share is assigned."""
+    according to the model, the run could not run with this change, or with all causes at once. None if a share is
+    assigned."""
 
     @classmethod
     def measured(cls, name: str, before: float, after: float, change: Change) -> "ChangeCause":
@@ -339,8 +339,8 @@ def _shared(
     measured = None if rate.change is None else math.log1p(rate.change)
     causes: list[ChangeCause] = []
     for each in candidates:
-        part, is_unrunnable = parts.get(each.name), each.alone_ratio is None
-        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run" if is_unrunnable else "not_together"
+        part = parts.get(each.name)
+        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run"
         cause = replace(
             each,
             log_ratio=part,

@@ -28,8 +28,8 @@ DEFAULT_MAX_MB: Final = 500
 _SEQUENCE: Final = 1
 _CLEARED, _NEEDS_STATE = 1, 2
 _BATCH_PACKETS: Final = 512
-_RESERVED_BYTES: Final = 400_000
-"""Space reserved for closing the open slices and flows: about 5,000 packets."""
+_RESERVED_BYTES: Final = 300_000
+"""Space reserved for the packets that are held, and for the notes."""
 _NOTES_UUID: Final = 1 << 30
 """Above the tracks of the timeline."""
 
@@ -127,7 +127,6 @@ def _write(run: OpenRun, stretch: TimeRange, file: IO[bytes], path: Path, max_by
         if trace.size_bytes > max_bytes - _RESERVED_BYTES:
             run_start_ns = min(ask(run, "worker_extents")["start_ns"])
             notes.append(_cut_note(event.at_ns - run_start_ns, stretch.to_ns - run_start_ns, max_bytes))
-            trace.close_all(event.at_ns)
             break
         trace.write(event)
     if timeline.left_out_segments:
@@ -158,8 +157,6 @@ class _TraceFile:
         self._written_bytes = 0
         self._declared: set[int] = set()
         self._interned: dict[tuple[str, str], int] = {}
-        self._open: dict[int, Track] = {}
-        self._flows: dict[int, Track] = {}
         self._last_ns = start_ns
         self.events = 0
         self._begin(start_ns)
@@ -178,11 +175,9 @@ class _TraceFile:
         match event.kind:
             case "begin":
                 told.type = self._proto.TrackEvent.TYPE_SLICE_BEGIN
-                self._open[event.track.uuid] = event.track
                 self._describe(packet, event)
             case "end":
                 told.type = self._proto.TrackEvent.TYPE_SLICE_END
-                del self._open[event.track.uuid]
             case "instant":
                 told.type = self._proto.TrackEvent.TYPE_INSTANT
                 self._describe(packet, event)
@@ -190,13 +185,6 @@ class _TraceFile:
                 told.type = self._proto.TrackEvent.TYPE_COUNTER
                 _set_counter(told, event.value)
         self.events += 1
-
-    def close_all(self, at_ns: int) -> None:
-        """End every open slice and every open flow."""
-        for track in list(self._open.values()):
-            self.write(Event(at_ns, 0, "end", track))
-        for number, track in list(self._flows.items()):
-            self.write(Event(at_ns, 0, "instant", track, "applied after the cut", "note", True, ends=number))
 
     def note(self, sentences: Sequence[str]) -> None:
         """Write sentences about the trace, as events of a separate process at its end."""
@@ -268,11 +256,9 @@ class _TraceFile:
             note = told.debug_annotations.add()
             note.name_iid = self._intern(packet, "debug_annotation_names", name)
             _set_value(note, value)
-        told.flow_ids.extend(flow.number for flow in event.starts)
-        self._flows.update((flow.number, flow.towards) for flow in event.starts)
+        told.flow_ids.extend(event.starts)
         if event.ends is not None:
             told.terminating_flow_ids.append(event.ends)
-            del self._flows[event.ends]
 
     def _intern(self, packet: "TracePacket", kind: str, name: str) -> int:
         """Return the number of a name. The packet that first uses a name defines it."""

@@ -54,14 +54,6 @@ class Track:
     """Further facts about a process."""
 
 
-class Flow(NamedTuple):
-    """Arrow from a publication to its application."""
-
-    number: int
-    towards: Track
-    """The row of the engine that will apply the weights."""
-
-
 class Event(NamedTuple):
     """One event. Fields that its kind does not use are empty."""
 
@@ -74,7 +66,8 @@ class Event(NamedTuple):
     is_common: bool = False
     """Whether many events have this name."""
     details: Mapping[str, Value] = {}
-    starts: tuple[Flow, ...] = ()
+    starts: tuple[int, ...] = ()
+    """The flows, from a publication to its applications, that start here."""
     ends: int | None = None
     """The flow that ends here."""
     value: float | None = None
@@ -103,7 +96,7 @@ class _Slice(NamedTuple):
     category: str
     is_common: bool
     details: Mapping[str, Value]
-    starts: tuple[Flow, ...] = ()
+    starts: tuple[int, ...] = ()
     ends: int | None = None
     order: int = _BEGIN
 
@@ -183,15 +176,6 @@ class EventTimeline:
             heappush(free, (place, Track(next(self._uuids), row, process)))
         return heappop(free)
 
-    def _first_lane(self, process: Track, row: str) -> Track:
-        """A track of a row, taken or not."""
-        key = (*map(str, (process.uuid, row)), "first")
-        if key not in self._tracks:
-            place, track = self._lane(process, row)
-            heappush(self._lanes[process.uuid, row], (place, track))
-            self._tracks[key] = track
-        return self._tracks[key]
-
     def _slices(self, slices: Iterable[_Slice]) -> Iterator[Event]:
         """The begin and the end of each slice, by time; slices come by their start and are cut to the stretch.
 
@@ -245,18 +229,18 @@ class EventTimeline:
                 made = made._replace(ends=flow)
             yield made._replace(starts=self._led_to(row, version), order=_PUBLICATION if phase == "publish" else _BEGIN)
 
-    def _led_to(self, row: Mapping[str, object], version: int) -> tuple[Flow, ...]:
+    def _led_to(self, row: Mapping[str, object], version: int) -> tuple[int, ...]:
         """Yield the flows of a publication: one to each shown engine that starts to apply it in the interval."""
         engines, moments = row["applied_by"], row["applied_at_ns"]
         if not isinstance(engines, list) or not isinstance(moments, list) or _whole(row["start_ns"]) < self._from_ns:
             return ()
         pairs = zip(map(str, engines), map(_whole, moments), strict=True)  # pyright: ignore[reportUnknownArgumentType]
         led = tuple(
-            Flow(self._flow(version, engine), self._first_lane(self._worker(engine), UPDATES))
+            self._flow(version, engine)
             for engine, at_ns in pairs
             if at_ns < self.stretch.to_ns and self.stretch.shows(engine)
         )
-        self._flows.update(flow.number for flow in led)
+        self._flows.update(led)
         return led
 
     @property

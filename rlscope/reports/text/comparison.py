@@ -77,7 +77,6 @@ _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "not_reproduced": "A's model does not reproduce A's own rate",
     "not_modelled": "A's model has no input for it",
     "cannot_run": "according to A's model, no step could finish with it",
-    "not_together": "according to A's model, no step could finish with all changes together",
 }
 BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}
 """Names of the part of the runs that was compared."""

@@ -210,7 +210,7 @@ def test_a_trace_that_grows_too_large_is_cut_and_says_where(tmp_path: Path) -> N
     passes = [engine_row("e0", start * 10, start * 10 + 10, 5, running=start % 7) for start in range(11_000)]
     run_dir = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 110_000)], engine_steps=passes)
     written = rlscope.export_perfetto(run_dir, tmp_path / "cut.pftrace", max_mb=1)
-    trace = read_trace(written.path)
+    trace = read_trace(written.path, is_cut=True)
     assert written.size_bytes == written.path.stat().st_size <= 1_000_000
     (note,) = written.notes
     assert note.startswith("cut at ") and "--from" in note and "--max-mb" in note

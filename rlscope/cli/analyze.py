@@ -22,10 +22,6 @@ from rlscope.cli.app import (
 )
 from rlscope.cli.imported import with_import_options
 
-INCOMPLETE = 3
-"""Exit code if --require-complete is given and rows are missing or may be missing. It equals the code of `check`."""
-
-
 Page = Annotated[
     Path | None,
     typer.Option(
@@ -53,13 +49,6 @@ Quiet = Annotated[
 Card = Annotated[
     AnswerFormat, typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON.")
 ]
-Complete = Annotated[
-    bool,
-    typer.Option(
-        "--require-complete",
-        help="Exit with 3 if rows are missing, or if the run cannot tell whether rows are missing.",
-    ),
-]
 Cap = Annotated[
     int | None,
     typer.Option(
@@ -86,7 +75,6 @@ def analyze(
     ray: Ray = None,
     no_page: NoPage = False,
     quiet: Quiet = False,
-    require_complete: Complete = False,
 ) -> None:
     """Print where the GPU time went and what to change; write the HTML report.
 
@@ -105,22 +93,12 @@ def analyze(
     if not no_page:
         # The report comes last: it takes longest, and it may fail although the card succeeded.
         _write_page(analysis, output, notes)
-    if require_complete:
-        _fail_unless_complete(analysis)
 
 
 def _write_page(analysis: "rlscope.Analysis", output: Path | None, notes: Console) -> None:
     with progress_on(notes, "drawing the report"):
         page = analysis.to_html(output or analysis.page_path)
     note_written(notes, page)
-
-
-def _fail_unless_complete(analysis: "rlscope.Analysis") -> None:
-    state = analysis.data_quality.completeness.state
-    if state != "complete":
-        why = "rows are missing" if state == "incomplete" else "the run does not record how many rows were written"
-        Console(stderr=True).print(f"--require-complete: {why}")
-        raise typer.Exit(INCOMPLETE)
 
 
 def _refuse_contradictions(

@@ -81,6 +81,21 @@ JsonTo = Annotated[
 ]
 
 
+def seconds_of(text: str | float) -> float:
+    """Return the seconds of a duration of an option, such as 90s or 5m. Raises BadParameter."""
+    from rlscope.alerts.durations import parse_duration
+
+    if isinstance(text, float):  # The default, which is in seconds.
+        return text
+    try:
+        seconds = parse_duration(text) / 1e9
+    except ValueError as error:
+        raise typer.BadParameter(f"found {text!r}; expected {error}") from None
+    if not seconds:
+        raise typer.BadParameter("expected a duration above zero")
+    return seconds
+
+
 def option(name: str, kind: Any, *flags: str, **details: Any) -> Parameter:  # noqa: ANN401  # as typer takes them
     """Return an option of the command line, for `with_options`. It is None if it is not given.
 

@@ -1,17 +1,13 @@
 """`rlscope query` and `rlscope queries`: run a built-in query or ad-hoc SQL, and list the built-in queries."""
 
-import re
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDIN, RunFolder, checked_output, folded
-
-_NUMBER: Final = re.compile(r"\d+(\.\d*)?|\.\d+")
-_LEAST_TIMEOUT_S: Final = 0.1
+from rlscope.cli.app import STDIN, RunFolder, checked_output, folded, seconds_of
 
 
 def _there(file: Path | None) -> Path | None:
@@ -20,27 +16,14 @@ def _there(file: Path | None) -> Path | None:
     return file
 
 
-def _seconds(text: str | float) -> float:
-    """Return the seconds of a duration such as 90s or 5m, or of a number without a unit."""
-    from rlscope.alerts.durations import parse_duration
-
-    try:
-        seconds = float(text) if _NUMBER.fullmatch(str(text)) else parse_duration(str(text)) / 1e9
-    except ValueError as error:
-        raise typer.BadParameter(f"found {text!r}; expected seconds, or {error}") from None
-    if seconds < _LEAST_TIMEOUT_S:
-        raise typer.BadParameter(f"found {text!r}; expected at least {_LEAST_TIMEOUT_S} s")
-    return seconds
-
-
 Timeout = Annotated[
     float,
     typer.Option(
         "--timeout",
-        parser=_seconds,
+        parser=seconds_of,
         metavar="DURATION",
         show_default="1m",
-        help="Time limit of your SELECT, for example 90s, 5m or a number of seconds.",
+        help="Time limit of your SELECT, for example 90s or 5m.",
     ),
 ]
 

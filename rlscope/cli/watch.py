@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 import rlscope
-from rlscope.cli.app import RunPath
+from rlscope.cli.app import RunPath, seconds_of
 from rlscope.cli.check import FIRED, FailOnOption, RulesFile
 from rlscope.cli.imported import with_import_options
 from rlscope.text_out import for_terminal
@@ -37,7 +37,16 @@ def watch(
             help="State file, with the resume point and the alerts already sent.",
         ),
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", help="Poll interval, for example 5s or 1m.")] = "5s",
+    interval_s: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            parser=seconds_of,
+            metavar="DURATION",
+            show_default="5s",
+            help="Poll interval, for example 5s or 1m.",
+        ),
+    ] = 5.0,
     scrape: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,7 +73,6 @@ def watch(
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from rlscope.alerts.live.watch import watch_run
 
-    interval_s = _seconds(interval)
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def note(text: str) -> None:
@@ -76,18 +84,6 @@ def watch(
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
     if outcome.failed(fail_on):
         raise typer.Exit(FIRED)
-
-
-def _seconds(interval: str) -> float:
-    from rlscope.alerts.durations import parse_duration
-
-    try:
-        interval_s = parse_duration(interval) / 1e9
-    except ValueError as error:
-        raise typer.BadParameter(f"found {interval!r}; expected {error}", param_hint="--interval") from None
-    if not interval_s:
-        raise typer.BadParameter("expected a duration above zero", param_hint="--interval")
-    return interval_s
 
 
 @contextmanager

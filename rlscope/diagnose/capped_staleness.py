@@ -28,18 +28,16 @@ def find(evidence: Evidence) -> Finding | None:
     if not total_gpu_s or trainer_gpu_s + sampler_gpu_s < WARNING_SHARE_RATIO * total_gpu_s:
         return None
     share_ratio = (trainer_gpu_s + sampler_gpu_s) / total_gpu_s
-    return Finding(
-        rule="capped_staleness",
+    return evidence.finding(
+        "capped_staleness",
         severity="critical" if share_ratio >= CRITICAL_SHARE_RATIO else "warning",
         cost_gpu_s=trainer_gpu_s + sampler_gpu_s,
-        evidence={
+        facts={
             "trainer_waiting_gpu_s": trainer_gpu_s,
             "sampler_waiting_gpu_s": sampler_gpu_s,
             "waiting_share_ratio": share_ratio,
             "max_staleness_versions": evidence.run.max_staleness,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -29,17 +29,15 @@ def find(evidence: Evidence) -> Finding | None:
     if not trainer_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None
     share_ratio = cost_gpu_s / trainer_gpu_s
-    return Finding(
-        rule="checkpoint_cost",
+    return evidence.finding(
+        "checkpoint_cost",
         severity="critical" if share_ratio >= CRITICAL_SHARE_RATIO else "warning",
         cost_gpu_s=cost_gpu_s,
-        evidence={
+        facts={
             "checkpoint_gpu_s": checkpoint_gpu_s,
             "eval_gpu_s": eval_gpu_s,
             "trainer_share_ratio": share_ratio,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -29,13 +29,10 @@ def find(evidence: Evidence) -> Finding | None:
     change_ratio = after_tokens / before_tokens - 1.0
     if abs(change_ratio) < CHANGE_PERCENT / 100.0:
         return None
-    return Finding(
-        rule="drifting_lengths",
+    return evidence.finding(
+        "drifting_lengths",
         severity="info",
-        cost_gpu_s=None,
-        evidence={"before_tokens": before_tokens, "after_tokens": after_tokens},
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
+        facts={"before_tokens": before_tokens, "after_tokens": after_tokens},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.result import Finding, Ledger, LedgerState, RunFacts, Staleness
+from rlscope.analysis.result import EvidenceValue, Finding, Ledger, LedgerState, RunFacts, Severity, Staleness
 from rlscope.trace.config import RunConfig
 
 
@@ -28,6 +28,12 @@ class Evidence:
     def end_ns(self) -> int:
         """End of the run, UTC epoch."""
         return self.run.started_ns + round(self.run.duration_s * 1e9)
+
+    def finding(
+        self, rule: str, severity: Severity, facts: Mapping[str, EvidenceValue], cost_gpu_s: float | None = None
+    ) -> Finding:
+        """Return a finding over the whole run."""
+        return Finding(rule, severity, cost_gpu_s, dict(facts), self.run.started_ns, self.end_ns)
 
     def role_gpu_s(self, *roles: str) -> float:
         """GPU-seconds of all workers with these roles."""

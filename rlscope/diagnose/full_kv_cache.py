@@ -36,18 +36,15 @@ def find(evidence: Evidence) -> Finding | None:
     is_at_limit = running_cap is not None and running_mean >= LIMIT_RATIO * running_cap
     if waiting_mean < WAITING_REQUESTS or is_at_limit:
         return None
-    return Finding(
-        rule="full_kv_cache",
+    return evidence.finding(
+        "full_kv_cache",
         severity="info",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "full_ratio": full_s / row_s,
             "running_mean": running_mean,
             "waiting_mean": waiting_mean,
             "running_cap": running_cap,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -41,13 +41,11 @@ def find(evidence: Evidence) -> Finding | None:
     if not states:
         return None
     idle_gpu_s, idle_ratio, state = max(states, key=lambda found: (found[0], found[2].state))
-    return Finding(
-        rule="gpu_disagreement",
+    return evidence.finding(
+        "gpu_disagreement",
         severity="critical" if idle_ratio >= CRITICAL_IDLE_RATIO else "warning",
         cost_gpu_s=idle_gpu_s,
-        evidence={"state": state.state, "role": state.role, "gpu_idle_ratio": idle_ratio, "gpu_s": state.gpu_s},
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
+        facts={"state": state.state, "role": state.role, "gpu_idle_ratio": idle_ratio, "gpu_s": state.gpu_s},
     )
 
 

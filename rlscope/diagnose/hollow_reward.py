@@ -23,19 +23,16 @@ def find(evidence: Evidence) -> Finding | None:
         return None
     before, after = every.means("reward_mean")
     finished_before, finished_after = finished.means("finished_reward_mean")
-    return Finding(
-        rule="hollow_reward",
+    return evidence.finding(
+        "hollow_reward",
         severity="critical",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "reward_before": before,
             "reward_after": after,
             "finished_reward_before": finished_before,
             "finished_reward_after": finished_after,
             "truncated_ratio": shares.means("truncated_ratio")[1],
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

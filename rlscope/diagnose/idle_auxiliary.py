@@ -23,16 +23,14 @@ def find(evidence: Evidence) -> Finding | None:
     idle_gpu_s = evidence.state_gpu_s(*IDLE_STATES, roles=(AUXILIARY_ROLE,))
     if not auxiliary_gpu_s or idle_gpu_s < WARNING_SHARE_RATIO * auxiliary_gpu_s:
         return None
-    return Finding(
-        rule="idle_auxiliary",
+    return evidence.finding(
+        "idle_auxiliary",
         severity="warning",
         cost_gpu_s=idle_gpu_s,
-        evidence={
+        facts={
             "idle_gpu_s": idle_gpu_s,
             "auxiliary_share_ratio": idle_gpu_s / auxiliary_gpu_s,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

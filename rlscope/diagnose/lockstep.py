@@ -45,19 +45,17 @@ def find(evidence: Evidence) -> Finding | None:
     sampler_gpu_s, trainer_gpu_s = evidence.role_gpu_s("sampler"), evidence.role_gpu_s("trainer")
     barrier_share_ratio, waiting_share_ratio = barrier_gpu_s / sampler_gpu_s, waiting_gpu_s / trainer_gpu_s
     lost_ratio = (barrier_gpu_s + waiting_gpu_s) / evidence.ledger.total_gpu_s
-    return Finding(
-        rule="lockstep",
+    return evidence.finding(
+        "lockstep",
         severity="critical" if lost_ratio >= CRITICAL_SHARE_RATIO else "warning",
         cost_gpu_s=overlap_ratio * (sampler_gpu_s + trainer_gpu_s),
-        evidence={
+        facts={
             "barrier_gpu_s": barrier_gpu_s,
             "barrier_share_ratio": barrier_share_ratio,
             "waiting_gpu_s": waiting_gpu_s,
             "waiting_share_ratio": waiting_share_ratio,
             "recoverable_gpu_s": overlap_ratio * (sampler_gpu_s + trainer_gpu_s),
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

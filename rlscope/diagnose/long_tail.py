@@ -39,18 +39,16 @@ def find(evidence: Evidence) -> Finding | None:
     idle_gpu_s = column_total(steps.select(_beyond_even_s().alias("idle_s")), "idle_s") * trainer_gpus
     if not trainer_gpu_s or not len(steps) or idle_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None
-    return Finding(
-        rule="long_tail",
+    return evidence.finding(
+        "long_tail",
         severity="critical" if idle_gpu_s >= CRITICAL_SHARE_RATIO * trainer_gpu_s else "warning",
         cost_gpu_s=idle_gpu_s,
-        evidence={
+        facts={
             "steps": len(steps),
             "tail_s": float(steps["tail_s"].mean()),  # type: ignore[arg-type]
             "tail_share_ratio": idle_gpu_s / trainer_gpu_s,
             "idle_gpu_s": idle_gpu_s,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -44,19 +44,17 @@ def find(evidence: Evidence) -> Finding | None:
     cost_gpu_s = dropped_gpu_s + backpressure_gpu_s
     if not sampler_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * sampler_gpu_s:
         return None
-    return Finding(
-        rule="overproduction",
+    return evidence.finding(
+        "overproduction",
         severity="critical" if cost_gpu_s >= CRITICAL_SHARE_RATIO * sampler_gpu_s else "warning",
         cost_gpu_s=cost_gpu_s,
-        evidence={
+        facts={
             "dropped_tokens": int(_dropped_tokens(balance)),
             "dropped_share_ratio": dropped_share_ratio,
             "dropped_gpu_s": dropped_gpu_s,
             "backpressure_gpu_s": backpressure_gpu_s,
             "backpressure_share_ratio": backpressure_gpu_s / sampler_gpu_s,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

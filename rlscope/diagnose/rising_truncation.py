@@ -31,17 +31,14 @@ def find(evidence: Evidence) -> Finding | None:
     before_ratio, after_ratio = ends.means("truncated_ratio")
     if after_ratio - before_ratio < GROWTH_PERCENT / 100.0:
         return None
-    return Finding(
-        rule="rising_truncation",
+    return evidence.finding(
+        "rising_truncation",
         severity="critical" if after_ratio >= CRITICAL_PERCENT / 100.0 else "warning",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "before_ratio": before_ratio,
             "after_ratio": after_ratio,
             **_rewards(evidence.answers["training_steps"], *ends),
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

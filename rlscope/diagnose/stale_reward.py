@@ -38,11 +38,10 @@ def find(evidence: Evidence) -> Finding | None:
     is_progress = gained is not None and -per_version.reward.high <= gained
     if is_progress or lost * samples < LOST_SHARE_RATIO * abs(reward_sum):
         return None
-    return Finding(
-        rule="stale_reward",
+    return evidence.finding(
+        "stale_reward",
         severity="info",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "lost_per_version": -per_version.reward.value,
             "least_lost": -per_version.reward.high,
             "most_lost": -per_version.reward.low,
@@ -50,8 +49,6 @@ def find(evidence: Evidence) -> Finding | None:
             "mean_reward": reward_sum / samples,
             "gained_per_version": gained,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

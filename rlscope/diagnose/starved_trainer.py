@@ -33,17 +33,15 @@ def find(evidence: Evidence) -> Finding | None:
         return None
     share_ratio = waiting_gpu_s / trainer_gpu_s
     waits = evidence.answers["step_waits"]
-    return Finding(
-        rule="starved_trainer",
+    return evidence.finding(
+        "starved_trainer",
         severity="critical" if share_ratio >= CRITICAL_SHARE_RATIO else "warning",
         cost_gpu_s=waiting_gpu_s,
-        evidence={
+        facts={
             "waiting_gpu_s": waiting_gpu_s,
             "waiting_share_ratio": share_ratio,
             "longest_wait_s": waits["longest_wait_s"].max() if len(waits) else None,  # type: ignore[dict-item]
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -61,19 +61,17 @@ def find(evidence: Evidence) -> Finding | None:
         return None
     slowdown_ratio = 1 - slowest.tokens_per_s / slowest.median_tokens_per_s
     gpus = int(evidence.answers["worker_extents"].filter(worker_id=slowest.worker_id)["gpu_count"].sum())
-    return Finding(
-        rule="straggling_engine",
+    return evidence.finding(
+        "straggling_engine",
         severity="warning",
         cost_gpu_s=slowdown_ratio * slowest.row_s * gpus if gpus else None,
-        evidence={
+        facts={
             "worker_id": slowest.worker_id,
             "tokens_per_s": slowest.tokens_per_s,
             "median_tokens_per_s": slowest.median_tokens_per_s,
             "slowdown_ratio": slowdown_ratio,
             **_drops(slowest.worker_id, evidence.answers["engine_deliveries"]),
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -41,19 +41,16 @@ def find(evidence: Evidence) -> Finding | None:
     waiting_mean = weighted_mean(capped, "waiting_mean", "open_s")
     if running_mean >= FILL_RATIO * running_cap or waiting_mean >= WAITING_REQUESTS:
         return None
-    return Finding(
-        rule="underfilled_engines",
+    return evidence.finding(
+        "underfilled_engines",
         severity="warning",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "running_mean": running_mean,
             "running_cap": running_cap,
             "fill_ratio": running_mean / running_cap,
             "waiting_mean": waiting_mean,
             "decoding_gpu_s": evidence.state_gpu_s("decoding", "mixed_passes", "generating"),
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

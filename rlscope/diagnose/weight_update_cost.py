@@ -34,11 +34,11 @@ def find(evidence: Evidence) -> Finding | None:
     if not total_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * total_gpu_s:
         return None
     updates, part = evidence.answers["weight_update_latency"], _longest_part(evidence.answers["weight_update_parts"])
-    return Finding(
-        rule="weight_update_cost",
+    return evidence.finding(
+        "weight_update_cost",
         severity="critical" if cost_gpu_s >= CRITICAL_SHARE_RATIO * total_gpu_s else "warning",
         cost_gpu_s=cost_gpu_s,
-        evidence={
+        facts={
             "updates": updates["version"].n_unique(),
             "publish_gpu_s": publish_gpu_s,
             "apply_gpu_s": apply_gpu_s,
@@ -47,8 +47,6 @@ def find(evidence: Evidence) -> Finding | None:
             "apply_mean_s": float(updates["apply_s"].mean()) if len(updates) else None,  # type: ignore[arg-type]
             **part,
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

@@ -58,11 +58,10 @@ def find(evidence: Evidence) -> Finding | None:
     if gap < limit_gap:
         return None
     half = len(later) // 2
-    return Finding(
-        rule="weights_not_applied",
+    return evidence.finding(
+        "weights_not_applied",
         severity="critical",
-        cost_gpu_s=None,
-        evidence={
+        facts={
             "gap": gap,
             "noise_gap": noise_gap,
             "limit_gap": limit_gap,
@@ -71,8 +70,6 @@ def find(evidence: Evidence) -> Finding | None:
             "fresh_tokens": int(column_total(later, "tokens")),
             "seen_versions": len(later),
         },
-        start_ns=evidence.run.started_ns,
-        end_ns=evidence.end_ns,
     )
 
 

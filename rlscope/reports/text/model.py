@@ -18,11 +18,8 @@ from rlscope.model.forecast.replay import (
     ObservableName,
     ObservableUnit,
     Replay,
-    ReplayMethod,
-    Scheduling,
 )
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.model.policies import Delivery, Dispatch, QueueOrder, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
@@ -106,9 +103,8 @@ def replay_part(model: ModelResult) -> Part:
 
 
 def replay_sentence(model: ModelResult) -> str:
-    """Return the method and scheduling of the replay, and the quantities that are off."""
-    replay = model.replay
-    text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}."
+    """Return the quantities that are off, and by how much the rate is if that is too much."""
+    replay, text = model.replay, "The model replays the current layout with the fitted costs."
     off = "; ".join(OBSERVABLES[each] for each in replay.out_of_tolerance)
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
@@ -122,22 +118,6 @@ def misfit_words(replay: Replay) -> str:
     if rate is None:
         return "no rate was replayed"
     return f"the replayed rate is {fmt.signed_percent(rate)} from the measured one"
-
-
-def scheduling_words(scheduling: Scheduling) -> str:
-    """Describe the scheduling of rollouts in a few words."""
-    admission, settings = scheduling.admission, scheduling.settings
-    words = [_DELIVERIES[scheduling.delivery], _ORDERS[settings.queue_order], _DISPATCHES[settings.dispatch]]
-    if admission.max_staleness is not None:
-        running_only = admission.staleness_policy == "publication_waits" and not admission.waits_for_queued
-        words.append(f"{_POLICIES[admission.staleness_policy]}{', for running samples only' if running_only else ''}")
-    if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
-        words.append("in-flight limit includes the batch in training")
-    if settings.dequeue == "as_they_come":
-        words.append("trainers take samples as they come")
-    if scheduling.turnaround_s:
-        words.append(f"a slot is empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
-    return ", ".join(words)
 
 
 def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
@@ -178,29 +158,6 @@ _OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]
     "samples": lambda value: f"{fmt.significant(value)} samples",
     "ratio": fmt.percent,
     "versions": fmt.versions,
-}
-_METHODS: Final[Mapping[ReplayMethod, str]] = {
-    "simulation": "The current layout is simulated event by event with the fitted costs.",
-    "synchronous_form": "The current layout is replayed by the closed form of a synchronous step.",
-    "closed_form": "The current layout cannot be simulated under its limits; the closed form replays it.",
-}
-_DELIVERIES: Final[Mapping[Delivery, str]] = {
-    "group": "groups queued whole",
-    "sample": "samples queued one by one",
-}
-_ORDERS: Final[Mapping[QueueOrder, str]] = {
-    "fifo": "first in, first out",
-    "lifo": "last in, first out",
-    "oldest_first": "oldest token first",
-}
-_DISPATCHES: Final[Mapping[Dispatch, str]] = {
-    "least_loaded": "routed to the least loaded engine",
-    "pulled": "pulled by the engines",
-}
-_POLICIES: Final[Mapping[StalenessPolicy, str]] = {
-    "admission": "staleness cap kept by admission",
-    "publication_waits": "staleness cap kept by waiting to publish",
-    "drop": "stale samples dropped",
 }
 
 

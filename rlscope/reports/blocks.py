@@ -129,8 +129,6 @@ class Table(Block):
     """Layout on a narrow screen: rows as paragraphs, or as a grid; settings are long texts."""
     numbers: frozenset[int] = frozenset()
     """Places of the columns of numbers, which lose their intervals on a narrow terminal."""
-    whole: frozenset[int] = frozenset()
-    """Places of the columns whose cells do not wrap on a terminal."""
     wide: frozenset[int] = frozenset()
     """Places of the columns that only a wide terminal has."""
     faint: frozenset[int] = frozenset()

@@ -242,14 +242,6 @@ def _roles(block: blocks.Roles, _width: int) -> RenderableType:
     return table
 
 
-def _switch(block: blocks.Switch, width: int) -> RenderableType:
-    return Group(*(each for view in block.views for each in (plain(view.label), on_terminal([view.block], width))))
-
-
-def _links(block: blocks.Links, _width: int) -> RenderableType:
-    return Text.assemble((f"{block.title}  ", "bold"), plain(block.text))
-
-
 def _bars(block: blocks.Bars, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
@@ -282,7 +274,5 @@ _RENDERERS: Final[Mapping[type[Block], Callable[[Any, int], RenderableType]]] = 
     blocks.Callout: _callout,
     blocks.Ledger: _ledger,
     blocks.Roles: _roles,
-    blocks.Switch: _switch,
-    blocks.Links: _links,
     blocks.Bars: _bars,
 }

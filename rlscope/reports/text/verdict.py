@@ -10,7 +10,6 @@ from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.price import UNTESTED_LOG
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, causes, findings, phases, step_bounds

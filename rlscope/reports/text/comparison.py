@@ -268,20 +268,17 @@ def cause_name(cause: ChangeCause) -> str:
 
 
 def _changes_table(attribution: Attribution, letter: str) -> Table:
-    """Return the causes, with the gain from each alone and its share of the change if A's model has them."""
+    """Return the causes, with the gain from each alone if A's model has it."""
     rows = [
         (
             cause_name(cause),
             cause.before,
             cause.after,
             "not predicted" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio),
-            "" if cause.share_ratio is None else fmt.percent(cause.share_ratio),
         )
         for cause in attribution.causes
     ]
-    columns = ("", "A", letter, "gain alone,\nper A's model", "share of\nthe change")
-    shown = len(columns) - (not any(row[-1] for row in rows))
-    return Table("Changes", columns[:shown], [row[:shown] for row in rows], "stacks")
+    return Table("Changes", ("", "A", letter, "gain alone,\nper A's model"), rows, "stacks")
 
 
 def causes_sentence(pair: Pair) -> str:
@@ -408,7 +405,7 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
         return "Whole runs, startup included."
     tables = (baseline.table, pair.run.table)
     steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]
-    return f"Steady state ({', '.join(steps)}); intervals from resampled blocks of adjacent steps."
+    return f"Steady state ({', '.join(steps)})."
 
 
 def _row(row: Row) -> DifferenceRow:

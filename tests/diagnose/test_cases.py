@@ -17,6 +17,7 @@ from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
 from rlscope.pipeline import find_problems, read_run
+from rlscope.reports.text import findings
 from rlscope.trace.query import Grid, ask
 from rlscope.trace.store import OpenRun
 from tests.case_files import Case, cases_of
@@ -84,6 +85,8 @@ def test_the_rule_finds_what_the_case_expects(case: Case) -> None:
     facts = {"severity": finding.severity, "cost_gpu_s": finding.cost_gpu_s, **finding.evidence}
     for name, value in case.expect.items():
         assert facts[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
+    sentence = findings.sentence(finding)
+    assert sentence.endswith(".") and "{" not in sentence and "None" not in sentence
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -24,39 +24,9 @@ from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
 
-EVIDENCE = {
-    "stalled": {"waiting_worker_id": "t0", "waits_for": "samples", "waited_s": 94.0, "worker_id": "e2",
-                "doing": "applying version 41", "stuck_s": 96.0, "moving_workers": 0},
-    "weights_not_applied": {"gap": 0.02, "noise_gap": 3e-14, "limit_gap": 0.001, "early_gap": 0.01, "late_gap": 0.04,
-                            "fresh_tokens": 5000, "seen_versions": 40},
-    "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},
-    "capped_staleness": {"trainer_waiting_gpu_s": 1.0, "sampler_waiting_gpu_s": 2.0, "waiting_share_ratio": 0.2,
-                         "max_staleness_versions": 4},
-    "overproduction": {"dropped_tokens": 100, "dropped_share_ratio": 0.1, "backpressure_gpu_s": 3.0,
-                       "backpressure_share_ratio": 0.2},
-    "underfilled_engines": {"running_mean": 3.5, "running_cap": 64, "fill_ratio": 0.05, "decoding_gpu_s": 12.0},
-    "full_kv_cache": {"full_ratio": 0.9, "running_mean": 3.5, "waiting_mean": 2.0, "running_cap": 64},
-    "lockstep": {"barrier_gpu_s": 9.0, "barrier_share_ratio": 0.5, "waiting_gpu_s": 8.0, "waiting_share_ratio": 0.4,
-                 "recoverable_gpu_s": 15.0},
-    "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
-    "checkpoint_cost": {"checkpoint_gpu_s": 8.0, "eval_gpu_s": 2.0, "trainer_share_ratio": 0.1},
-    "idle_auxiliary": {"idle_gpu_s": 60.0, "auxiliary_share_ratio": 0.5},
-    "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
-                           "apply_mean_s": 0.1},
-    "rising_truncation": {"before_ratio": 0.14, "after_ratio": 0.98, "reward_before": 0.3, "reward_after": 0.6},
-    "hollow_reward": {"reward_before": 0.3, "reward_after": 0.6, "finished_reward_before": 0.4,
-                      "finished_reward_after": 0.1, "truncated_ratio": 0.98},
-    "drifting_lengths": {"before_tokens": 100.0, "after_tokens": 200.0},
-    "stale_reward": {"lost_per_version": 0.02, "least_lost": 0.01, "most_lost": 0.03, "mean_staleness": 3.2,
-                     "mean_reward": 0.5, "gained_per_version": 0.001},
-    "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
-                          "slowdown_ratio": 0.33},
-    "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "missing_rows": 3, "workers_without_end": 0,
-                          "unattributed_share_ratio": 0.2},
-    "gpu_disagreement": {"state": "train", "gpu_idle_ratio": 0.6, "gpu_s": 9.0},
-    "shared_gpu": {"shared_gpus": 2, "gpu_id": "GPU-a", "worker_id": "t0", "role": "trainer",
-                   "other_worker_id": "e0", "other_role": "sampler", "shared_s": 60.0},
-}  # fmt: skip
+STRAGGLER = {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0, "slowdown_ratio": 0.33}
+WRONG_WEIGHTS = {"gap": 0.02, "noise_gap": 3e-14, "early_gap": 0.01, "late_gap": 0.04, "fresh_tokens": 5000,
+                 "seen_versions": 40}  # fmt: skip
 
 
 def finding(rule, evidence):
@@ -64,25 +34,15 @@ def finding(rule, evidence):
 
 
 def test_every_rule_has_a_title_sentences_and_a_remedy_of_its_own():
-    assert {rule.name for rule in RULES} == set(EVIDENCE)
     assert all(rule.title and (rule.sentences or rule.counts) and rule.remedy for rule in RULES)
     assert len({rule.title for rule in RULES}) == len({rule.remedy for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize("rule", sorted(EVIDENCE))
-def test_evidence_becomes_the_sentence_of_its_rule(rule):
-    sentence = findings.sentence(finding(rule, EVIDENCE[rule]))
-    assert sentence.endswith(".") and "{" not in sentence and "no data" not in sentence
-
-
-@pytest.mark.parametrize("rule", sorted(EVIDENCE))
-@pytest.mark.parametrize("spoil", ["missing", "none"])
-def test_a_missing_piece_of_evidence_leaves_a_list_of_the_others(rule, spoil):
-    first, *rest = EVIDENCE[rule]
-    evidence = {name: EVIDENCE[rule][name] for name in rest} | ({first: None} if spoil == "none" else {})
-    written = findings.sentence(finding(rule, evidence))
-    # A piece that the sentence does not use may be missing without a trace.
-    assert "None" not in written and "{" not in written and written
+@pytest.mark.parametrize("spoiled", [{}, {"tokens_per_s": None}])
+def test_a_missing_piece_of_evidence_leaves_a_list_of_the_others(spoiled):
+    evidence = {name: value for name, value in STRAGGLER.items() if name != "tokens_per_s"} | spoiled
+    written = findings.sentence(finding("straggling_engine", evidence))
+    assert written == "worker id: sampler-1; median: 30 tokens/s; slowdown: 33.0%"
 
 
 def test_a_rule_without_words_lists_its_evidence():
@@ -92,7 +52,7 @@ def test_a_rule_without_words_lists_its_evidence():
 
 
 def test_braces_in_a_run_s_strings_are_not_fields():
-    evidence = EVIDENCE["straggling_engine"] | {"worker_id": "{tokens_per_s}{nothing}"}
+    evidence = STRAGGLER | {"worker_id": "{tokens_per_s}{nothing}"}
     assert "{nothing}" in findings.sentence(finding("straggling_engine", evidence))
 
 
@@ -139,7 +99,7 @@ def test_a_side_that_is_mostly_unrecorded_is_given_the_lines_of_code_to_add(side
 
 def test_while_the_results_are_invalid_no_action_is_named():
     ranked = replace(full_analysis(), model=changing_model())
-    wrong = finding("weights_not_applied", EVIDENCE["weights_not_applied"])
+    wrong = finding("weights_not_applied", WRONG_WEIGHTS)
     assert verdict_words.first_action(ranked) is changing_model().ranking.actions[0]
     invalid = replace(ranked, findings=(wrong,))
     assert verdict_words.actions_of(invalid) == () and verdict_words.first_action(invalid) is None
@@ -227,7 +187,7 @@ def test_the_gain_from_removing_the_cause_is_said_unless_an_action_gains_as_much
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():
     full = full_analysis()
     assert verdict_words.alarm(full) is None
-    wrong = finding("weights_not_applied", EVIDENCE["weights_not_applied"])
+    wrong = finding("weights_not_applied", WRONG_WEIGHTS)
     analysis = replace(full, findings=(wrong, *full.findings))
     assert verdict_words.alarm(analysis).startswith("The samplers do not run the trained policy")
     assert verdict_words.next_step(analysis).startswith("Fix “weights not applied” (below) before anything else")
@@ -336,12 +296,12 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
 def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
     analysis = judged(Loss("samplers", 12.0, 0.25))
     assert "more requests per engine" in verdict_words.next_step(analysis)
-    full = replace(analysis, findings=(finding("full_kv_cache", EVIDENCE["full_kv_cache"]),))
+    full = replace(analysis, findings=(finding("full_kv_cache", {}),))
     assert verdict_words.next_step(full).startswith("Speed up sampling: make room in the engines' KV caches")
 
 
 def test_what_did_not_happen_is_not_in_the_sentence():
-    dropped = EVIDENCE["overproduction"] | {"backpressure_share_ratio": 0.0}
+    dropped = {"dropped_share_ratio": 0.1, "backpressure_share_ratio": 0.0}
     assert findings.sentence(finding("overproduction", dropped)) == (
         "10.0% of the generated tokens were dropped over the whole run."
     )

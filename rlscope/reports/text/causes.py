@@ -1,6 +1,6 @@
 """The causes that a verdict names, in words. Loads nothing of the model: `rlscope watch` shows them too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
@@ -132,11 +132,6 @@ def headline(verdict: Verdict, *, is_ranked: bool) -> str:
         return words.plain_headline
     cause = loss_words(loss).removeprefix("sampler ")
     return words.headline.format(share=fmt.percent(loss.side_share_ratio), cause=cause)
-
-
-def cause_words(cause: Bottleneck, losses: Sequence[Loss] = ()) -> str:
-    """The cause of a loss, as a noun phrase; losses: the measured losses, if any."""
-    return next((loss_words(loss) for loss in losses if loss.cause == cause), _WORDS[cause].cause)
 
 
 def loss_words(loss: Loss) -> str:

@@ -100,8 +100,8 @@ def headline(analysis: AnalysisResult) -> str:
         return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
-    named = fmt.listed([causes.cause_words(cause, verdict.losses) for cause in tied])
-    return f"{text}; about as much is lost to {named}" if tied else text
+    named = fmt.listed([f"{_REMOVED[cause][0].lower()}{_REMOVED[cause][1:]}" for cause in tied])
+    return f"{text}; {named} would gain about as much" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -166,7 +166,7 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     Cause.SAMPLERS: "Doubling the sampling speed",
     Cause.TRAINERS: "Doubling the training speed",
     Cause.LOCKSTEP: "Overlapping sampling and training",
-    Cause.STALENESS_CAP: "Removing the staleness cap, and any limit on samples in flight,",
+    Cause.STALENESS_CAP: "Removing the limits on staleness and samples in flight",
     Cause.WEIGHT_UPDATES: "Weight updates that take no time",
     Cause.ENVIRONMENT: "An environment that takes no time",
     Cause.CHECKPOINTS: "Checkpoints and evaluation that take no time",

@@ -63,8 +63,11 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     unit, per_s = ("milliseconds", 1e3) if longest_s < _SHORT_S else ("seconds", 1.0)
     rows = rows.with_columns(pl.col("to_first_s", "to_last_s", "paused_mean_s") * per_s)
     kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
+    # A first engine that is also the last one has one mark.
+    is_first = pl.col("to_first_s") < pl.col("to_last_s")
+    apart = rows.with_columns(to_first_s=pl.when(is_first).then(pl.col("to_first_s")))
     index = ["start_s", "first_version", "last_version", "engines"]
-    long = rows.unpivot(list(kinds), index=index, value_name="time")
+    long = apart.unpivot(list(kinds), index=index, value_name="time")
     long = long.with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time")
     shown = [name for name in kinds.values() if name in set(long["kind"])]
     colors = dict(zip(kinds.values(), (UPDATE, APPLIED, MUTED), strict=True))

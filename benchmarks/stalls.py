@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -226,30 +226,53 @@ def trl(folder: Path, fault: str, seed: int) -> Iterator[float]:
             env={**os.environ, "STALL": str(stall)},
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+    sessions = {run.pid}
     try:
         while steps_of(folder) < TRL_STEPS:
             if run.poll() is not None:
                 raise RuntimeError(log.read_text()[-2000:])
             time.sleep(0.5)
         time.sleep(random.Random(seed).uniform(0.0, 3.0))
+        sessions |= sessions_of(stall)
         break_trl(fault, json.loads((folder / "workers" / "sampler.json").read_text())["pid"], stall)
         yield time.time()
     finally:
-        while running := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_of(pid, stall)]:
-            for pid in running:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.5)
+        kill_sessions(sessions | sessions_of(stall))
         run.wait()
 
 
-def is_of(pid: int, stall: Path) -> bool:
-    """Whether a process inherited the environment of a run."""
-    try:
-        return f"STALL={stall}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def sessions_of(stall: Path) -> set[int]:
+    """The sessions of the processes of a run, by its environment, which vLLM's engines overwrite with their titles."""
+    found = set[int]()
+    for pid in pids():
+        with suppress(OSError):
+            if f"STALL={stall}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(os.getsid(pid))
+    return found
+
+
+def kill_sessions(sessions: Collection[int]) -> None:
+    """Kill all processes of some sessions, and wait until they are gone."""
+
+    def running() -> list[int]:
+        found = list[int]()
+        for pid in pids():
+            with suppress(OSError):
+                if os.getsid(pid) in sessions and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] != "Z":
+                    found.append(pid)
+        return found
+
+    while left := running():
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)
 
 
 def steps_of(folder: Path) -> int:
@@ -291,6 +314,7 @@ def watched(fault: str, seed: int) -> Outcome:
                 time.sleep(max(0.0, until_s - time.time()))
         found = [each for each in read_run(folder, find_problems) if each.rule == "stalled"]
         outcome.found = str(found[0].evidence["worker_id"]) if found else None
+    print(outcome, flush=True)
     return outcome
 
 
@@ -339,9 +363,6 @@ def main(each: int, healthy: int, at_once: int, trl_each: int) -> int:
     lines += ["", f"{right} of {len(faulty)} right; {false} of {len(sound)} healthy runs called stuck or not heard"]
     text = "\n".join(lines) + "\n"
     print(text)
-    for outcome in outcomes:
-        if outcome.is_right != bool(CULPRITS[outcome.fault]) or outcome.found not in (*CULPRITS[outcome.fault], None):
-            print(outcome)
     FIGURES.write_text(text)
     return int(right < 0.95 * len(faulty) or false > 0)
 

@@ -18,6 +18,7 @@ from rlscope.reports.text.watch import fact_rows
 from tests.trace_folder import engine_run
 
 WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
+SAMPLES = Path("tests/importers/fixtures").resolve()
 TOTAL = "'total_training_steps': 60"
 TEXT = WRITTEN.read_text(encoding="utf-8")
 LINES = TEXT.replace(TOTAL, "'total_training_steps': 1000").splitlines(keepends=True)
@@ -105,6 +106,17 @@ def test_a_log_of_long_steps_is_judged_by_ten_of_them_in_the_words_of_its_analys
     verdict = dict(fact_rows(growing.look(later_s).facts, growing.now_ns))["verdict"]
     assert verdict.startswith(f"{said}. ")
     assert label(analyze(resolve(growing.path).path)) == said
+
+
+@pytest.mark.parametrize("name", ["verl/metrics.jsonl", "prime_rl/metrics.jsonl", "slime/job.log"])
+def test_a_log_that_has_grown_to_its_end_has_the_title_of_its_analysis(growing: Growing, name: str):
+    lines = (SAMPLES / name).read_text(encoding="utf-8").splitlines(keepends=True)
+    growing.write("".join(lines[: len(lines) // 2]))
+    growing.look(5.0)
+    growing.write("".join(lines[len(lines) // 2 :]))
+    imported = resolve(growing.path)
+    said = label(analyze(imported.path)).replace("No verdict", "Not enough data for a verdict")
+    assert dict(fact_rows(growing.look(5.0).facts, growing.now_ns))["verdict"].startswith(said)
 
 
 def test_until_a_log_can_be_read_the_watch_says_why_not(growing: Growing):

@@ -108,7 +108,7 @@ def test_a_log_of_long_steps_is_judged_by_ten_of_them_in_the_words_of_its_analys
     assert label(analyze(resolve(growing.path).path)) == said
 
 
-@pytest.mark.parametrize("name", ["verl/metrics.jsonl", "prime_rl/metrics.jsonl", "slime/job.log"])
+@pytest.mark.parametrize("name", ["verl/metrics.jsonl", "slime/job.log"])
 def test_a_log_that_has_grown_to_its_end_has_the_title_of_its_analysis(growing: Growing, name: str):
     lines = (SAMPLES / name).read_text(encoding="utf-8").splitlines(keepends=True)
     growing.write("".join(lines[: len(lines) // 2]))

@@ -123,13 +123,15 @@ def predict_layouts(
 ) -> Forecasts:
     """Predict the current layout and the fastest of the others; those that are slower are left without figures.
 
-    The closed forms, moved by as much as the simulator moves the current layout, say which layout to predict next,
-    until the fastest of all and the fastest that may be recommended are predicted. most_staleness: maximum p95
-    staleness over samples, in versions. affords: whether a layout may be recommended beside the current one.
+    The closed forms, moved by as much as the simulator moves the rate and staleness of the current layout, say which
+    layout to predict next, until the fastest of all and the fastest that may be recommended are predicted.
+    most_staleness: maximum p95 staleness over samples, in versions. affords: whether a layout may be recommended beside
+    the current one.
     """
     own = calibration.layout
     today, others = predict(calibration, own, is_reference=True), [each for each in layouts if each != own]
-    known = {each.layout: each for each in closed_forecasts(calibration.system, others)}
+    own_closed, *others_closed = closed_forecasts(calibration.system, (own, *others))
+    known = {each.layout: _aged_as(each, own_closed.staleness, today.staleness) for each in others_closed}
     closed = closed_rates(calibration, (calibration.system,), (own, *others))[0]
     moved = (today.tokens_per_s or 0.0) / closed[0] if closed[0] else 1.0
     expected = {layout: moved * rate for layout, rate in zip(others, closed[1:].tolist(), strict=True)}
@@ -153,6 +155,16 @@ def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecas
         else Forecast(state.layout, None, state, None, None, closed_price(state, system), None)
         for state in steady_states(system, layouts)
     )
+
+
+def _aged_as(forecast: Forecast, closed: StalenessForecast | None, simulated: StalenessForecast | None) -> Forecast:
+    """Move a p95 by the closed forms as the simulator moves that of the current layout."""
+    staleness = forecast.staleness
+    if staleness is None or closed is None or simulated is None or not closed.sample_p95:
+        return forecast
+    p95 = round(staleness.sample_p95 * simulated.sample_p95 / closed.sample_p95)
+    moved = replace(staleness, sample_p95=p95, steps_per_version=simulated.steps_per_version)
+    return replace(forecast, price=replace(forecast.price, staleness=moved))
 
 
 def _shown(forecast: Forecast) -> Forecast:

@@ -19,6 +19,8 @@ LEAST_BLOCKS: Final = 10
 """Minimum independent blocks: with fewer, the quantiles of a bootstrap mean nothing, and a range is given instead."""
 _TWO_SIGMA_RATIO: Final = 0.9545
 """Coverage of two standard deviations to either side."""
+_MOST_LOG_SD: Final = 1.0
+"""Most log deviation of a sampling error: a ratio known to a factor of 2.7 is not known, and more would overflow."""
 _BLOCK_TIMES: Final = 2.0
 """Length of a block in autocorrelation times: correlation between blocks is then small."""
 
@@ -96,7 +98,8 @@ def drawn_factors(numerators: npt.ArrayLike, denominators: npt.ArrayLike, seed: 
     """
     rng = np.random.default_rng(seed)
     ratio = ratio_of_sums(numerators, denominators, rng, coverage_ratio=_TWO_SIGMA_RATIO)
-    return np.exp((ratio.high - ratio.low) / (4.0 * ratio.value) * normals(rng, draws))
+    log_sd = min((ratio.high - ratio.low) / (4.0 * ratio.value), _MOST_LOG_SD)
+    return np.exp(log_sd * normals(rng, draws))
 
 
 def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:

@@ -154,10 +154,10 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
     cap_words = "no cap" if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += " when a batch is fetched, ahead of its step"
+        cap_words += ", checked when a batch is fetched"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}"
-        return Fact("Token staleness, whole run", f"{fmt.significant(tokens.mean)} mean", spread)
+        return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)
     if imported is None or not analysis.staleness.reported:
         return Fact("Token staleness, whole run", fmt.NO_DATA, cap_words)
     first = analysis.staleness.reported[0]

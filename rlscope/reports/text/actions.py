@@ -53,24 +53,23 @@ _LIMITS: Final[Mapping[ActionWhat, tuple[str, str]]] = {
 _ENGINES_NAMED: Final = 3
 """Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "best case {}, if weight updates took no time",
-    "environment": "best case {}, if the environment took no time",
-    "slow_engines": "best case {}",
-    "checkpoints": "best case {}, if checkpoints and evaluation took no time",
-    "colocated": "best case {}, if trainer and engine fit on one GPU and switching takes no time",
+    "weight_updates": "up to {}, if weight updates took no time",
+    "environment": "up to {}, if the environment took no time",
+    "slow_engines": "up to {}",
+    "checkpoints": "up to {}, if checkpoints and evaluation took no time",
+    "colocated": "up to {}, if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
     "engine_speed": "{} for 10% faster sampling",
 }
 """The gain of a fix, with its condition."""
 TITLE: Final = "Actions, in the recommended order"
 _VERIFY: Final = (
-    f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steady steps and run "
+    f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run "
     "`rlscope compare BEFORE AFTER`."
 )
 _ORDER: Final = (
-    "Order: settings that are at least 90% likely to gain 5%; then tests and engineering work, by gain; last, changes "
-    "that raise staleness by more than half. Settings that only lower drops, staleness or GPUs come before engineering "
-    "work."
+    "Order: first settings that are at least 90% likely to gain 5%, then what needs a test or engineering, both by "
+    "gain. Changes that raise staleness by more than half come last."
 )
 
 
@@ -91,7 +90,7 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight (generating or queued) to {fmt.count(in_flight_limit)}"
+    return f", and limit samples in flight (generating or queued; no limit now) to {fmt.count(in_flight_limit)}"
 
 
 def _single_imperative(action: Action) -> str:
@@ -119,7 +118,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (generating or queued) to {fmt.count(new)}"
+        return f"Limit samples in flight (generating or queued; no limit now) to {fmt.count(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -241,7 +240,7 @@ def actions_table(rows: Sequence[Mapping[str, str]]) -> Table:
 
 def below_table(ranked: Sequence[Action]) -> str:
     """Return what holds for all actions of a table, with their order if there are several."""
-    alone = f"Ranges in brackets are 90% intervals. Each gain is for that change alone. {_VERIFY}"
+    alone = f"Ranges in parentheses are 90% intervals. Each gain is for that change alone. {_VERIFY}"
     return f"{alone} {_ORDER}" if len(ranked) > 1 else alone
 
 
@@ -265,7 +264,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         "staleness p95": _staleness_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
-        "longest 10% trained": longest_words(action.price, action.price_before),
+        "longest 10% of responses trained": longest_words(action.price, action.price_before),
     }
 
 
@@ -276,7 +275,7 @@ def _evidence(action: Action) -> str:
 
 
 def _tested_first(action: Action) -> str:
-    return f"; test {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    return f"; try it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -303,12 +302,11 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
         return ""
     before, after = ages
     texts = [_age(steps) for steps in (before, *after)]
-    change = f"stays at {texts[1]}" if texts[0] == texts[1] else f"{texts[0]} → {texts[1]}"
     between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
     wider = (
-        f", cap {fmt.count(cap * steps_per_version_after(action, 1.0))}"
+        f"; the cap then allows {fmt.count(cap * steps_per_version_after(action, 1.0))}"
         if action.what == "publish_every" and cap
         else ""
     )
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
-    return f"{change}{between} {'step' if texts[1] == '1' else 'steps'}{wider}{grows}"
+    return f"{texts[0]} → {texts[1]}{between} {'step' if texts[1] == '1' else 'steps'}{wider}{grows}"

@@ -6,7 +6,7 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.recommend import UncertaintySource
+from rlscope.model.forecast.recommend import TIE_RATIO, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -41,13 +41,24 @@ def why(model: ModelResult) -> str:
     advised = model.recommendation
     parts = [REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
-        worth, fastest = map(fmt.percent, (advised.worthwhile_probability, advised.best_probability))
-        parts.append(f"{worth} likely to gain at least 5%; {fastest} likely to be the fastest layout.")
+        parts.append(f"{fmt.percent(advised.worthwhile_probability)} likely to gain at least 5%.")
+        parts += _why_not_fastest(model)
     doubts: list[UncertaintySource] = [each.source for each in advised.uncertainties if each.spread_ratio > 0.0]
     # A stretch that is too short lacks steps before anything else, and its reason says so.
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
         parts.append(_DOUBTS[doubts[0]])
     return " ".join(parts)
+
+
+def _why_not_fastest(model: ModelResult) -> list[str]:
+    """Return why a faster layout is not recommended; empty if there is none."""
+    best = 1.0 + _gain_ratio(model, model.recommendation.best)
+    fastest = 1.0 + max((_gain_ratio(model, each) for each in model.forecasts.rivals), default=-math.inf)
+    if fastest <= best:
+        return []
+    if best < (1.0 - TIE_RATIO) * fastest:
+        return ["Faster layouts are staler, drop more tokens or are less certain."]
+    return [f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast: evidence and staleness decide."]
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {
@@ -126,7 +137,7 @@ def _place_words(model: ModelResult, forecast: Forecast) -> str:
 
 
 def chosen_layouts(model: ModelResult) -> list[Forecast]:
-    """Return the current layout, the best other one, then the fastest feasible ones.
+    """Return the current layout, then the best other one among the fastest feasible ones, by gain.
 
     If the layout is kept, the current one alone: layouts without a gain need no list.
     """
@@ -134,7 +145,8 @@ def chosen_layouts(model: ModelResult) -> list[Forecast]:
     if model.recommendation.advice not in ("change", "probe") or best is forecasts.today:
         return [forecasts.today]
     others = [each for each in forecasts.shown[1:] if each is not best and each.excluded is None]
-    return [forecasts.today, best, *sorted(others, key=lambda each: -_gain_ratio(model, each))[: _LAYOUTS_SHOWN - 2]]
+    fastest = sorted(others, key=lambda each: -_gain_ratio(model, each))[: _LAYOUTS_SHOWN - 2]
+    return [forecasts.today, *sorted([best, *fastest], key=lambda each: -_gain_ratio(model, each))]
 
 
 def _gain_ratio(model: ModelResult, forecast: Forecast) -> float:

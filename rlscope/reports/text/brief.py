@@ -19,10 +19,10 @@ from rlscope.reports.text.origin import counted_words, no_model_words, source_wo
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
-NO_GAPS: Final = "The recording is complete: every row was read, and every worker recorded its end."
+NO_GAPS: Final = "The recording is complete: every row was read, and every worker closed its recording."
 NOT_KNOWN: Final = (
-    "Every file was read and every worker recorded its end. Files may still be missing: the run does not state how "
-    "many rows its workers wrote."
+    "Every file was read, and every worker closed its recording. Files may still be missing: the run does not state "
+    "how many rows its workers wrote."
 )
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
@@ -160,10 +160,11 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if not isinstance(result, ModelResult):
         return "No prediction"
     if result.prediction is None or not result.prediction.compared:
-        return "Too few steps to check a prediction"
+        return "Too few steps to check the model"
     prediction = result.prediction
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
-    return f"The last {last} steps were {_agreement(prediction.compared[0], f'from the {before} before them')}"
+    agreement = _agreement(prediction.compared[0], f"from the {before} before them")
+    return f"Model check: the last {last} steps were {agreement}"
 
 
 def _agreement(compared: ComparedPrediction, basis: str) -> str:

@@ -76,7 +76,7 @@ def prediction_part(model: ModelResult) -> Part:
         return Part(_PREDICTION, [Paragraph(sentence, "note")])
     columns = ("", "predicted", "measured", "measured vs\npredicted")
     rows = [compared_row(each) for each in model.prediction.compared]
-    ranges = "Ranges in brackets are 90% intervals. “As predicted” means that they overlap."
+    ranges = "Ranges in parentheses are 90% intervals. “As predicted” means that they overlap."
     return Part(_PREDICTION, [Table(_PREDICTION, columns, rows, "compared"), Paragraph(f"{sentence} {ranges}", "note")])
 
 

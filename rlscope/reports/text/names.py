@@ -75,10 +75,10 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "decoding speed measured at this batch size",
-    "interpolated": "speed between measured batch sizes",
-    "extrapolated": "speed beyond measured batch sizes",
-    "assumed": "speed not measured at this batch size",
+    "measured": "decode speed measured with this many requests",
+    "interpolated": "decode speed between measured numbers of requests",
+    "extrapolated": "decode speed beyond measured numbers of requests",
+    "assumed": "decode speed not measured with this many requests",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -101,7 +101,7 @@ def headline(analysis: AnalysisResult) -> str:
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     named = fmt.listed([f"{_REMOVED[cause][0].lower()}{_REMOVED[cause][1:]}" for cause in tied])
-    return f"{text}; {named} would gain about as much" if tied else text
+    return f"{text}; {named} would help about as much" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

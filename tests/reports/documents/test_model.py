@@ -139,7 +139,7 @@ def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_v
     told = {"kind": "change", "target": "layout", "cause": "trainers", "cost": "restart"}
     assert first.items() >= told.items()
     assert first["probability"] == ranked.worthwhile_probability >= 0.9
-    assert first["verify"].startswith("To verify, make the change, record 20 steady steps and run ")
+    assert first["verify"].startswith("To verify, make the change, record 20 steps in steady state and run ")
     assert first["headline"].startswith("Use 4 trainer GPUs and 4 sampler GPUs instead of 2 and 6")
 
 

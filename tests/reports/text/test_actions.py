@@ -133,12 +133,12 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", "trainers", "fresher", None, 64),
-            "Limit samples in flight (generating or queued) to 64",
+            "Limit samples in flight (generating or queued; no limit now) to 64",
         ),
         (
             action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152),
             "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight (generating or "
-            "queued) to 1,152",
+            "queued; no limit now) to 1,152",
         ),
         (
             action("slow_engines", "samplers", "fix", None, None, engines=("a", "b", "c")),
@@ -163,7 +163,7 @@ def test_an_action_is_an_imperative(made, words):
     [
         (action(price=Price(aged(3))), model(1), "1 → 3 steps"),
         (action(price=Price(aged(1))), model(3), "3 → 1 step"),
-        (action(price=Price(aged(3))), model(3), "stays at 3 steps"),
+        (action(price=Price(aged(3))), model(3), "3 → 3 steps"),
         (action(price=Price(aged(3))), model(2, 2.0), "4 → 6 steps"),
         # Publications that wait for the cap come every 4.6 steps.
         (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
@@ -171,7 +171,11 @@ def test_an_action_is_an_imperative(made, words):
         (action(price=Price(aged(4, sample_p95_low=3, sample_p95_high=6))), model(2, 2.0), "4 → 8 (6 to 12) steps"),
         (action(price=Price(aged(4, sample_p95_low=4, sample_p95_high=4))), model(2), "2 → 4 steps"),
         # Publishing half as often doubles the cap in steps.
-        (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2, cap=4), "2 → 6 steps, cap 8"),
+        (
+            action("publish_every", before=1, after=2, price=Price(aged(3))),
+            model(2, cap=4),
+            "2 → 6 steps; the cap then allows 8",
+        ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (action("colocated", kind="fix", before=None, after=None, price=Price(aged(0))), model(2), "2 → 0 steps"),
         # No other fix changes staleness; what is unknown is left out.
@@ -195,10 +199,10 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed", kind="probe"),
-            "+20% (+10% to +30%); speed not measured at this batch size",
+            "+20% (+10% to +30%); decode speed not measured with this many requests",
         ),
         (WORDS["trainer_speed"][0], "+20% (+10% to +30%) for 10% faster training"),
-        (WORDS["weight_updates"][0], "best case +20% (+10% to +30%), if weight updates took no time"),
+        (WORDS["weight_updates"][0], "up to +20% (+10% to +30%), if weight updates took no time"),
         (
             action(kind="cheaper", before=Layout(6, 8, 16), after=Layout(2, 8, 16)),
             "+20% (+10% to +30%), if the training state fits on 2 GPUs",
@@ -227,8 +231,8 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% trained", "22% → 75%"),
-        ("cost", "a restart; test 20 steps first"),
+        ("longest 10% of responses trained", "22% → 75%"),
+        ("cost", "a restart; try it for 20 steps first"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
     ]
     limited = action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152)
@@ -268,7 +272,7 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 def test_how_to_verify_an_action_has_its_rate_and_a_fix_promises_none():
     unmeasured = actions.verify_words(action(), None)
-    assert unmeasured.endswith("record 20 steady steps and run `rlscope compare BEFORE AFTER`.")
+    assert unmeasured.endswith("record 20 steps in steady state and run `rlscope compare BEFORE AFTER`.")
     assert actions.verify_words(action(), 1000.0) == f"{unmeasured} Expected: 1.2k (1.1k to 1.3k) tokens/s."
     assert actions.verify_words(WORDS["trainer_speed"][0], 1000.0) == unmeasured
     assert unmeasured in actions.below_table([action()]) and "Order:" not in actions.below_table([action()])

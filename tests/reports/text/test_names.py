@@ -42,10 +42,16 @@ def test_preemptions_are_said_from_one_in_200_samples_on(seen: Preemption | None
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today = short_model().forecasts.today
-    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "speed beyond measured batch sizes"
-    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "speed beyond measured batch sizes"
+    assert (
+        layout_remark(replace(today, grade="extrapolated", preemption=None))
+        == "decode speed beyond measured numbers of requests"
+    )
+    assert (
+        layout_remark(replace(today, grade="extrapolated", preemption=NONE))
+        == "decode speed beyond measured numbers of requests"
+    )
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
-    assert lost == "speed beyond measured batch sizes, 1.7 preemptions a sample"
+    assert lost == "decode speed beyond measured numbers of requests, 1.7 preemptions a sample"
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 

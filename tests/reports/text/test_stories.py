@@ -57,4 +57,7 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert rate.agrees and rate.residual_ratio is not None and rate.residual_ratio > 0.02
     basis = f"predicted from the {prediction.calibrated_steps} before them"
     off = f"{fmt.percent(rate.residual_ratio)} faster than {basis}, within the margin of error"
-    assert achieved(analysis).note == f"in steady state. The last {prediction.held_out_steps} steps were {off}"
+    assert (
+        achieved(analysis).note
+        == f"in steady state. Model check: the last {prediction.held_out_steps} steps were {off}"
+    )

@@ -177,7 +177,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
     assert "MFU 35.0%" in text and "Weights, gradients and optimizer state take 131 GB." in text
     assert "to the power 0.8 ± 0.2" in text
     assert "Weight updates are free." in text
-    assert "Largest uncertainty: training speed." in text
+    assert "No single measurement would change the recommended layout much." in text
     assert "EUR." in text
 
 

@@ -166,11 +166,11 @@ def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
 
 def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
     """Hours that `steps` steps take in the best layout; None if there is none."""
-    if planned.best is None or planned.best.drawn_tokens_per_s is None:
+    best = planned.best
+    if best is None or best.drawn_tokens_per_s is None or best.timing is None:
         return None
-    workload = planned.calibration.system.workload
-    tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
-    return Estimate.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
+    tokens = steps * best.timing.step_tokens / planned.calibration.steps_per_version
+    return Estimate.of(tokens / best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -212,7 +212,7 @@ def _layouts_part(planned: PlanResult) -> Part:
     )
     rows, faint = [_row(planned, each) for each in shown], {n for n, each in enumerate(shown) if each.excluded}
     table = Table(
-        "Layouts", columns, rows, numbers=frozenset({2, 3, 4, 5}), wide=frozenset({5}), faint=frozenset(faint)
+        "Layouts", columns, rows, numbers=frozenset({1, 2, 3, 4, 5}), wide=frozenset({5}), faint=frozenset(faint)
     )
     left_out = len(planned.candidates) - len(rows)
     note = f"{fmt.counted(left_out, 'split', 'splits')} not shown: slower or infeasible."

@@ -40,7 +40,7 @@ def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tok
     responses = replace(PLAIN.responses, max_output_tokens=max_output_tokens, median_tokens=median_tokens)
     with TemporaryDirectory() as folder:
         simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
-        with few_draws():
+        with few_draws(steps=120):
             return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
 
 
@@ -94,10 +94,10 @@ def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(
 ) -> None:
     (pair,) = compare_runs(capped[before], [capped[after]]).pairs
     lengths, rate = pair.differences.row("response_tokens"), pair.differences.row("tokens_per_s")
-    assert lengths.is_significant and rate.is_significant and rate.change is not None
+    assert lengths.is_significant and rate.is_significant
     assert [each.name for each in pair.attribution.causes] == ["max_output_tokens"]
     # Responses that ran into 150 tokens do not say how long they would have been: the longer ones were measured.
-    assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
+    assert rate.low < pair.attribution.together_ratio < rate.high
     assert pair.warnings == ()
 
 
@@ -155,7 +155,7 @@ def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(capped: di
     # Responses became shorter although the cap says 1200 where it was 600.
     (pair,) = compare_runs(capped[600], [with_settings(capped[150], max_output_tokens=1200)]).pairs
     causes = {each.name: each.log_ratio for each in pair.attribution.causes}
-    assert causes.keys() == {"response_lengths", "max_output_tokens"} and causes["max_output_tokens"] == 0.0
+    assert causes == {"response_lengths": causes["response_lengths"], "max_output_tokens": pytest.approx(0.0, abs=1e-6)}
     assert pair.attribution.causes[0].name == "response_lengths"
 
 

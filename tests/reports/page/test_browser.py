@@ -165,7 +165,8 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     page.locator("#try > summary").click()
     assert page.locator("#try input:visible").count() == 0
     splits = page.locator("#try .splits tbody th").all_inner_texts()
-    assert splits == ["1 : 7", "2 : 6, current", "3 : 5", "4 : 4, recommended", "5 : 3"]
+    recommended = "4 : 4, max running per engine: 24, recommended"
+    assert splits == ["1 : 7", "2 : 6, current", "3 : 5", recommended, "4 : 4", "5 : 3"]
     page.locator(".spent input[value=whole]").check()
     assert page.locator(".spent .of-whole").is_visible() and not page.locator(".spent .of-steady").is_visible()
     assert troubles == []

@@ -206,7 +206,7 @@ def test_the_keyboard_moves_the_panel_from_one_solved_point_to_the_next(drawn):
     page.keyboard.press("Tab")
     assert chosen(page) == ["1", "", "", "", ""]
     # Two splits on, then to the limit of running requests, and back to where its values are not solved.
-    for keys, key in (("", "1"), ("ArrowRight", "2"), ("ArrowRight", "3"), ("Tab ArrowLeft", "3/max_running/16"),
+    for keys, key in (("", "1"), ("ArrowRight", "2"), ("ArrowRight", "3"), ("Tab ArrowLeft", "3/max_running/24"),
                       ("Shift+Tab ArrowLeft", "2")):  # fmt: skip
         for pressed in keys.split():
             page.keyboard.press(pressed)

@@ -20,7 +20,6 @@ from rlscope.reports.charts.timeline import (
     worker_timeline,
 )
 from rlscope.reports.figure import Figure, drawn_frame
-from rlscope.reports.text.findings import sentence
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.shifts import event_sentence
 from rlscope.reports.text.states import order_of, state_label, state_of
@@ -124,10 +123,10 @@ def slow_engine_of(found: Sequence[Finding]) -> str | None:
 
 
 def slow_sentence(found: Sequence[Finding], has_lane: bool) -> str:
-    """Return what the lanes do not show of a slow engine, with a space at the end; empty if there is none."""
-    slow = next((each for each in found if each.rule == "straggling_engine"), None)
-    outlined = "Its lane is outlined: lanes" if has_lane else "Lanes"
-    return "" if slow is None else f"{sentence(slow)} {outlined} show whether an engine works, not how fast. "
+    """Return why a lane is outlined, with a space at the end; empty if no engine is slow."""
+    slow = slow_engine_of(found)
+    outlined = ", so its lane is outlined" if has_lane else ""
+    return "" if slow is None else f"{slow} is slow{outlined}: lanes show whether an engine works, not how fast. "
 
 
 def _figure(view: str, title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:

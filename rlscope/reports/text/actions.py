@@ -275,7 +275,7 @@ def _evidence(action: Action) -> str:
 
 
 def _tested_first(action: Action) -> str:
-    return f"; try it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    return f"; try {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:

@@ -75,10 +75,10 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "decode speed measured with this many requests",
-    "interpolated": "decode speed between measured numbers of requests",
-    "extrapolated": "decode speed beyond measured numbers of requests",
-    "assumed": "decode speed not measured with this many requests",
+    "measured": "decode speed measured at this limit",
+    "interpolated": "decode speed between measured batches",
+    "extrapolated": "decode speed beyond measured batches",
+    "assumed": "decode speed not measured at this limit",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -209,7 +209,7 @@ def test_a_slow_engine_is_marked_in_its_lane(workers, own):
     lanes = [row for row in rows_drawn(json.loads(chart.spec)) if "is_slow" in row]
     assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
     assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
-    assert ("Its lane is outlined" in chart.figure.reading) == own
+    assert ("so its lane is outlined" in chart.figure.reading) == own
 
 
 def event(second):

@@ -199,7 +199,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed", kind="probe"),
-            "+20% (+10% to +30%); decode speed not measured with this many requests",
+            "+20% (+10% to +30%); decode speed not measured at this limit",
         ),
         (WORDS["trainer_speed"][0], "+20% (+10% to +30%) for 10% faster training"),
         (WORDS["weight_updates"][0], "up to +20% (+10% to +30%), if weight updates took no time"),
@@ -232,7 +232,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
         ("longest 10% of responses trained", "22% → 75%"),
-        ("cost", "a restart; try it for 20 steps first"),
+        ("cost", "a restart; try 20 steps first"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
     ]
     limited = action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152)

@@ -44,14 +44,14 @@ def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> N
     today = short_model().forecasts.today
     assert (
         layout_remark(replace(today, grade="extrapolated", preemption=None))
-        == "decode speed beyond measured numbers of requests"
+        == "decode speed beyond measured batches"
     )
     assert (
         layout_remark(replace(today, grade="extrapolated", preemption=NONE))
-        == "decode speed beyond measured numbers of requests"
+        == "decode speed beyond measured batches"
     )
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
-    assert lost == "decode speed beyond measured numbers of requests, 1.7 preemptions a sample"
+    assert lost == "decode speed beyond measured batches, 1.7 preemptions a sample"
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 

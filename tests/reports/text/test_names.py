@@ -43,12 +43,10 @@ def test_preemptions_are_said_from_one_in_200_samples_on(seen: Preemption | None
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today = short_model().forecasts.today
     assert (
-        layout_remark(replace(today, grade="extrapolated", preemption=None))
-        == "decode speed beyond measured batches"
+        layout_remark(replace(today, grade="extrapolated", preemption=None)) == "decode speed beyond measured batches"
     )
     assert (
-        layout_remark(replace(today, grade="extrapolated", preemption=NONE))
-        == "decode speed beyond measured batches"
+        layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "decode speed beyond measured batches"
     )
     lost = layout_remark(replace(today, grade="extrapolated", preemption=MANY))
     assert lost == "decode speed beyond measured batches, 1.7 preemptions a sample"

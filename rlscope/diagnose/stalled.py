@@ -104,8 +104,7 @@ def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceVal
     if stuck is None:
         return None
     waits = [each for each in workers if each.waits_for is not None and each is not stuck]
-    # A rank that waits for another one shows less than what that one waits for.
-    waiting = _longest([each for each in waits if each.waits_for != _REASONS["barrier"]] or waits)
+    waiting = _longest(_beyond_ranks(waits))
     return {
         "waiting_worker_id": None if waiting is None else waiting.worker_id,
         "waits_for": None if waiting is None else waiting.waits_for,
@@ -121,6 +120,7 @@ def _at_fault(workers: Sequence[_Worker]) -> _Worker | None:
     """Return the worker that holds up the others; None if there is none, or if one that says more may be heard yet."""
     of_kind = {kind: [each for each in workers if each.kind == kind] for kind in {each.kind for each in workers}}
     updates, waits = of_kind.get("updates", []), of_kind.get("waits", [])
+    unjoined = {each.role for each in waits if each.waits_for == _REASONS["barrier"]}
     lost = [each for each in of_kind.get("silent", []) if updates or waits or each.since_s >= _LOST_S]
     if stuck := _longest(of_kind.get("works", [])) or _longest(lost):
         return stuck
@@ -128,12 +128,17 @@ def _at_fault(workers: Sequence[_Worker]) -> _Worker | None:
         return None
     if updates:
         return _longest([each for each in updates if each.role in TRAINER_ROLES] or updates)
-    waiting, moves = _longest(waits), "moves" in of_kind
+    waiting, moves = _longest(_beyond_ranks(waits)), "moves" in of_kind
     if waiting is None:
         return None
-    unjoined = {each.role for each in waits if each.waits_for == _REASONS["barrier"]}
     quiet = [each for each in of_kind.get("quiet", []) if each.since_s and (each.role in unjoined or not moves)]
-    return _longest(quiet) or (None if moves else _longest([e for e in waits if e.waits_for != waiting.waits_for]))
+    others = _beyond_ranks([each for each in waits if each.waits_for != waiting.waits_for])
+    return _longest(quiet) or (None if moves else _longest(others))
+
+
+def _beyond_ranks(waits: Sequence[_Worker]) -> Sequence[_Worker]:
+    """Leave out ranks that wait for other ranks: they show less than what those wait for."""
+    return [each for each in waits if each.waits_for != _REASONS["barrier"]] or waits
 
 
 def _longest(workers: Iterable[_Worker]) -> _Worker | None:

@@ -43,6 +43,8 @@ from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_w
 from rlscope.reports.text.step_bounds import bounds_part
 
 _MILLION = 1_000_000
+_NOTABLE_STEPS = 1.05
+"""Optimizer steps per version that are said: versions and steps then differ."""
 _IN_DETAIL = ("spent", "found", "alerts")
 """Blocks of the first screen that sum up what the card shows in full."""
 _BARS_MAX = 10
@@ -154,14 +156,24 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
     cap_words = "no cap" if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += ", checked when a batch is fetched"
+        cap_words += ", checked when a batch is fetched: tokens age further until they are trained on"
     if tokens is not None:
-        spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}"
+        spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)
     if imported is None or not analysis.staleness.reported:
         return Fact("Token staleness, whole run", fmt.NO_DATA, cap_words)
     first = analysis.staleness.reported[0]
     return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
+
+
+def _version_words(analysis: AnalysisResult) -> str:
+    """Say how many optimizer steps a version is, if it is more than one; else empty."""
+    model = analysis.model
+    own = model.forecasts.today.staleness if isinstance(model, ModelResult) else None
+    if not isinstance(model, ModelResult) or own is None:
+        return ""
+    steps = own.steps_per_version * model.calibration.steps_per_version
+    return f"; one version is {fmt.significant(steps, 2)} optimizer steps" if steps >= _NOTABLE_STEPS else ""
 
 
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:

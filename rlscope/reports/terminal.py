@@ -117,7 +117,7 @@ def _checks(block: blocks.Checks, _width: int) -> RenderableType:
 def _facts(facts: blocks.Facts, _width: int) -> RenderableType:
     table = _grid("dim", "")
     for fact in facts.facts:
-        table.add_row(plain(fact.name), plain(", ".join(filter(None, (fact.value, fact.note)))))
+        table.add_row(plain(fact.name), plain(" · ".join(filter(None, (fact.value, fact.note)))))
     return table
 
 

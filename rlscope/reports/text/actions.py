@@ -50,14 +50,16 @@ _LIMITS: Final[Mapping[ActionWhat, tuple[str, str]]] = {
     "queue_capacity_samples": ("queue capacity", " samples"),
 }
 """Name and unit of each limit that an action raises or lowers."""
+_SOONER_RATIO: Final = 0.9
+"""Steps of a version after an action, over those before it, from which publications count as more frequent."""
 _ENGINES_NAMED: Final = 3
 """Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "up to {}, if weight updates took no time",
-    "environment": "up to {}, if the environment took no time",
-    "slow_engines": "up to {}",
-    "checkpoints": "up to {}, if checkpoints and evaluation took no time",
-    "colocated": "up to {}, if trainer and engine fit on one GPU and switching takes no time",
+    "weight_updates": "{} at best, if weight updates took no time",
+    "environment": "{} at best, if the environment took no time",
+    "slow_engines": "{} at best",
+    "checkpoints": "{} at best, if checkpoints and evaluation took no time",
+    "colocated": "{} at best, if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
     "engine_speed": "{} for 10% faster sampling",
 }
@@ -67,9 +69,14 @@ _VERIFY: Final = (
     f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run "
     "`rlscope compare BEFORE AFTER`."
 )
+_COLUMNS: Final = (
+    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness is the age of a sample's "
+    "oldest token, in optimizer steps."
+)
 _ORDER: Final = (
-    "Order: first settings that are at least 90% likely to gain 5%, then what needs a test or engineering, both by "
-    "gain. Changes that raise staleness by more than half come last."
+    "Order: settings at least 90% likely to gain 5%, then settings to test and engineering work, each by gain. "
+    "Settings that only reduce staleness, dropped tokens or GPUs come before any engineering work; changes that raise "
+    "staleness by more than half come last."
 )
 
 
@@ -90,7 +97,7 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight (generating or queued; no limit now) to {fmt.count(in_flight_limit)}"
+    return f", and limit samples in flight to {fmt.count(in_flight_limit)} (generating or queued; unlimited today)"
 
 
 def _single_imperative(action: Action) -> str:
@@ -118,7 +125,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (generating or queued; no limit now) to {fmt.count(new)}"
+        return f"Limit samples in flight to {fmt.count(new)} (generating or queued; unlimited today)"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -240,7 +247,7 @@ def actions_table(rows: Sequence[Mapping[str, str]]) -> Table:
 
 def below_table(ranked: Sequence[Action]) -> str:
     """Return what holds for all actions of a table, with their order if there are several."""
-    alone = f"Ranges in parentheses are 90% intervals. Each gain is for that change alone. {_VERIFY}"
+    alone = f"{_COLUMNS} {_VERIFY}"
     return f"{alone} {_ORDER}" if len(ranked) > 1 else alone
 
 
@@ -264,7 +271,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         "staleness p95": _staleness_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
-        "longest 10% of responses trained": longest_words(action.price, action.price_before),
+        "longest 10% of responses, share trained": longest_words(action.price, action.price_before),
     }
 
 
@@ -303,10 +310,18 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     before, after = ages
     texts = [_age(steps) for steps in (before, *after)]
     between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
-    wider = (
-        f"; the cap then allows {fmt.count(cap * steps_per_version_after(action, 1.0))}"
-        if action.what == "publish_every" and cap
-        else ""
-    )
+    wider = ""
+    if action.what == "publish_every" and cap:
+        allowed = fmt.count(cap * steps_per_version_after(action, 1.0))
+        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then allows {allowed} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
-    return f"{texts[0]} → {texts[1]}{between} {'step' if texts[1] == '1' else 'steps'}{wider}{grows}"
+    steps = "step" if texts[1] == "1" else "steps"
+    return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"
+
+
+def _sooner(action: Action, model: ModelResult) -> str:
+    """Say that the limits delay fewer publications than before, so that a version is fewer steps; else empty."""
+    own, after = model.forecasts.today.staleness, action.staleness
+    if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
+        return ""
+    return ", as weights are published more often"

@@ -17,6 +17,8 @@ from rlscope.reports.text.price import costly_words
 TITLE: Final = "Recommended layout"
 CURRENT: Final = "current"
 _LAYOUTS_SHOWN: Final = 5
+_CERTAIN: Final = 0.99
+"""Largest probability that is shown as a number: draws tell no more."""
 
 
 def headline(model: ModelResult) -> str:
@@ -41,13 +43,17 @@ def why(model: ModelResult) -> str:
     advised = model.recommendation
     parts = [REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
-        parts.append(f"{fmt.percent(advised.worthwhile_probability)} likely to gain at least 5%.")
+        parts.append(f"It is {_odds(advised.worthwhile_probability)} likely to gain at least 5%.")
         parts += _why_not_fastest(model)
     doubts: list[UncertaintySource] = [each.source for each in advised.uncertainties if each.spread_ratio > 0.0]
     # A stretch that is too short lacks steps before anything else, and its reason says so.
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
         parts.append(_DOUBTS[doubts[0]])
     return " ".join(parts)
+
+
+def _odds(probability: float) -> str:
+    return f"more than {_CERTAIN:.0%}" if probability > _CERTAIN else fmt.percent(probability)
 
 
 def _why_not_fastest(model: ModelResult) -> list[str]:
@@ -58,7 +64,10 @@ def _why_not_fastest(model: ModelResult) -> list[str]:
         return []
     if best < (1.0 - TIE_RATIO) * fastest:
         return ["Faster layouts are staler, drop more tokens or are less certain."]
-    return [f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast: evidence and staleness decide."]
+    return [
+        f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of these, a measured limit is preferred, "
+        "then fewer dropped tokens, then lower staleness."
+    ]
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {
@@ -133,6 +142,8 @@ def layouts_part(model: ModelResult) -> Part:
 def _place_words(model: ModelResult, forecast: Forecast) -> str:
     layout, mark = forecast.layout, mark_of(model, forecast)
     words = f"{fmt.count(layout.trainer_gpus)} : {fmt.count(layout.sampler_gpus)} × {fmt.count(layout.max_running)}"
+    if mark == CURRENT and model.calibration.synchronous:
+        mark = f"{CURRENT}, synchronous"
     return f"{words}, {mark}" if mark else words
 
 

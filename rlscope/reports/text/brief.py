@@ -19,9 +19,9 @@ from rlscope.reports.text.origin import counted_words, no_model_words, source_wo
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
-NO_GAPS: Final = "The recording is complete: every row was read, and every worker closed its recording."
+NO_GAPS: Final = "The recording is complete: every row was read, and every worker ended cleanly."
 NOT_KNOWN: Final = (
-    "Every file was read, and every worker closed its recording. Files may still be missing: the run does not state "
+    "Every file was read, and every worker ended cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
 _STATES_NAMED: Final = 4
@@ -151,8 +151,8 @@ def achieved(analysis: AnalysisResult) -> Fact:
     counted = counted_words(analysis.throughput)
     checked = _checked(result)
     if analysis.throughput.steady_tokens_per_s is None:
-        return Fact("Throughput", rate, checked[0].lower() + checked[1:])
-    return Fact("Throughput", rate, f"in steady state{counted}. {checked}")
+        return Fact("Trained throughput", rate, checked[0].lower() + checked[1:])
+    return Fact("Trained throughput", rate, f"in steady state{counted}. {checked}")
 
 
 def _checked(result: ModelResult | NoModelResult) -> str:
@@ -160,11 +160,11 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if not isinstance(result, ModelResult):
         return "No prediction"
     if result.prediction is None or not result.prediction.compared:
-        return "Too few steps to check the model"
+        return "Too few steps to check a prediction"
     prediction = result.prediction
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
     agreement = _agreement(prediction.compared[0], f"from the {before} before them")
-    return f"Model check: the last {last} steps were {agreement}"
+    return f"Prediction check: the last {last} steps were {agreement}"
 
 
 def _agreement(compared: ComparedPrediction, basis: str) -> str:

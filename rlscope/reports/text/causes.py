@@ -155,7 +155,8 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
         # Idle time that the sides share as waits for each other is no part of this loss.
         if beside == Cause.LOCKSTEP:
             return f"samplers waited another {gpu_time} while trainers worked ({share})"
-        return f"samplers were idle for {gpu_time} ({share})"
+        another = "" if beside in (None, loss.cause) else "another "
+        return f"samplers were idle for {another}{gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

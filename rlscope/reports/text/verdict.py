@@ -100,8 +100,10 @@ def headline(analysis: AnalysisResult) -> str:
         return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
-    named = fmt.listed([f"{_REMOVED[cause][0].lower()}{_REMOVED[cause][1:]}" for cause in tied])
-    return f"{text}; {named} would help about as much" if tied else text
+    named = fmt.listed([_lowered(_REMOVED[cause]) for cause in tied])
+    if not tied or verdict.cause is None:
+        return text
+    return f"{text}; {named} would gain about as much as {_lowered(_REMOVED[verdict.cause])}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -166,7 +168,7 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     Cause.SAMPLERS: "Doubling the sampling speed",
     Cause.TRAINERS: "Doubling the training speed",
     Cause.LOCKSTEP: "Overlapping sampling and training",
-    Cause.STALENESS_CAP: "Removing the limits on staleness and samples in flight",
+    Cause.STALENESS_CAP: "Removing all staleness and queue limits",
     Cause.WEIGHT_UPDATES: "Weight updates that take no time",
     Cause.ENVIRONMENT: "An environment that takes no time",
     Cause.CHECKPOINTS: "Checkpoints and evaluation that take no time",
@@ -373,6 +375,10 @@ def stretch(analysis: AnalysisResult) -> str:
         lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
         return f"In steady state (steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting})"
     return f"Over {fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
+
+
+def _lowered(text: str) -> str:
+    return f"{text[0].lower()}{text[1:]}"
 
 
 def _sentence(text: str) -> str:

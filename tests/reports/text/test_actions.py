@@ -45,10 +45,12 @@ def aged(p95: int, steps_per_version: float = 1.0, **others) -> StalenessForecas
     return StalenessForecast(1.0, p95, p95, steps_per_version, **others)
 
 
-def model(p95: int | None = 2, steps_per_version: float = 1.0, cap: int | None = None) -> ModelResult:
-    """A run with this staleness, publish interval and staleness cap."""
+def model(
+    p95: int | None = 2, steps_per_version: float = 1.0, cap: int | None = None, delayed: float = 1.0
+) -> ModelResult:
+    """A run with this staleness, publish interval and staleness cap; delayed: factor by which limits delay updates."""
     made = changing_model()
-    own = Price(None if p95 is None else aged(p95))
+    own = Price(None if p95 is None else aged(p95, delayed))
     scheduling = made.model_config.scheduling
     capped = replace(scheduling, admission=replace(scheduling.admission, max_staleness=cap))
     return replace(
@@ -59,6 +61,7 @@ def model(p95: int | None = 2, steps_per_version: float = 1.0, cap: int | None =
     )
 
 
+SOONER = ", as weights are published more often"
 WORDS = {
     "layout": (
         action(),
@@ -133,12 +136,12 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", "trainers", "fresher", None, 64),
-            "Limit samples in flight (generating or queued; no limit now) to 64",
+            "Limit samples in flight to 64 (generating or queued; unlimited today)",
         ),
         (
             action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152),
-            "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight (generating or "
-            "queued; no limit now) to 1,152",
+            "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight to 1,152 "
+            "(generating or queued; unlimited today)",
         ),
         (
             action("slow_engines", "samplers", "fix", None, None, engines=("a", "b", "c")),
@@ -167,6 +170,10 @@ def test_an_action_is_an_imperative(made, words):
         (action(price=Price(aged(3))), model(2, 2.0), "4 → 6 steps"),
         # Publications that wait for the cap come every 4.6 steps.
         (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
+        # Publications that no longer wait as long make versions shorter; a tenth less is not said.
+        (action(price=Price(aged(3, 1.5))), model(1, delayed=4.6), f"4.6 → 4.5 steps{SOONER}"),
+        (action(price=Price(aged(1, 3.6))), model(1, delayed=4.0), f"4 → 3.6 steps{SOONER}"),
+        (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
         (action(price=Price(aged(4, sample_p95_low=3, sample_p95_high=6))), model(2, 2.0), "4 → 8 (6 to 12) steps"),
         (action(price=Price(aged(4, sample_p95_low=4, sample_p95_high=4))), model(2), "2 → 4 steps"),
@@ -174,7 +181,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap then allows 8",
+            "2 → 6 steps; the cap of 4 versions then allows 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (action("colocated", kind="fix", before=None, after=None, price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -202,7 +209,7 @@ def test_a_forecast_that_grows_says_so():
             "+20% (+10% to +30%); decode speed not measured at this limit",
         ),
         (WORDS["trainer_speed"][0], "+20% (+10% to +30%) for 10% faster training"),
-        (WORDS["weight_updates"][0], "up to +20% (+10% to +30%), if weight updates took no time"),
+        (WORDS["weight_updates"][0], "+20% (+10% to +30%) at best, if weight updates took no time"),
         (
             action(kind="cheaper", before=Layout(6, 8, 16), after=Layout(2, 8, 16)),
             "+20% (+10% to +30%), if the training state fits on 2 GPUs",
@@ -231,7 +238,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses trained", "22% → 75%"),
+        ("longest 10% of responses, share trained", "22% → 75%"),
         ("cost", "a restart; try 20 steps first"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
     ]

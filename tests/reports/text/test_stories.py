@@ -3,11 +3,15 @@
 On the sample traces whose cards once contradicted themselves.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from rlscope import format as fmt
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Fact, Facts
+from rlscope.reports.card import card_blocks
 from rlscope.reports.text import verdict
 from rlscope.reports.text.brief import achieved
 from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
@@ -21,6 +25,11 @@ def row_of(trace: str, role: str, label: str) -> LedgerRow:
     return found
 
 
+def facts(trace: str) -> Sequence[Fact]:
+    """The figures of the first screen."""
+    return next(block.facts for block in card_blocks(analysed(trace)) if isinstance(block, Facts))
+
+
 def ratio_of(percent: str) -> float:
     return 0.0005 if percent == "<0.1%" else float(percent.removesuffix("%")) / 100.0
 
@@ -30,6 +39,12 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
     waiting = row_of(trace, "Trainer", "waiting for samples")
     assert waiting.steady in verdict.headline(analysed(trace)) or trace == "synchronous"
     assert waiting.steady and waiting.steady != waiting.share
+
+
+def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
+    delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
+    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; one version is 4.6 optimizer steps"
+    assert "one version" not in at_once["Token staleness, whole run"]
 
 
 def test_every_share_of_gpu_time_in_a_finding_says_that_it_is_of_the_whole_run() -> None:
@@ -59,5 +74,5 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     off = f"{fmt.percent(rate.residual_ratio)} faster than {basis}, within the margin of error"
     assert (
         achieved(analysis).note
-        == f"in steady state. Model check: the last {prediction.held_out_steps} steps were {off}"
+        == f"in steady state. Prediction check: the last {prediction.held_out_steps} steps were {off}"
     )

@@ -182,17 +182,6 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
 
         return render(self.drawn)
 
-    def to_png(self, path: str | PathLike[str]) -> Path:
-        """Write the card as a PNG of 2560 x 1440 pixels and return its path.
-
-        Raises:
-            OutputError: The file cannot be written.
-            RlscopeError: No font is installed.
-        """
-        from rlscope.reports.page.png import as_png
-
-        return write_file(Path(path), as_png(self))
-
     def __repr__(self) -> str:
         return repr_of("Analysis", self.run.run_id, headline(self))
 

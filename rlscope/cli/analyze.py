@@ -1,4 +1,4 @@
-"""`rlscope analyze`: print the card, write the report and a picture of the card."""
+"""`rlscope analyze`: print the card and write the report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,10 +33,6 @@ Page = Annotated[
     ),
 ]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Do not write the HTML report, the slowest part.")]
-Picture = Annotated[
-    Path | None,
-    typer.Option("--png", metavar="FILE", callback=checked_output, help="Write the card as a PNG for a slide."),
-]
 Quiet = Annotated[
     bool,
     typer.Option(
@@ -64,7 +60,6 @@ PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node. Recommended la
 def analyze(
     path: RunPath,
     output: Page = None,
-    png: Picture = None,
     json_to: JsonTo = None,
     card_format: Card = "text",
     max_staleness: Cap = None,
@@ -88,8 +83,6 @@ def analyze(
     out = write_json(json_to, analysis, notes)
     if not quiet:
         _print(analysis, card_format, out)
-    if png is not None:
-        note_written(notes, analysis.to_png(png))
     if not no_page:
         # The report comes last: it takes longest, and it may fail although the card succeeded.
         _write_page(analysis, output, notes)

@@ -1,1 +1,1 @@
-"""Reports of an analysis: terminal card, JSON documents, Markdown, page and picture, all from the same facts."""
+"""Reports of an analysis: terminal card, JSON documents, Markdown and page, all from the same facts."""

@@ -79,7 +79,6 @@ def invoke(*arguments: str | Path, stdin: str | None = None) -> Result:
 OUTPUTS = [
     ("analyze", "{run}", "-o"),
     ("analyze", "{run}", "--json"),
-    ("analyze", "{run}", "--png"),
     ("compare", "{run}", "{run}", "-o"),
     ("compare", "{run}", "{run}", "--json"),
     ("what-if", "{run}", "--max-running", "8", "--json"),

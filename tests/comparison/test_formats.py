@@ -1,4 +1,4 @@
-"""Card, Markdown, JSON, page and picture of a comparison: one set of words, escaped, and valid by its schema."""
+"""Card, Markdown, JSON and page of a comparison: one set of words, escaped, and valid by its schema."""
 
 import io
 import json

@@ -1,8 +1,7 @@
-"""Card, Markdown, page, picture and JSON of one analysis say the same, in the same figures."""
+"""Card, Markdown, page and JSON of one analysis say the same, in the same figures."""
 
 import html
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from functools import cache
 
@@ -10,17 +9,13 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.analysis.result import LedgerState
-from rlscope.errors import RlscopeError
 from rlscope.reports.card import first_screen
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
-from rlscope.reports.page import png
 from rlscope.reports.page.html import render
-from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
 from rlscope.reports.text import brief
 from rlscope.reports.text import verdict as verdict_words
-from tests.kept import analysis_of as kept_analysis
-from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
+from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
@@ -65,12 +60,6 @@ def digest(analysis):
     return markdown(first_screen(analysis).values())
 
 
-def svg_text(svg):
-    return " ".join(
-        element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")
-    )
-
-
 def markdown_text(text):
     return html.unescape(re.sub(r"\\([\\`*_\[\]|~#])", r"\1", text)).replace("\u200b", "")
 
@@ -101,7 +90,6 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
     for form, text in formats.items():
         assert figures <= figures_of(text), form
         assert all(each in words(text) for each in said), form
-    assert figures <= figures_of(svg_text(as_svg(analysis)))
 
 
 def test_the_figures_of_the_document_are_those_of_the_words():
@@ -117,12 +105,10 @@ def test_the_figures_of_the_document_are_those_of_the_words():
 
 def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
     analysis = priced(changing_model())
-    whole, shown, terminal = brief.whole_run(analysis), brief.steady_state(analysis), words(card(analysis, 120))
+    whole, terminal = brief.whole_run(analysis), words(card(analysis, 120))
     page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
     for text in (markdown_text(digest(analysis)), terminal, page):
         assert f"whole run, {whole.spent}" in text and verdict_words.stretch(analysis) in text
-    shown = shown or whole
-    assert f"GPU time, {shown.name}: {shown.spent}" in svg_text(as_svg(analysis))
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
     assert "measured throughput, steady state" in terminal and "measured throughput, steady state" in page
 
@@ -149,74 +135,10 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
     assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).roles[0].named) == named
 
 
-def test_the_picture_is_a_slide_of_two_pixels_to_one():
-    if not png._has_font():
-        pytest.skip("no font is installed")
-    made = as_png(priced(changing_model()))
-    assert made.startswith(b"\x89PNG")
-    assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (2 * WIDTH_PX, 2 * HEIGHT_PX)
-
-
-def test_a_picture_without_a_font_is_refused(monkeypatch):
-    monkeypatch.setattr(png, "_has_font", lambda: False)
-    with pytest.raises(RlscopeError, match="no font"):
-        as_png(empty_analysis())
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_lines_of_the_picture_stay_inside_it(name):
-    for element in ElementTree.fromstring(as_svg(analysis_of(name))).iter():
-        if element.tag.endswith("text"):
-            assert 0 < float(element.get("y")) < HEIGHT_PX
-            end = float(element.get("x")) + png._width_px(
-                element.text or "", float(element.get("font-size")), bold=element.get("font-weight") == "700"
-            )
-            assert element.get("text-anchor") == "end" or end <= WIDTH_PX, element.text
-
-
-@pytest.mark.parametrize("text", ["a word " * 60, "unbreakable" * 40])
-def test_what_does_not_fit_the_picture_ends_in_an_ellipsis(text):
-    lines = png.broken_lines(text, 20, 400, 2)
-    assert len(lines) <= 2 and lines[-1].endswith("…")
-    assert all(png._width_px(line, 20, bold=False) <= 400 for line in lines)
-
-
-def test_the_picture_cuts_no_word_of_a_sentence():
-    text = "Trainers wait for samples 36.3% of the time, as 31.6% of sampler GPU time goes into dropped samples"
-    words = text.split()
-    for width_px in range(300, 1200, 25):
-        lines = png.broken_lines(text, 20, width_px, 2)
-        shown = " ".join(lines).removesuffix(" …").split()
-        assert shown == words[: len(shown)] and (len(shown) == len(words)) == (not lines[-1].endswith("…"))
-
-
-def test_a_long_headline_is_written_smaller_rather_than_cut():
-    words = (
-        "Trainers wait for samples 36.3% of the time, as 31.6% of sampler GPU time goes into samples that are dropped"
-    )
-    assert png._fitting_px("Balanced", png._HEADLINES_PX, 1200, 2) == 38
-    assert png._fitting_px(words, png._HEADLINES_PX, 1200, 2) == 34
-    assert " ".join(png.broken_lines(words, 34, 1200, 2, bold=True)) == words
-    assert png._fitting_px(words * 9, png._HEADLINES_PX, 1200, 2) == 26
-
-
-@pytest.mark.parametrize(("trace", "state", "label"), [("fleet", "waiting_for_samples", "waiting for samples")])
-def test_the_bars_of_the_picture_are_of_the_stretch_that_its_headline_is_about(trace, state, label):
-    analysis = kept_analysis(trace)
-    steady = brief.steady_state(analysis)
-    (waits,) = (part for part in steady.roles[0].parts if part.state.name == state)
-    text = svg_text(as_svg(analysis))
-    assert waits.share in verdict_words.headline(analysis) and f"{label} {waits.share}" in text
-    assert f"GPU time, steady state: {steady.spent}" in text and "whole run" not in text
-
-
-def test_hostile_strings_stay_text_in_markdown_and_picture():
+def test_hostile_strings_stay_text_in_markdown():
     hostile = replace(hostile_analysis(), model=short_model())
     text = digest(hostile)
     assert "<img" not in text and "</script" not in text
-    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(as_svg(hostile)).iter()}
-    assert tags == {"svg", "defs", "pattern", "rect", "line", "text"}
-    assert HOSTILE[:20] in svg_text(as_svg(hostile))
 
 
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():

@@ -1,1 +1,1 @@
-"""The HTML report in one file: template engine, figures, and the card as a picture."""
+"""The HTML report in one file: template engine and figures."""

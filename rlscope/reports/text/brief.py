@@ -1,4 +1,4 @@
-"""The summary of an analysis: the words and numbers of the first screen, which page, card, Markdown and picture share.
+"""The summary of an analysis: the words and numbers of the first screen, which page, card and Markdown share.
 
 Only sums and products of the analysis are computed here; `rlscope.format` writes the numbers.
 """

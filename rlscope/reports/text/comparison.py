@@ -1,4 +1,4 @@
-"""A comparison in blocks: the page, card, Markdown, picture and JSON take their words from here, so that they agree.
+"""A comparison in blocks: the page, card, Markdown and JSON take their words from here, so that they agree.
 
 The baseline is called A, the other runs B, C and so on. This module only formats differences; it computes none.
 """

@@ -94,11 +94,6 @@ def for_csv(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def for_xml(text: str) -> str:
-    """Return text for an element or attribute, before it is escaped, with only the characters of XML 1.0."""
-    return for_terminal(text)
-
-
 def for_html(text: str) -> str:
     """Return text for an HTML page, before it is escaped."""
     return for_terminal(text)
@@ -109,15 +104,6 @@ def for_markdown(text: str) -> str:
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")
-
-
-def for_github(text: str, *, is_property: bool = False) -> str:
-    """Return a part of a GitHub Actions workflow command in which newlines, and commas of properties, are escaped."""
-    marks = [("%", "%25"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if is_property else [])
-    safe = for_terminal(text)
-    for mark, escape in marks:
-        safe = safe.replace(mark, escape)
-    return safe
 
 
 def as_json(document: Any, *, indent: int | None = None) -> str:  # noqa: ANN401  # whatever JSON can hold

@@ -346,9 +346,9 @@ def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of
 def test_a_check_is_written_in_every_form_and_refuses_others(run_dir: Path) -> None:
     checked = rlscope.check(run_dir)
     assert json.loads(checked.to_text("json"))["fail_on"] == "critical"
-    assert checked.to_text("markdown").startswith("#### ") and checked.to_text("junit").startswith("<")
-    assert "rules fired" in checked.to_text() and "rules fired" in checked.to_text("github", "info")
-    with pytest.raises(ArgumentError, match="form: found 'xml'; expected one of text, json, markdown, junit, github"):
+    assert checked.to_text("markdown").startswith("#### ")
+    assert "rules fired" in checked.to_text()
+    with pytest.raises(ArgumentError, match="form: found 'xml'; expected one of text, json, markdown"):
         checked.to_text("xml")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="fail_on: found 'bad'; expected one of info, warning, critical"):
         checked.failed("bad")  # type: ignore[arg-type]

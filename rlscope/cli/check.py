@@ -13,7 +13,7 @@ FIRED = 3
 """Exit code if a rule of severity --fail-on or higher fired, or a finding reaches --fail-on-finding."""
 
 
-ReportFormat = Literal["text", "json", "markdown", "junit", "github"]
+ReportFormat = Literal["text", "json", "markdown"]
 FailOn = Literal["info", "warning", "critical"]
 """Lowest severity that fails the check."""
 RulesFile = Annotated[
@@ -69,6 +69,6 @@ def check(
     text = checked.to_text(report_format, fail_on)
     if output == STDOUT and report_format == "text":
         text = folded(text, Console())
-    print_or_write(output, text, is_data=report_format == "junit")
+    print_or_write(output, text)
     if checked.failed(fail_on):
         raise typer.Exit(FIRED)

@@ -1,4 +1,4 @@
-"""Outcome of the alert rules over a run for people, pull requests, programs and CI systems.
+"""Outcome of the alert rules over a run for people, pull requests and programs.
 
 All formats take the same report and differ in wording and shape alone.
 """
@@ -6,13 +6,11 @@ All formats take the same report and differ in wording and shape alone.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-from xml.etree import ElementTree
 
 from rlscope import format as fmt
-from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.alerts.types import Rule
-from rlscope.analysis.result import SEVERITIES, Alert, Finding, Severity, at_least
+from rlscope.analysis.result import SEVERITIES, Alert, Severity
 from rlscope.document import Document, dump, extended
 from rlscope.errors import check_one_of
 from rlscope.reports.answer import InBlocks
@@ -20,10 +18,9 @@ from rlscope.reports.blocks import Block, Paragraph, Part, Table
 from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.markdown import markdown
 from rlscope.reports.text import findings, rules
-from rlscope.text_out import for_github, for_terminal, for_xml, one_line
+from rlscope.text_out import for_terminal, one_line
 
-CheckForm = Literal["text", "json", "markdown", "junit", "github"]
-_GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
+CheckForm = Literal["text", "json", "markdown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,21 +79,6 @@ def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     return markdown(check_blocks(report, fail_on))
 
 
-def as_github(report: RuleReport, fail_on: Severity) -> str:
-    """Return a GitHub Actions workflow command per alert and per finding, then the headline."""
-    commands = [
-        f"::{_GITHUB_LEVELS[alert.severity]} title={for_github(alert.rule, is_property=True)}::"
-        + for_github(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
-        for rule, alert in _fired(report)
-    ]
-    commands += [
-        f"::{_GITHUB_LEVELS[finding.severity]} title={for_github(finding.rule, is_property=True)}::"
-        + for_github(f"{findings.title(finding)}: {findings.sentence(finding)}")
-        for finding in report.findings or ()
-    ]
-    return for_terminal("\n".join([*commands, _headline(report), *_limits(report)]))
-
-
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
     """Return the period in which the rule fired, relative to the start of the run."""
     return rules.stretch(rule, alert, report.start_ns, report.end_ns)
@@ -137,63 +119,10 @@ def _names(outcomes: Iterable[RuleOutcome]) -> str:
     return ", ".join(one_line(outcome.rule.name) for outcome in outcomes)
 
 
-def as_junit(report: RuleReport, fail_on: Severity) -> str:
-    """Return the rules and findings as JUnit test cases.
-
-    A rule that fired at or above fail_on is a failure, and so is a finding that fails the check. A rule that lacked
-    data is skipped.
-    """
-    cases = [_case(report, outcome, fail_on) for outcome in report.rules]
-    cases += [_finding_case(finding, report.fail_on_finding) for finding in report.findings or ()]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=for_xml(f"rlscope check {report.run_id}"),
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors="0",
-        skipped=str(sum(case.find("skipped") is not None for case in cases)),
-    )
-    suite.extend(cases)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
-
-
-def _case(report: RuleReport, outcome: RuleOutcome, fail_on: Severity) -> ElementTree.Element:
-    rule = outcome.rule
-    case = ElementTree.Element("testcase", classname=f"rlscope.{rule.kind}", name=for_xml(rule.name))
-    told = [
-        "\n".join((f"{stretch(report, rule, alert)}: {sentence(rule, alert)}", *alert.annotations.values()))
-        for alert in outcome.alerts
-    ]
-    if told:
-        fails = at_least(rule.severity, fail_on)
-        _tell(case, "\n\n".join(told), f"{rule.severity}: {condition(rule)}" if fails else None)
-    elif not outcome.evaluated_ticks:
-        ElementTree.SubElement(case, "skipped", message="not judged: warm-up, or too little to go by")
-    return case
-
-
-def _finding_case(finding: Finding, fail_on: Severity | None) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname="rlscope.finding", name=finding.rule)
-    fails = fail_on is not None and at_least(finding.severity, fail_on)
-    _tell(case, findings.sentence(finding), f"{finding.severity}: {findings.title(finding)}" if fails else None)
-    return case
-
-
-def _tell(case: ElementTree.Element, text: str, failure: str | None) -> None:
-    """Add text to a case: as a failure with its message, or as output."""
-    element = ElementTree.SubElement(case, "system-out" if failure is None else "failure")
-    element.text = for_xml(text)
-    if failure is not None:
-        element.set("message", for_xml(failure))
-
-
 _FORMS: Final[Mapping[CheckForm, Callable[[RuleReport, Severity], str]]] = {
     "text": as_text,
     "json": as_json,
     "markdown": as_markdown,
-    "junit": as_junit,
-    "github": as_github,
 }
 
 
@@ -211,10 +140,10 @@ class CheckReport(InBlocks, RuleReport):
         return self.fails(fail_on)
 
     def to_text(self, form: CheckForm = "text", fail_on: Severity = "critical") -> str:
-        """Return the report as text for a terminal, JSON, Markdown, JUnit XML or GitHub Actions commands.
+        """Return the report as text for a terminal, JSON or Markdown.
 
         Args:
-            form: "text", "json", "markdown", "junit" or "github".
+            form: "text", "json" or "markdown".
             fail_on: Lowest severity that counts as a failure, as in `failed`.
 
         Raises:

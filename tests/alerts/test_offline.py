@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-from xml.etree import ElementTree
 
 import pytest
 
@@ -18,7 +17,7 @@ from rlscope.analysis.result import Alert
 from rlscope.cli import main
 from rlscope.errors import RuleError
 from rlscope.pipeline import check
-from rlscope.reports.check import as_github, as_json, as_junit, as_markdown, as_text
+from rlscope.reports.check import as_json, as_markdown, as_text
 from rlscope.reports.text import rules
 from tests.alerts.given import S, rule, run_of
 from tests.trace_folder import train_row, worker, write_run
@@ -176,9 +175,6 @@ def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path
         "| warning | idle | from 20 s to 40 s | 80.0% (worst 100%), over 20 GPU-s; 50% \\| 80.0% of idle | "
         in as_markdown(report, "warning")
     )
-    github = as_github(report, "warning").splitlines()
-    assert github[0].startswith("::warning title=idle::from 20 s to 40 s: idle.trainer_ratio over 10s > 50.0%25: ")
-    assert github[0].endswith("50%25 | 80.0%25%0Aof idle")
 
 
 def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
@@ -197,16 +193,6 @@ def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
         "evidence": 20, "held_since_ns": 20 * S, "start_ns": 20 * S, "end_ns": 40 * S, "cost_gpu_s": 36.0,
         "fingerprint": "", "evaluated_over_s": None,
     }  # fmt: skip
-
-
-def test_junit_has_a_case_a_rule_failed_skipped_or_passed(tmp_path: Path) -> None:
-    report = report_of(tmp_path)
-    suite = ElementTree.fromstring(as_junit(report, "warning"))
-    assert [suite.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
-    kinds = {case.get("name"): [child.tag for child in case] for case in suite}
-    assert kinds == {"idle": ["failure"], "quiet": ["skipped"], "silent": []}
-    lenient = ElementTree.fromstring(as_junit(report, "critical"))
-    assert [child.tag for case in lenient for child in case] == ["system-out", "skipped"]
 
 
 def test_a_fingerprint_is_the_rules_and_its_labels_whatever_the_value() -> None:

@@ -151,5 +151,5 @@ def _every_format(folder: Path) -> None:
     render(analysis).encode()
     print_blocks(card_blocks(analysis), Console(file=io.StringIO(), force_terminal=True))
     checked = rlscope.check(folder)
-    for form in ("text", "json", "markdown", "junit", "github"):
+    for form in ("text", "json", "markdown"):
         checked.to_text(form).encode()

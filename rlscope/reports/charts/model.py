@@ -1,6 +1,6 @@
 """Charts of the model result: lost throughput, other layouts, and forward pass time."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import altair as alt
 import polars as pl
@@ -17,7 +17,6 @@ from rlscope.reports.charts.colors import (
     PAGE,
     PLAIN,
     SHADE,
-    palette,
 )
 from rlscope.reports.charts.encoding import (
     HEIGHT,
@@ -32,11 +31,9 @@ from rlscope.reports.charts.model_frames import (
     FITTED,
     FRONTIER,
     MEASURED,
-    OTHER_LIMIT,
     SLOWER,
     SYNCHRONOUS,
     beyond_visited,
-    is_over_splits,
 )
 from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.advice import CURRENT
@@ -44,7 +41,6 @@ from rlscope.reports.text.advice import CURRENT
 _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.4
 _TICKS_MOST: Final = 12
-_PADDING_PX: Final = 24
 _EDGE_RATIO: Final = 0.25
 """Part of the width from which a name is written away from the edge, and of the height that has room below."""
 _LAYOUT_TIPS: Final = [
@@ -85,35 +81,56 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(bars, labels).properties(height=30 * rows.height)
 
 
-def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput by split of the GPUs, or by the limit of running requests if there are few splits.
-
-    A line joins layouts that differ in the axis alone.
-    """
-    over_splits = is_over_splits(frame)
-    x = (
-        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d", tickCount=8)
-        if over_splits
-        else alt.X("max_running:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
-    )  # fmt: skip
-    scale = (
-        alt.Scale(zero=False, padding=_PADDING_PX)
-        if over_splits
-        else alt.Scale(type="log", base=2, nice=False, padding=_PADDING_PX)
-    )
-    rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    names = [name for name in dict.fromkeys(rows["series"]) if name not in (OTHER_LIMIT, SYNCHRONOUS)]
-    return _layouts(rows, x.scale(scale), names, "linear")
-
-
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput against staleness; the line is the fastest layout under each staleness cap."""
+    """Throughput against staleness: layouts as points, with a line through the fastest under each staleness cap.
+
+    The marked layouts are ringed and labeled.
+    """
+    rows, high = rounded(frame), float(frame["tokens_per_s"].max() or 1.0)  # pyright: ignore[reportArgumentType]
     x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, or cap on it")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
     # Vega also puts ticks at halves, which would be labeled as whole versions.
     caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined
     x = x.axis(tickMinStep=1, format=",d", values=caps).scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
-    return _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
+    y = amount("tokens_per_s", "predicted trained tokens per second")
+    y = y.scale(domain=[0, high * _ROOM_FOR_LABELS], nice=False)
+    known = {FRONTIER: PLAIN, SLOWER: MUTED, SYNCHRONOUS: CHOSEN}
+    seen = {name: color for name, color in known.items() if name in set(rows["series"])}
+    color = series_palette("series", seen)
+    parts = [rows.filter(series=FRONTIER), rows, rows.filter(pl.col("which") != "")]
+    lines, inside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=_LAYOUT_TIPS) for part in parts)
+    drawn = [
+        (parts[0], lines.mark_line(interpolate="step-after", strokeWidth=1.5).encode(color=color)),
+        (parts[1], inside.mark_circle(size=46, opacity=1).encode(color=color)),
+        (parts[2], named.mark_point(size=150, color=INK, strokeWidth=1.75)),
+        *_labels(rows, x, y, high),
+    ]
+    # Vega warns about a layer without rows.
+    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
+
+
+def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[pl.DataFrame, alt.Chart]]:
+    """The name of each marked layout: above its ring, that of the current one below, and inwards from the edges."""
+    drawn = list[tuple[pl.DataFrame, alt.Chart]]()
+    places = rows["sample_staleness_p95"].unique().sort().to_list()
+    named = rows.filter(pl.col("which") != "")
+    for number in range(named.height):
+        part = named[number : number + 1]
+        place = places.index(part["sample_staleness_p95"][0]) / max(1, len(places) - 1)
+        edge = -1 if place < _EDGE_RATIO else 1 if place > 1.0 - _EDGE_RATIO else 0
+        is_below = part["which"][0] == CURRENT and part["tokens_per_s"][0] > _EDGE_RATIO * high
+        words: dict[str, Any] = {
+            "align": {-1: "left", 0: "center", 1: "right"}[edge],
+            "dx": 8 * edge,
+            "dy": 19 if is_below else -15,
+            "fontWeight": 600,
+        }
+        label = alt.Chart(part).encode(x=x, y=y, text=alt.Text("which:N"))
+        drawn += [
+            (part, label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words)),
+            (part, label.mark_text(**words)),
+        ]
+    return drawn
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -151,61 +168,3 @@ def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
         .mark_rect(color=SHADE)
         .encode(x=alt.X("from_running:Q"), x2=alt.X2("to_running:Q"))
     ]
-
-
-def _layouts(
-    rows: pl.DataFrame,
-    x: alt.X,
-    joined: list[str],
-    interpolate: Literal["linear", "step-after"],
-    *,
-    intervals: bool = True,
-) -> alt.LayerChart:
-    """Layouts as points, those of the `joined` series with a line, the marked ones ringed and labelled."""
-    high = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
-    y = amount("tokens_per_s", "predicted trained tokens per second").scale(
-        domain=[0, high * _ROOM_FOR_LABELS], nice=False
-    )
-    names = list(dict.fromkeys([*joined, *rows["series"]]))
-    colors = dict(zip(names, palette(len(names)), strict=True))
-    color = series_palette("series", {name: MUTED if name == SLOWER else colors[name] for name in names})
-    parts = [rows.filter(pl.col("series").is_in(joined)), rows, rows.filter(pl.col("which") != "")]
-    lines, inside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=_LAYOUT_TIPS) for part in parts)
-    drawn = [
-        (parts[0], lines.mark_line(interpolate=interpolate, strokeWidth=1.5).encode(color=color)),
-        (parts[1], inside.mark_circle(size=46, opacity=1).encode(color=color)),
-        (parts[2], named.mark_point(size=150, color=INK, strokeWidth=1.75)),
-    ]
-    if intervals:
-        bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
-        drawn.insert(
-            1, (parts[1], bars.encode(y=alt.Y("low_tokens_per_s:Q"), y2=alt.Y2("high_tokens_per_s:Q"), color=color))
-        )
-    drawn += _labels(rows, x, y, high)
-    # Vega warns about a layer without rows.
-    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
-
-
-def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[pl.DataFrame, alt.Chart]]:
-    """The name of each marked layout: above its ring, that of the current one below, and inwards from the edges."""
-    channel: Any = x.to_dict()
-    column, drawn = str(channel["field"]), list[tuple[pl.DataFrame, alt.Chart]]()
-    places = rows[column].drop_nulls().unique().sort().to_list()
-    named = rows.filter(pl.col("which") != "").drop_nulls([column, "tokens_per_s"])
-    for number in range(named.height):
-        part = named[number : number + 1]
-        place = places.index(part[column][0]) / max(1, len(places) - 1)
-        edge = -1 if place < _EDGE_RATIO else 1 if place > 1.0 - _EDGE_RATIO else 0
-        is_below = part["which"][0] == CURRENT and part["tokens_per_s"][0] > _EDGE_RATIO * high
-        words: dict[str, Any] = {
-            "align": {-1: "left", 0: "center", 1: "right"}[edge],
-            "dx": 8 * edge,
-            "dy": 19 if is_below else -15,
-            "fontWeight": 600,
-        }
-        label = alt.Chart(part).encode(x=x, y=y, text=alt.Text("which:N"))
-        drawn += [
-            (part, label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words)),
-            (part, label.mark_text(**words)),
-        ]
-    return drawn

@@ -15,15 +15,11 @@ from rlscope.reports.text.model import BOUND, loss_rows
 from rlscope.reports.text.model import MEASURED as MEASURED_RATE
 from rlscope.reports.text.names import layout_remark
 
-BEST_LIMIT: Final = "best request limit per split"
-OTHER_LIMIT: Final = "other request limit"
 FRONTIER: Final = "frontier"
 SLOWER: Final = "slower or staler"
 SYNCHRONOUS: Final = "this run, synchronous"
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"
-_FEW_SPLITS: Final = 3
-"""Up to that many splits of the GPUs get a line each over the limit of running requests."""
 _MOST_ROWS: Final = 240
 _MOST_CELLS: Final = 240
 _CURVE_POINTS: Final = 48
@@ -43,8 +39,6 @@ _LAYOUT_SCHEMA: Final = {
     "sampler_gpus": pl.Int64,
     "max_running": pl.Int64,
     "tokens_per_s": pl.Float64,
-    "low_tokens_per_s": pl.Float64,
-    "high_tokens_per_s": pl.Float64,
     "gain": pl.String,
     "sample_staleness_p95": pl.Int64,
     "waits_for": pl.String,
@@ -75,26 +69,6 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
         )
     )
     return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
-
-
-def sweep_frame(model: ModelResult) -> pl.DataFrame:
-    """Return the modeled throughput of all layouts that can run; of many splits, only the best limit of each."""
-    forecasts = _usable(model)
-    if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
-        series = {each: f"{each.layout.trainer_gpus} : {each.layout.sampler_gpus}" for each in forecasts}
-    else:
-        ranked = sorted(forecasts, key=lambda each: _rate(model, each))
-        best = {each.layout.trainer_gpus: each for each in ranked}.values()
-        marked = [each for each in forecasts if advice.mark_of(model, each)]
-        series = dict.fromkeys(marked, OTHER_LIMIT) | dict.fromkeys(best, BEST_LIMIT)
-    rows = [_row(model, each, name) for each, name in series.items()]
-    frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
-    return _thinned(frame).sort("trainer_gpus", "max_running")
-
-
-def is_over_splits(frame: pl.DataFrame) -> bool:
-    """Whether a sweep goes over splits of the GPUs, not over the limit of running requests."""
-    return frame["trainer_gpus"].n_unique() > _FEW_SPLITS
 
 
 def frontier_frame(model: ModelResult) -> pl.DataFrame:
@@ -156,20 +130,17 @@ def usual_context_tokens(fit: CurveFit) -> float | None:
 def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:
     layout, gain = forecast.layout, advice.gain_of(model, forecast)
     rate = advice.rate_of(forecast, model.forecasts.today)
-    drawn = rate is not None and rate.low != rate.high
     return (
         advice.mark_of(model, forecast),
         layout.trainer_gpus,
         layout.sampler_gpus,
         layout.max_running,
         None if rate is None else rate.value,
-        rate.low if rate is not None and drawn else None,
-        rate.high if rate is not None and drawn else None,
         advice.gain_text(gain),
         None if forecast.staleness is None else forecast.staleness.sample_p95,
         None if forecast.state is None else NAMES[forecast.state.regime],
         layout_remark(forecast),
-        # A synchronous run is not on the lines of the layouts, which are predicted for asynchronous runs.
+        # A synchronous run is not on the line of the layouts, which are predicted for asynchronous runs.
         SYNCHRONOUS if model.calibration.synchronous and forecast is model.forecasts.today else series,
     )
 

@@ -25,7 +25,7 @@ from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
 
 pytestmark = pytest.mark.usefixtures("few_what_ifs")
-CHARTS = ("figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve")
+CHARTS = ("figure-gap", "figure-frontier", "figure-pass-curve")
 
 
 def with_model(said):
@@ -69,30 +69,6 @@ def test_the_bars_of_the_gap_join_and_end_at_the_measured_throughput():
     assert left[-2] == pytest.approx(left[-1], rel=1e-5)
 
 
-def test_the_sweep_goes_over_the_splits_that_can_run_with_the_current_and_the_recommended_layout_marked():
-    made = changing_model()
-    best = made.recommendation.best
-    others = [replace(best, layout=replace(best.layout, trainer_gpus=trainers)) for trainers in (1, 3, 5, 6, 7)]
-    others[0] = replace(others[0], excluded="too_stale")
-    frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=(best, *others))))
-    assert model_frames.is_over_splits(frame)
-    assert set(frame["trainer_gpus"]) == set(range(2, 8))
-    assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
-    best = frame.filter(pl.col("which") == "recommended").row(0, named=True)
-    assert best["low_tokens_per_s"] < best["tokens_per_s"] < best["high_tokens_per_s"]
-
-
-def test_one_split_is_swept_over_the_limit_of_running_requests():
-    made = changing_model()
-    today = made.forecasts.today
-    one, two, out = (replace(today, layout=replace(today.layout, max_running=limit)) for limit in (5, 7, 9))
-    own = (one, two, replace(out, excluded="too_stale"))
-    frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
-    assert not model_frames.is_over_splits(frame)
-    assert set(frame["max_running"]) == {5, 7, today.layout.max_running}
-    assert frame["series"].n_unique() == 1
-
-
 def test_a_layout_that_was_not_predicted_is_not_drawn():
     made = changing_model()
     one, *others = made.forecasts.others
@@ -132,9 +108,9 @@ def test_many_layouts_are_thinned_but_the_marked_ones_stay():
         for each in made.forecasts.others[:3]
     )
     many = replace(made, forecasts=replace(made.forecasts, others=(*made.forecasts.others, *others)))
-    for frame in (model_frames.sweep_frame(many), model_frames.frontier_frame(many)):
-        assert frame.height <= 300
-        assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
+    frame = model_frames.frontier_frame(many)
+    assert frame.height <= 300
+    assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
 
 
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():

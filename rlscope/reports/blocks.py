@@ -308,7 +308,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bars(Block):
-    """Quantities as bars of text below each other; the page draws them as a chart."""
+    """Quantities as bars below each other."""
 
     bars: Sequence[Bar]
 

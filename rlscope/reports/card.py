@@ -211,19 +211,19 @@ def _model(analysis: AnalysisResult) -> Iterator[Block]:
     if not isinstance(model, ModelResult):
         return
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
-    yield Part(model_words.GAP_TITLE, [_losses(model), *notes])
+    yield Part(model_words.GAP_TITLE, [loss_bars(model), *notes])
     if model.finish is not None:
         yield model_words.finish_part(model, analysis.run)
     yield Part("Warnings and assumptions", [Bullets(model_words.remarks(model))])
 
 
-def _losses(model: ModelResult) -> Bars:
+def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
     """Return a bar for each loss, from the throughput before it to the throughput after it."""
     bound, achieved = model.gap.bound_tokens_per_s, model.gap.achieved_tokens_per_s
     bars = [Bar(model_words.BOUND, fmt.tokens_per_second(bound), 1.0)]
     for row in model_words.loss_rows(model):
         ends = sorted((row.left_tokens_per_s / bound, (row.left_tokens_per_s + row.lost_tokens_per_s) / bound))
-        bars.append(Bar(row.name, row.lost, ends[1], ends[0], "wait"))
+        bars.append(Bar(row.name, row.lost, ends[1], ends[0], "wait", row.meaning if has_meanings else ""))
     return Bars([*bars, Bar(model_words.MEASURED, fmt.tokens_per_second(achieved), achieved / bound if bound else 0.0)])
 
 

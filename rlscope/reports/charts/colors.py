@@ -9,7 +9,6 @@
 | orange, amber | states of the ledger | waits, hatched in the lanes of the workers |
 | brown | STALE, HEAT | staleness, the darker the staler |
 | crimson | LIMIT | a limit of the run, and what lies at it or beyond it |
-| red, leaf green | LOST, GAINED | throughput that a cause takes or gives |
 | slate | PLAIN | a quantity without a meaning of its own: counts, waits, rates of the model |
 | slate, magenta, cyan, olive | palette | names side by side: engines, queues, splits |
 | magenta | CHOSEN | the recommended layout |
@@ -37,8 +36,6 @@ HEAT: Final = [
 ]  # fmt: skip
 """From low to high, or from fresh to stale: one hue, read by its strength alone."""
 LIMIT: Final = "var(--limit, #a4163f)"
-LOST: Final = "var(--lost, #c8402f)"
-GAINED: Final = "var(--good, #1d7a36)"
 PLAIN: Final = "var(--series-1, #3f4c5a)"
 CHOSEN: Final = "var(--series-2, #b5338a)"
 INK: Final = "var(--ink, #16191d)"

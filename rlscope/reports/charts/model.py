@@ -9,10 +9,8 @@ from rlscope.analysis.result import RunFacts
 from rlscope.reports.charts.colors import (
     BAND,
     CHOSEN,
-    GAINED,
     GENERATED,
     INK,
-    LOST,
     MUTED,
     PAGE,
     PLAIN,
@@ -22,7 +20,6 @@ from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
     amount,
-    amount_axis,
     layered,
     series_palette,
     tip,
@@ -49,36 +46,6 @@ _LAYOUT_TIPS: Final = [
     tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "limited by"),
     tip("remark:N"),
 ]  # fmt: skip
-
-
-def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Draw a waterfall with one bar per cause, from the throughput before it to the throughput after it."""
-    lost = pl.col("lost_tokens_per_s")
-    rows = rounded(
-        frame.with_columns(
-            from_tokens_per_s=pl.when(lost.is_null()).then(0.0).otherwise(pl.col("left_tokens_per_s") + lost),
-            kind=lost.sign().replace_strict({-1.0: "gain", 1.0: "loss"}, default="whole", return_dtype=pl.String),
-            change=-lost,
-            end_tokens_per_s=pl.max_horizontal("left_tokens_per_s", pl.col("left_tokens_per_s") + lost.fill_null(0.0)),
-        )
-    )  # fmt: skip
-    colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[PLAIN, LOST, GAINED]).legend(None)
-    most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
-    base = alt.Chart(rows).encode(
-        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=170),
-        tooltip=[
-            tip("cause:N"), tip("change:Q", "change, tokens/s", "+,.4~s"),
-            tip("left_tokens_per_s:Q", "remaining, tokens/s", ",.4~s"),
-            tip("share_of_most_ratio:Q", "share of upper bound", ".1%"), tip("meaning:N"),
-        ],
-    )  # fmt: skip
-    bars = base.mark_bar(height={"band": 0.66}).encode(
-        x=alt.X("from_tokens_per_s:Q").title("trained tokens per second").axis(amount_axis())
-        .scale(domain=[0, most], nice=False),
-        x2=alt.X2("left_tokens_per_s:Q"), color=colors,
-    )  # fmt: skip
-    labels = base.mark_text(align="left", dx=6).encode(x=alt.X("end_tokens_per_s:Q"), text=alt.Text("label:N"))
-    return layered(bars, labels).properties(height=30 * rows.height)
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:

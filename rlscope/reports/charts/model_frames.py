@@ -5,14 +5,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from rlscope import format as fmt
 from rlscope.model.decode.fit import CurveFit
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text.causes import NAMES
-from rlscope.reports.text.model import BOUND, loss_rows
-from rlscope.reports.text.model import MEASURED as MEASURED_RATE
 from rlscope.reports.text.names import layout_remark
 
 FRONTIER: Final = "frontier"
@@ -25,14 +22,6 @@ _MOST_CELLS: Final = 240
 _CURVE_POINTS: Final = 48
 _BEYOND_NEED: Final = 1.15
 """Length of the curve relative to the largest batch shown."""
-_GAP_SCHEMA: Final = {
-    "cause": pl.String,
-    "lost_tokens_per_s": pl.Float64,
-    "left_tokens_per_s": pl.Float64,
-    "share_of_most_ratio": pl.Float64,
-    "meaning": pl.String,
-    "label": pl.String,
-}
 _LAYOUT_SCHEMA: Final = {
     "which": pl.String,
     "trainer_gpus": pl.Int64,
@@ -45,30 +34,6 @@ _LAYOUT_SCHEMA: Final = {
     "remark": pl.String,
     "series": pl.String,
 }
-
-
-def gap_frame(model: ModelResult) -> pl.DataFrame:
-    """From the upper bound to the measured throughput: what each cause loses, and what remains."""
-    gap = model.gap
-    bound, achieved = gap.bound_tokens_per_s, gap.achieved_tokens_per_s
-    most = (BOUND, None, bound, 1.0 if bound else None, "Every GPU always busy, at the best split.")
-    rows: list[tuple[str, float | None, float, float | None, str, str]] = [(*most, fmt.si(bound))]
-    for row in loss_rows(model):
-        change = row.lost.removesuffix(" tokens/s")
-        parts = (row.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
-        rows.append((*parts, row.meaning, change))
-    kept_ratio = achieved / bound if bound else None
-    rows.append(
-        (
-            MEASURED_RATE,
-            None,
-            achieved,
-            kept_ratio,
-            "Measured over the complete steps of the steady state.",
-            fmt.si(achieved),
-        )
-    )
-    return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
 
 
 def frontier_frame(model: ModelResult) -> pl.DataFrame:

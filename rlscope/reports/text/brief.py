@@ -26,6 +26,8 @@ NOT_KNOWN: Final = (
 )
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
+_SAME_RATIO: Final = 0.02
+"""Closer, a measured rate is as predicted, without a number."""
 
 
 class Stretch(NamedTuple):
@@ -159,18 +161,18 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     """Distance of the held-out steps from their prediction."""
     if not isinstance(result, ModelResult):
         return "No prediction"
-    if result.prediction is None or not result.prediction.compared:
-        return "Too few steps to check a prediction"
     prediction = result.prediction
+    if prediction is None or prediction.rate is None:
+        return "Too few steps to check a prediction"
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
-    agreement = _agreement(prediction.compared[0], f"from the {before} before them")
+    agreement = _agreement(prediction.rate, f"from the {before} before them")
     return f"Prediction check: the last {last} steps were {agreement}"
 
 
 def _agreement(compared: ComparedPrediction, basis: str) -> str:
     """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
     off = compared.residual_ratio
-    if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
+    if compared.agrees and (off is None or abs(off) < _SAME_RATIO):
         return f"as predicted {basis}"
     if off is None:
         return f"not as predicted {basis}"

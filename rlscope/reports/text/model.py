@@ -1,6 +1,6 @@
 """Tables and sentences of a model result, the same for terminal and page.
 
-Predicted against measured, losses from the upper bound to the measured throughput, and time to finish. The
+Measured against replayed, losses from the upper bound to the measured throughput, and time to finish. The
 recommendation is in `advice.py`.
 """
 
@@ -10,9 +10,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.model.causes import Cause
-from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
 from rlscope.model.forecast.replay import (
     Observable,
     ObservableName,
@@ -20,14 +18,12 @@ from rlscope.model.forecast.replay import (
     Replay,
 )
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
     MEANINGS,
     OTHER_CAUSES,
-    QUANTITIES,
     WARNINGS,
     other_run_lines,
     preemption_sentence,
@@ -35,7 +31,6 @@ from rlscope.reports.text.names import (
 )
 
 _REPLAY: Final = "Measured and replayed, current layout, steady state"
-_PREDICTION: Final = "Predicted and measured, held-out steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
 BOUND: Final = "upper bound, predicted"
 MEASURED: Final = "measured, steady state"
@@ -67,26 +62,6 @@ class LossRow(NamedTuple):
 def no_result_sentence(result: NoModelResult) -> str:
     """Why there is no model result."""
     return f"No model result: {result.reason}."
-
-
-def prediction_part(model: ModelResult) -> Part:
-    """Predicted against measured; the sentence alone if no steps were held out."""
-    sentence = prediction_sentence(model)
-    if model.prediction is None or not model.prediction.compared:
-        return Part(_PREDICTION, [Paragraph(sentence, "note")])
-    columns = ("", "predicted", "measured", "measured vs\npredicted")
-    rows = [compared_row(each) for each in model.prediction.compared]
-    ranges = "Ranges in parentheses are 90% intervals. “As predicted” means that they overlap."
-    return Part(_PREDICTION, [Table(_PREDICTION, columns, rows, "compared"), Paragraph(f"{sentence} {ranges}", "note")])
-
-
-def prediction_sentence(model: ModelResult) -> str:
-    """The steps that the model was calibrated and tested on."""
-    prediction = model.prediction
-    if prediction is None:
-        return WARNINGS[ModelWarning.SHORT_STRETCH]
-    first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
-    return f"Calibrated on the first {first} steps of the steady state, tested on the {rest} after them."
 
 
 def replay_part(model: ModelResult) -> Part:
@@ -135,8 +110,6 @@ def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
     return OBSERVABLES[observable.name], measured, replayed, difference
 
 
-_SAME_RATIO: Final = 0.02
-"""Closer, a measured value is as predicted, without a number."""
 OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
     "step_s": "step time",
@@ -211,8 +184,13 @@ def _finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 
 def gap_sentences(model: ModelResult) -> list[str]:
-    """Return the upper bound and what limits the batches, below the losses."""
-    told = (_bound_sentence(model), _batch_sentence(model), preemption_sentence(model))
+    """Return the upper bound, the synchronous baseline and what limits the batches, below the losses."""
+    told = (
+        _bound_sentence(model),
+        _synchronous_sentence(model),
+        _batch_sentence(model),
+        preemption_sentence(model),
+    )
     return [sentence for sentence in told if sentence]
 
 
@@ -223,6 +201,14 @@ def _bound_sentence(model: ModelResult) -> str:
         f"The upper bound{interval} divides these GPUs in the best way, fractions included, at any running limit. Read "
         "the bars from the bottom: each is what its cause costs once those below it are gone."
     )
+
+
+def _synchronous_sentence(model: ModelResult) -> str | None:
+    """Return the throughput of a synchronous run; None if the run is one, or if the model does not reproduce it."""
+    rate = model.synchronous_tokens_per_s
+    if rate is None or model.calibration.synchronous or not model.replay.explains:
+        return None
+    return f"A synchronous run on all GPUs would train {fmt.tokens_per_second(rate)}."
 
 
 def _batch_sentence(model: ModelResult) -> str | None:
@@ -254,43 +240,6 @@ def remarks(model: ModelResult) -> list[str]:
         steps = fmt.count(round(longest * calibration.steps_per_version))
         lines.append(f"Growing staleness is that after {steps} steps: nothing limits the queue, so it rises further.")
     return [*lines, scaling_sentence(model)]
-
-
-def compared_row(compared: ComparedPrediction) -> tuple[str, str, str, str]:
-    """Return a quantity, its prediction and its measurement, and whether they agree."""
-    name, achieved = compared.quantity, compared.held_out
-    predicted = compared.predicted
-    interval = _with_interval(name, Estimate(predicted.value, predicted.low, predicted.high))
-    off = _off(compared)
-    remark = agreement(compared) if compared.agrees else ", ".join(filter(None, (off, "beyond the margin of error")))
-    return QUANTITIES[name], interval, _with_interval(name, achieved), remark
-
-
-def agreement(compared: ComparedPrediction) -> str:
-    """Return the distance of a measured value from a prediction that it agrees with."""
-    off, is_share = compared.residual_ratio, compared.quantity == "trainer_idle_ratio"
-    distance = compared.held_out.value - compared.predicted.value if is_share else off
-    if off is None or distance is None or abs(distance) < _SAME_RATIO:
-        return "as predicted"
-    return f"{_off(compared)}, within the margin of error"
-
-
-def _off(compared: ComparedPrediction) -> str:
-    if compared.quantity == "trainer_idle_ratio":
-        return fmt.signed_points(compared.held_out.value - compared.predicted.value)
-    return "" if compared.residual_ratio is None else fmt.signed_percent(compared.residual_ratio)
-
-
-def _with_interval(name: PredictedQuantity, achieved: Estimate) -> str:
-    return fmt.with_interval(_WRITERS[name], achieved.value, achieved.low, achieved.high)
-
-
-_WRITERS: Final[Mapping[PredictedQuantity, Callable[[float | None], str]]] = {
-    "tokens_per_s": fmt.tokens_per_second,
-    "step_s": fmt.duration,
-    "trainer_idle_ratio": fmt.percent,
-    "staleness_mean": fmt.versions,
-}
 
 
 def _meaning(step: GapStep) -> str:

@@ -8,7 +8,6 @@ from rlscope.model.causes import Cause
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
-from rlscope.model.forecast.holdout import PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
 from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
@@ -30,14 +29,6 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "not_replayed": "rlscope cannot reproduce the throughput of this run, so it predicts nothing about other layouts.",
 }
-QUANTITIES: Final[Mapping[PredictedQuantity, str]] = {
-    "tokens_per_s": "trained",
-    "step_s": "step",
-    "trainer_idle_ratio": "trainers waiting or publishing",
-    "staleness_mean": "mean staleness",
-}
-
-
 MEANINGS: Final[Mapping[GapCause, str]] = {
     Cause.RUNNING_LIMIT: "Engines may run fewer requests at once than in the fastest layout.",
     Cause.WHOLE_GPUS: "No split into whole engines and trainers keeps both sides busy: no layout removes this.",

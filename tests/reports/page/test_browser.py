@@ -80,7 +80,7 @@ def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
 def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
     page, _ = pages("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
-                     getComputedStyle(document.querySelector('#figure-gap .mark-rect path')).fill]"""
+                     getComputedStyle(document.querySelector('#figure-frontier .mark-symbol path')).fill]"""
     light = page.evaluate(read)
     page.emulate_media(color_scheme="dark")
     dark = page.evaluate(read)
@@ -92,9 +92,9 @@ def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
 
 def test_pointing_at_a_mark_shows_its_numbers(pages):
     page, _ = pages("whole")
-    page.locator("#figure-gap .mark-rect path").first.hover()
+    page.locator("#figure-frontier .mark-symbol path").first.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
-    assert "upper bound" in page.locator("#vg-tooltip-element").inner_text()
+    assert "trainer GPUs" in page.locator("#vg-tooltip-element").inner_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,10 +156,10 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
     charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts
-    page.locator("#gap > details > summary").click()
+    page.locator("#latency > details > summary").click()
     assert page.locator("button:visible").count() == 0 and page.locator(".chart:visible").count() == 0
-    page.locator("#figure-gap summary").click()
-    assert page.locator("#figure-gap tbody tr").first.is_visible()
+    page.locator("#figure-pass-curve summary").click()
+    assert page.locator("#figure-pass-curve tbody tr").first.is_visible()
     page.locator("#glossary summary").click()
     assert page.locator("#glossary dl").is_visible()
     page.locator("#try > summary").click()

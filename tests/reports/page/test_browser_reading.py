@@ -129,15 +129,15 @@ def test_a_link_and_an_address_open_what_they_lead_into(drawn):
     page = drawn("made")
     page.locator("nav a[href='#glossary']").click()
     page.locator("#glossary .folded").wait_for(state="visible")
-    page.evaluate("location.hash = '#figure-gap'")
-    page.locator("#figure-gap").wait_for(state="visible")
-    assert page.locator("#gap > details").get_attribute("open") is not None
+    page.evaluate("location.hash = '#figure-pass-curve'")
+    page.locator("#figure-pass-curve").wait_for(state="visible")
+    assert page.locator("#latency > details").get_attribute("open") is not None
 
 
 def test_print_shows_what_is_folded_and_leaves_it_folded(drawn):
     page = drawn("made")
     page.emulate_media(media="print")
-    assert page.locator("#figure-gap .chart svg").is_visible() and page.locator("#glossary dl").is_visible()
+    assert page.locator("#figure-pass-curve .chart svg").is_visible() and page.locator("#glossary dl").is_visible()
     page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details.fold:not([open])").count() == 0
     page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")

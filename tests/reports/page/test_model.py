@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.reports.card import first_screen
+from rlscope.reports.card import first_screen, loss_bars
 from rlscope.reports.charts import model_frames
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
@@ -25,7 +25,7 @@ from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
 
 pytestmark = pytest.mark.usefixtures("few_what_ifs")
-CHARTS = ("figure-gap", "figure-frontier", "figure-pass-curve")
+CHARTS = ("figure-frontier", "figure-pass-curve")
 
 
 def with_model(said):
@@ -60,13 +60,20 @@ def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
         assert name in page.ids
 
 
-def test_the_bars_of_the_gap_join_and_end_at_the_measured_throughput():
-    frame, gap = model_frames.gap_frame(changing_model()), changing_model().gap
-    left, lost = frame["left_tokens_per_s"].to_list(), frame["lost_tokens_per_s"].to_list()
-    assert left[0] == gap.bound_tokens_per_s and left[-1] == gap.achieved_tokens_per_s
-    for before, taken, after in zip(left[:-2], lost[1:-1], left[1:-1], strict=True):
-        assert before - taken == pytest.approx(after)
-    assert left[-2] == pytest.approx(left[-1], rel=1e-5)
+def test_the_bars_of_the_losses_join_and_end_at_the_measured_throughput():
+    (whole, *losses, measured), gap = loss_bars(changing_model()).bars, changing_model().gap
+    ends = [1.0]
+    for bar in losses:
+        before, after = (bar.to_ratio, bar.from_ratio) if bar.value.startswith("−") else (bar.from_ratio, bar.to_ratio)
+        assert before == pytest.approx(ends[-1])
+        ends.append(after)
+    assert (whole.from_ratio, whole.to_ratio) == (0.0, 1.0) and len(ends) > 2
+    assert ends[-1] == pytest.approx(measured.to_ratio, rel=1e-5)
+    assert measured.to_ratio == gap.achieved_tokens_per_s / gap.bound_tokens_per_s
+
+
+def test_the_page_says_what_each_loss_means(page):
+    assert all(row.meaning in page.text for row in model_words.loss_rows(changing_model()))
 
 
 def test_a_layout_that_was_not_predicted_is_not_drawn():

@@ -13,7 +13,6 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
-from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
@@ -50,7 +49,6 @@ def analysed(made, bottleneck="samplers"):
     ("literal", "names"),
     [
         (Reason, names.REASONS),
-        (PredictedQuantity, names.QUANTITIES),
         (GapCause, names.MEANINGS),
         (Exclusion, names.EXCLUSIONS),
         (Grade, names.GRADES),
@@ -252,38 +250,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     assert model_words.loss_rows(made)[-1].meaning == names.BETTER_THAN_MODEL
 
 
-COMPARED = {
-    "tokens_per_s": "trained",
-    "trainer_idle_ratio": "trainers waiting or publishing",
-    "staleness_mean": "mean staleness",
-}
-
-
-@pytest.mark.parametrize(
-    ("quantity", "predicted", "achieved", "remark"),
-    [
-        ("tokens_per_s", (100, 90, 110), (120, 110, 130), "+20.0%, within the margin of error"),
-        ("tokens_per_s", (100, 90, 110), (102, 95, 130), "+2.0%, within the margin of error"),
-        ("tokens_per_s", (100, 90, 110), (101.9, 95, 130), "as predicted"),
-        ("tokens_per_s", (100, 90, 109), (120, 110, 130), "+20.0%, beyond the margin of error"),
-        ("trainer_idle_ratio", (0.3, 0.29, 0.31), (0.1, 0.09, 0.11), "−20.0 points, beyond the margin of error"),
-        ("trainer_idle_ratio", (0.30, 0.25, 0.35), (0.319, 0.30, 0.34), "as predicted"),
-        ("trainer_idle_ratio", (0.25, 0.20, 0.30), (0.27, 0.26, 0.28), "+2.0 points, within the margin of error"),
-        ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), "−25.0%, beyond the margin of error"),
-        ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), "beyond the margin of error"),
-    ],
-)
-def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_it_is_off(
-    quantity, predicted, achieved, remark
-):
-    compared = ComparedPrediction(quantity, Estimate(*predicted), Estimate(*achieved))
-    row = model_words.compared_row(compared)
-    assert (row[0], row[3]) == (COMPARED[quantity], remark)
-
-
-def test_a_stretch_too_short_compares_nothing_and_says_so():
-    (note,) = model_words.prediction_part(short_model()).blocks
-    assert "too short" in note.text
+def test_a_stretch_too_short_to_test_a_prediction_says_so():
     assert names.WARNINGS[ModelWarning.SHORT_STRETCH] in model_words.remarks(short_model())
 
 
@@ -339,6 +306,17 @@ def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: st
     run = replace(full_analysis().run, steps=120, total_steps=total_steps)
     (note,) = model_words.finish_part(replace(changing_model(), finish=None), run).blocks
     assert note.text == sentence
+
+
+def test_the_synchronous_baseline_is_said_of_an_asynchronous_run_that_the_model_reproduces():
+    made = changing_model()
+    said = f"A synchronous run on all GPUs would train {fmt.tokens_per_second(made.synchronous_tokens_per_s)}."
+    silent = (
+        replace(made, calibration=replace(made.calibration, synchronous=True)),
+        replayed(tokens_per_s=(1_000.0, 800.0)),
+    )
+    assert said in model_words.gap_sentences(made)
+    assert not any("synchronous" in " ".join(model_words.gap_sentences(each)) for each in silent)
 
 
 def test_the_time_lost_to_small_batches_is_said_if_it_is_known():

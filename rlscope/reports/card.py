@@ -212,9 +212,7 @@ def _model(analysis: AnalysisResult) -> Iterator[Block]:
         return
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
     yield Part(model_words.GAP_TITLE, [loss_bars(model), *notes])
-    if model.finish is not None:
-        yield model_words.finish_part(model, analysis.run)
-    yield Part("Warnings and assumptions", [Bullets(model_words.remarks(model))])
+    yield from model_words.outlook_parts(model)
 
 
 def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:

@@ -9,7 +9,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.blocks import Block, Bullets, Fold, Nothing, Panel, Paragraph, Part
+from rlscope.reports.blocks import Block, Fold, Nothing, Panel, Paragraph
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import frontier_frame
 from rlscope.reports.figure import Figure, drawn_frame
@@ -35,12 +35,10 @@ def layouts_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [Nothing(model_words.no_result_sentence(result))]
     frame = frontier_frame(result)
     said = instead_of_chart(frame)
-    remarks = Part("Warnings and assumptions", [Bullets(model_words.remarks(result))])
-    more = [model_words.finish_part(result, run), remarks]
     return [
         Paragraph(said, "note") if said else drawn_frame(_FRONTIER, frame, run),
         Panel("try", panel_words.TITLE, partial(panel_words.panel, result, run.currency)),
-        Fold("layouts-more", "Time to finish and assumptions", more),
+        Fold("layouts-more", "Time to finish and assumptions", [*model_words.outlook_parts(result)]),
     ]
 
 

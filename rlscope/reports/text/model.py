@@ -4,11 +4,10 @@ Measured against replayed, losses from the upper bound to the measured throughpu
 recommendation is in `advice.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import RunFacts
 from rlscope.model.causes import Cause
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.replay import (
@@ -17,8 +16,8 @@ from rlscope.model.forecast.replay import (
     ObservableUnit,
     Replay,
 )
-from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.reports.blocks import Paragraph, Part, Table
+from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
@@ -149,12 +148,15 @@ def loss_rows(model: ModelResult) -> list[LossRow]:
     return rows
 
 
-def finish_part(model: ModelResult, run: RunFacts) -> Part:
-    """Return the time for the remaining steps in the current and the recommended layout; the reason if unknown."""
-    title, finish, note = "Time to finish", model.finish, Paragraph(_finish_sentence(model, run), "note")
-    if finish is None:
-        return Part(title, [note])
-    spans = {"current layout": finish.current}
+def outlook_parts(model: ModelResult) -> Iterator[Part]:
+    """Yield the time for the remaining steps, unless their number is 0 or unknown, then warnings and assumptions."""
+    if model.finish is not None:
+        yield _finish_part(model.finish)
+    yield Part("Warnings and assumptions", [Bullets(remarks(model))])
+
+
+def _finish_part(finish: TimeToFinish) -> Part:
+    title, spans = "Time to finish", {"current layout": finish.current}
     if finish.best is not finish.current:
         spans["recommended layout"] = finish.best
     rows = [
@@ -167,20 +169,11 @@ def finish_part(model: ModelResult, run: RunFacts) -> Part:
         for layout, time in spans.items()
     ]
     columns = ("", "time", "GPU time", "price")[: len(rows[0])]
-    return Part(title, [Table(title, columns, rows), note])
-
-
-def _finish_sentence(model: ModelResult, run: RunFacts) -> str:
-    """The remaining steps and the price used; that all are done; or why the time is unknown."""
-    finish = model.finish
-    if finish is None and run.total_steps and run.steps >= run.total_steps:
-        return f"All {fmt.counted(run.total_steps, 'step is', 'steps are')} done."
-    if finish is None:
-        return "Unknown: run.json does not give the number of steps."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
+    said = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady state"
     price = finish.gpu_hour_price
-    text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady state"
-    return f"{text}." if price is None else f"{text}; priced at {fmt.significant(price)} per GPU-hour."
+    said += "." if price is None else f"; priced at {fmt.significant(price)} per GPU-hour."
+    return Part(title, [Table(title, columns, rows), Paragraph(said, "note")])
 
 
 def gap_sentences(model: ModelResult) -> list[str]:

@@ -282,30 +282,21 @@ def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
 
 
 def test_time_to_finish_comes_with_its_price():
-    run, finish = full_analysis().run, changing_model().finish
-    table, note = model_words.finish_part(changing_model(), run).blocks
+    finish = changing_model().finish
+    part, _ = model_words.outlook_parts(changing_model())
+    table, note = part.blocks
     assert [row[0] for row in table.rows] == ["current layout", "recommended layout"]
     assert table.rows[0][-1] == fmt.significant(finish.current.hours.value * 8 * 2.5)
     assert "400 steps left on 8 GPUs" in note.text
     free = {name: replace(getattr(finish, name), price=None) for name in ("current", "best")}
     unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None, **free))
-    table, _ = model_words.finish_part(unpriced, run).blocks
+    table, _ = next(model_words.outlook_parts(unpriced)).blocks
     assert "price" not in table.columns and {len(row) for row in table.rows} == {3}
 
 
-@pytest.mark.parametrize(
-    ("total_steps", "sentence"),
-    [
-        (120, "All 120 steps are done."),
-        (119, "All 119 steps are done."),
-        (None, "Unknown: run.json does not give the number of steps."),
-        (0, "Unknown: run.json does not give the number of steps."),
-    ],
-)
-def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: str):
-    run = replace(full_analysis().run, steps=120, total_steps=total_steps)
-    (note,) = model_words.finish_part(replace(changing_model(), finish=None), run).blocks
-    assert note.text == sentence
+def test_a_run_without_steps_left_or_a_known_number_of_them_has_no_time_to_finish():
+    (remarks,) = model_words.outlook_parts(replace(changing_model(), finish=None))
+    assert remarks.title == "Warnings and assumptions"
 
 
 def test_the_synchronous_baseline_is_said_of_an_asynchronous_run_that_the_model_reproduces():

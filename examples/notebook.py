@@ -87,7 +87,7 @@ compared
 # %%
 rate = compared.pairs[0].differences.row("tokens_per_s")
 print(f"{rate.change:+.1%} trained tokens/s, 95% interval {rate.low:+.1%} to {rate.high:+.1%}")
-compared.charts.states()
+compared.charts.staleness()
 
 # %% [markdown]
 # ## Plan the next run

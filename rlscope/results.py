@@ -239,7 +239,7 @@ class Comparison(_WithPage, InBlocks, RunComparison):
 
     @cached_property
     def charts(self) -> "Charts":
-        """Charts of the report: `charts.states()` returns an Altair chart, `dir(charts)` lists all of them."""
+        """Charts of the report: `charts.staleness()` returns an Altair chart, `dir(charts)` lists all of them."""
         from rlscope.reports.page.comparison import comparison_charts
 
         return comparison_charts(self)

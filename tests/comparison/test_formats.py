@@ -173,7 +173,7 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) 
     page = render_comparison(pair)
     marked = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', marked) and "Content-Security-Policy" in marked
-    names = {"states", "step_periods", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
+    names = {"step_periods", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
     assert set(dir(pair.charts)) == names
     for name in names:
         assert f'id="figure-{name.replace("_", "-")}"' in page
@@ -253,5 +253,5 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.goto(pair.to_html(tmp_path / "page.html").as_uri())
     page.wait_for_function("() => ['drawn', 'all'].includes(document.documentElement.dataset.charts)")
-    assert troubles == [] and page.locator(".chart svg").count() == 6
+    assert troubles == [] and page.locator(".chart svg").count() == 5
     page.close()

@@ -6,9 +6,10 @@ from pathlib import Path
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.diagnose import RULES
-from rlscope.reports.sections import SECTIONS
+from rlscope.reports.sections import sections_of
 from rlscope.reports.text.actions import TITLE as ACTIONS
 from rlscope.trace.questions import questions
+from tests.reports.analysis_fixture import empty_analysis
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "questions.md").read_text(encoding="utf-8")
@@ -29,6 +30,8 @@ def test_every_query_finding_rule_metric_and_section_that_is_named_exists() -> N
     for name in re.findall(r"`([a-z]+(?:_[a-z]+)*)`", TEXT):
         assert name in whatever or name in rules | columns | verdicts | {"sample_traces"}, name
     assert set(re.findall(r"'([a-z_]+\.[a-z_]+) >", TEXT)) <= BY_NAME.keys()
-    titles = {section.title.partition(",")[0] for section in SECTIONS} | {ACTIONS.partition(",")[0]}
+    titles = {section.title.partition(",")[0] for section in sections_of(empty_analysis())} | {
+        ACTIONS.partition(",")[0]
+    }
     for title in re.findall(r"\*([A-Z][^*]+)\*(?!\*)", TEXT):
         assert any(title.startswith(known) for known in titles), title

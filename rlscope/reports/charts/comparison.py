@@ -1,4 +1,4 @@
-"""Several runs on one scale, one color per run: GPU time by state, steps, staleness, lengths and learning."""
+"""Several runs on one scale, one color per run: steps, staleness, lengths and learning."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,6 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import DISCARDED, PAGE
 from rlscope.reports.charts.encoding import (
     HEIGHT,
     Chart,
@@ -15,30 +14,10 @@ from rlscope.reports.charts.encoding import (
     amount_axis,
     names,
     series_colors,
-    state_color,
     step_axis,
     tip,
 )
 from rlscope.reports.charts.series import rounded
-from rlscope.reports.text.states import order_of, state_of
-
-
-def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A bar per role and run, divided by state; frame holds bar, role, run, state, label, share_ratio."""
-    rows = frame.with_columns(order=pl.Series([order_of(name) for name in frame["state"]], dtype=pl.Int64))
-    bars, states = list(dict.fromkeys(rows["bar"])), sorted(rows["state"].unique(), key=order_of)
-    colors = [DISCARDED if name == "discarded" else state_color(state_of(name)) for name in states]
-    x = alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
-    return (
-        alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.8}, stroke=PAGE, strokeWidth=1)
-        .encode(
-            x=x.scale(domain=[0, 1], nice=False), y=alt.Y("bar:N").title(None).sort(bars),
-            color=alt.Color("state:N").scale(domain=states, range=colors).legend(None), order=alt.Order("order:Q"),
-            tooltip=[tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")],
-        )
-        .properties(height=34 * len(bars))
-    )  # fmt: skip
 
 
 def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:

@@ -1,28 +1,21 @@
 """A comparison as an HTML page, which adds charts of all runs on one scale."""
 
-from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from typing import Final
 
 import polars as pl
 
-from rlscope.comparison.differences import Basis, with_gpu_hours
+from rlscope.comparison.differences import with_gpu_hours
 from rlscope.comparison.facts import version_steps
 from rlscope.comparison.runs import RunComparison
 from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.page.html import Charts as PageCharts
-from rlscope.reports.page.html import PageSection, page, page_scripts
-from rlscope.reports.text.comparison import (
-    basis_of,
-    first_screen,
-    letter_of,
-    pair_blocks,
-    repeated_parts,
-    state_bars,
-)
+from rlscope.reports.page.html import page, page_scripts
+from rlscope.reports.sections import Section
+from rlscope.reports.text.comparison import first_screen, letter_of, pair_blocks, repeated_parts
 
 _SCRIPTS: Final = ("folds.js", "report.js")
 """zoom.js is left out because no chart here has a time axis."""
@@ -30,13 +23,12 @@ _SCRIPTS: Final = ("folds.js", "report.js")
 
 def render_comparison(compared: RunComparison) -> str:
     """Return the page as HTML."""
-    figures = list(figures_of(compared).values())
     title = " against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name))
     repeated, pairs = repeated_parts(compared), pair_blocks(compared)
     sections = [
-        *(PageSection(f"repeated-{n}", part.title, "Repeated runs", part.blocks) for n, part in enumerate(repeated, 1)),
-        *(PageSection(f"pair-{n}", pair.part.title, pair.title, pair.part.blocks) for n, pair in enumerate(pairs, 1)),
-        _charts(figures),
+        *(Section(f"repeated-{n}", part.title, "Repeated runs", part.blocks) for n, part in enumerate(repeated, 1)),
+        *(Section(f"pair-{n}", pair.part.title, pair.title, pair.part.blocks) for n, pair in enumerate(pairs, 1)),
+        Section("charts", "All runs on one scale", "Charts", [Charts(figures_of(compared))]),
     ]
     words = dict[str, object](
         header=title,
@@ -49,41 +41,22 @@ def render_comparison(compared: RunComparison) -> str:
     return page("report.html", title, words, page_scripts(_SCRIPTS))
 
 
-def _charts(figures: Sequence[Drawn]) -> PageSection:
-    wide = [each for each in figures if each.figure.wide]
-    narrow = Charts([each for each in figures if not each.figure.wide])
-    return PageSection("charts", "All runs on one scale", "Charts", [*wide, narrow])
-
-
 def comparison_charts(compared: RunComparison) -> PageCharts:
     """Return the charts of a comparison."""
-    return PageCharts(lambda: figures_of(compared).values())
+    return PageCharts(lambda: figures_of(compared))
 
 
-def figures_of(compared: RunComparison) -> dict[str, Drawn]:
-    """Return the figures by chart name."""
-    facts, basis = compared.baseline.facts, basis_of(compared)
+def figures_of(compared: RunComparison) -> list[Drawn]:
+    """Return the figures, those that have nothing to draw too."""
+    facts, learned = compared.baseline.facts, _learning_frame(compared)
     frames = {
-        "states": _states_frame(compared, basis),
         "step_periods": _step_frame(compared),
         "staleness": _staleness_frame(compared),
         "lengths": _lengths_frame(compared),
-        "rewards": _learning_frame(compared),
-        "rewards_by_gpu_hours": _learning_frame(compared),
+        "rewards": learned,
+        "rewards_by_gpu_hours": learned,
     }
-    return {figure.name: drawn_frame(figure, frames[figure.name], facts) for figure in _FIGURES}
-
-
-def _states_frame(compared: RunComparison, basis: Basis) -> pl.DataFrame:
-    rows = [
-        (f"{bar.role} {letter}", bar.role, letter, part.state.name, part.label, part.share_ratio)
-        for letter, run in ((letter_of(index), run) for index, run in enumerate(compared.runs))
-        for bar in state_bars(run, basis)
-        for part in bar.parts
-    ]
-    rows.sort(key=lambda row: (row[1] != "trainer", row[1]))
-    columns = ["bar", "role", "run", "state", "label", "share_ratio"]
-    return pl.DataFrame(rows, schema=columns, orient="row")
+    return [drawn_frame(figure, frames[figure.name], facts) for figure in _FIGURES]
 
 
 def _step_frame(compared: RunComparison) -> pl.DataFrame | None:
@@ -145,11 +118,6 @@ def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
 _NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final = (
-    Figure(
-        "GPU time by state, side by side",
-        "One bar per role and run, over the compared time.",
-        "states", "share_ratio", charts.state_bars, "no worker with a GPU recorded anything", True,
-    ),
     Figure(
         "Step period",
         "Steps in steady state. If the step numbers differ, the runs are also at different points of training.",

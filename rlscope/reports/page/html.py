@@ -15,7 +15,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import vl_convert
 from markupsafe import Markup
@@ -24,12 +24,12 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import cache_folder
 from rlscope.errors import OutputError
-from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Part
+from rlscope.reports.blocks import Block, Bullets, Paragraph, Part
 from rlscope.reports.card import first_screen
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
-from rlscope.reports.sections import DATA_QUALITY, SECTIONS
+from rlscope.reports.sections import DATA_QUALITY, Section, sections_of
 from rlscope.reports.text import brief, verdict
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES
@@ -37,31 +37,6 @@ from rlscope.text_out import write_file
 
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
-
-
-class PageSection(NamedTuple):
-    """A section below the first screen, as the template shows it."""
-
-    anchor: str
-    title: str
-    short: str
-    """The title in the navigation."""
-    blocks: Sequence[Block]
-    folded: str = ""
-    """Summary shown while the section is folded; empty if it is open."""
-
-    @property
-    def no_data(self) -> str:
-        """Reasons why charts are missing, without duplicates."""
-        reasons = [drawn.figure.empty for drawn in figures_in(self.blocks) if not drawn.spec]
-        return "; ".join(dict.fromkeys(reasons))
-
-    @property
-    def left_out(self) -> str:
-        """Reason why the section is left out; empty if it has something to show."""
-        reasons = [block.reason for block in self.blocks if isinstance(block, Nothing)]
-        is_bare = not any(drawn.spec for drawn in figures_in(self.blocks))
-        return reasons[0] if reasons else self.no_data if is_bare else ""
 
 
 def render(analysis: AnalysisResult) -> str:
@@ -80,14 +55,14 @@ def content_policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _sections(analysis: AnalysisResult) -> list[PageSection]:
+def _sections(analysis: AnalysisResult) -> list[Section]:
     """Return the sections with something to show."""
-    every = [PageSection(each.anchor, each.title, each.short, each.make(analysis), each.folded) for each in SECTIONS]
+    every = sections_of(analysis)
     not_shown = _not_shown(every)
     return [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
 
 
-def _page(analysis: AnalysisResult, sections: Sequence[PageSection]) -> str:
+def _page(analysis: AnalysisResult, sections: Sequence[Section]) -> str:
     """Return the page with the sections."""
     run, first = analysis.run, first_screen(analysis)
     del first["about"]  # The header of the page has it.
@@ -120,13 +95,13 @@ def page(template: str, title: str, words: Mapping[str, object], scripts: Sequen
     )
 
 
-def _not_shown(sections: Sequence[PageSection]) -> list[str]:
+def _not_shown(sections: Sequence[Section]) -> list[str]:
     """Return the sections that are left out, and the charts left out of other sections, with the reasons."""
     reasons = [(each.title, each.left_out or each.no_data) for each in sections if each.anchor != DATA_QUALITY]
     return [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
 
 
-def _with_not_shown(section: PageSection, not_shown: Sequence[str]) -> PageSection:
+def _with_not_shown(section: Section, not_shown: Sequence[str]) -> Section:
     """Return the section on data quality with what is not shown, and any other section as it is."""
     if section.anchor != DATA_QUALITY or not not_shown:
         return section
@@ -207,7 +182,7 @@ class Charts:
 
 def charts_of(analysis: AnalysisResult) -> Charts:
     """Return the charts of a report."""
-    return Charts(lambda: (figure for section in SECTIONS for figure in figures_in(section.make(analysis))))
+    return Charts(lambda: (figure for section in sections_of(analysis) for figure in figures_in(section.blocks)))
 
 
 def chart_alone(spec: str) -> Chart:

@@ -3,12 +3,13 @@
 The first ones are open, the rest folds, and one without anything to show is left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block
+from rlscope.reports.blocks import Block, Nothing
 from rlscope.reports.card import ledger_blocks
+from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.appendix import (
     alerts_section,
     configuration_section,
@@ -33,43 +34,61 @@ from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 
 
 class Section(NamedTuple):
-    """One section of the page."""
+    """One section of a page, below its first screen."""
 
     anchor: str
     """The target of links."""
     title: str
     short: str
     """The title in the navigation."""
-    make: Callable[[AnalysisResult], Sequence[Block]]
+    blocks: Sequence[Block]
     folded: str = ""
     """Summary shown while the section is folded; empty if the section is open."""
+
+    @property
+    def no_data(self) -> str:
+        """Reasons why charts are missing, without duplicates."""
+        reasons = [drawn.figure.empty for drawn in figures_in(self.blocks) if not drawn.spec]
+        return "; ".join(dict.fromkeys(reasons))
+
+    @property
+    def left_out(self) -> str:
+        """Reason why the section is left out; empty if it has something to show."""
+        reasons = [block.reason for block in self.blocks if isinstance(block, Nothing)]
+        is_bare = not any(drawn.spec for drawn in figures_in(self.blocks))
+        return reasons[0] if reasons else self.no_data if is_bare else ""
 
 
 DATA_QUALITY: Final = "data-quality"
 """Anchor of the section that lists what is not shown."""
-SECTIONS: Final = (
-    Section("workers", "Worker timelines", "Workers", workers_section),
-    Section("changes", EVENTS_TITLE, "Changes", changes_section),
-    Section("findings", "Findings, whole run", "Findings", findings_section),
-    Section("staleness", "Staleness, whole run", "Staleness", staleness_section),
-    Section("engines", "Batch size of the engines", "Engines", engines_section),
-    Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section),
-    Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
-    Section("layouts", "Other layouts", "Layouts", layouts_section),
-    Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section,
-            "reward, loss and other metrics, by step and by GPU-hours"),
-    Section("throughput", "Throughput and step time", "Throughput", throughput_section,
-            "tokens per second, and the phases of each step"),
-    Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section,
-            "what each cause takes, and how well the model predicts"),
-    Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks, "every GPU-second by state"),
-    Section("latency", "Forward passes by batch size", "Forward passes", latency_section,
-            "measured and fitted time of a pass"),
-    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, "the built-in rules that fired, and when"),
-    Section("reported", "Framework metrics", "As reported", reported_section, "scalars as the framework computed them"),
-    Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section,
-            "gaps in the data, and what is not shown"),
-    Section("configuration", "Run configuration", "Configuration", configuration_section, "settings from run.json"),
-    Section("glossary", "Glossary", "Glossary", glossary_section, "terms and colors of this page"),
-)  # fmt: skip
-"""The sections, in the order of the page."""
+
+
+def sections_of(analysis: AnalysisResult) -> list[Section]:
+    """Return every section, in the order of the page; one may have nothing to show."""
+    return [
+        Section("workers", "Worker timelines", "Workers", workers_section(analysis)),
+        Section("changes", EVENTS_TITLE, "Changes", changes_section(analysis)),
+        Section("findings", "Findings, whole run", "Findings", findings_section(analysis)),
+        Section("staleness", "Staleness, whole run", "Staleness", staleness_section(analysis)),
+        Section("engines", "Batch size of the engines", "Engines", engines_section(analysis)),
+        Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section(analysis)),
+        Section("queue", "Queue and weight updates", "Queue and updates", queue_section(analysis)),
+        Section("layouts", "Other layouts", "Layouts", layouts_section(analysis)),
+        Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section(analysis),
+                "reward, loss and other metrics, by step and by GPU-hours"),
+        Section("throughput", "Throughput and step time", "Throughput", throughput_section(analysis),
+                "tokens per second, and the phases of each step"),
+        Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section(analysis),
+                "what each cause takes, and how well the model predicts"),
+        Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks(analysis), "every GPU-second by state"),
+        Section("latency", "Forward passes by batch size", "Forward passes", latency_section(analysis),
+                "measured and fitted time of a pass"),
+        Section("alerts", ALERTS_TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
+        Section("reported", "Framework metrics", "As reported", reported_section(analysis),
+                "scalars as the framework computed them"),
+        Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section(analysis),
+                "gaps in the data, and what is not shown"),
+        Section("configuration", "Run configuration", "Configuration", configuration_section(analysis),
+                "settings from run.json"),
+        Section("glossary", "Glossary", "Glossary", glossary_section(analysis), "terms and colors of this page"),
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from rlscope.reports.blocks import Legend, Nothing, Paragraph, Switch, flat
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
 from rlscope.reports.figure import figures_in
-from rlscope.reports.sections import SECTIONS
+from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.workers import workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
@@ -121,7 +121,7 @@ def test_one_tick_stands_for_the_publications_of_a_stretch():
 
 def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_there():
     analysis = timeline_analysis()
-    drawn = [document for section in SECTIONS for document in documents(section.make(analysis))]
+    drawn = [document for section in sections_of(analysis) for document in documents(section.blocks)]
     over_time = [document for document in drawn if f'"expr": "{FROM}"' in json.dumps(document)]
     assert len(over_time) >= 8
     for document in over_time:

@@ -73,7 +73,7 @@ def _settled_verdict(document: Any) -> Any:
     is_settled = is_first and [each["kind"] for each in first] != ["probe"]
     losses = [{name: loss[name] for name in ("cause", "gpu_s", "side_share_ratio")} for loss in verdict["losses"]]
     return {
-        **{name: entry for name, entry in verdict.items() if name not in ("next_actions", "tied_with")},
+        **{name: entry for name, entry in verdict.items() if name != "tied_with"},
         "headline": verdict["headline"].partition("; ")[0],
         "why": without_gains(verdict["why"].partition(" Also, ")[0]),
         "next": without_gains(verdict["next"]) if is_settled else None,

@@ -8,7 +8,6 @@ from rlscope.analysis.result import Alert, AnalysisResult, Ledger, Loss, RunFact
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import Document, Json, as_dict, extended
 from rlscope.model.causes import LossCause
-from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
@@ -57,13 +56,11 @@ class ToldVerdict(Verdict):
     """The evidence for the verdict."""
     next: str
     """The first action and its gain."""
-    next_actions: tuple[str, ...]
-    """The actions after the first, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldAction:
-    """One action by itself, with its gain, its cost and the way to verify it."""
+    """One action by itself, with its gain and its cost."""
 
     kind: ActionKind
     """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting worth a short
@@ -91,16 +88,6 @@ class ToldAction:
     """Trained tokens per second over the current rate, less 1."""
     probability: float
     """Probability, 0 to 1, that the action gains 5% or more."""
-    staleness_p95_before: int | None
-    """Measured 95th percentile of the current staleness of samples, in versions."""
-    staleness_p95_after: int | None
-    """Modeled 95th percentile of the staleness of samples after the action, in versions; None if the queue would grow
-    without limit."""
-    staleness_p95_steps_before: float | None
-    """95th percentile of the current staleness of samples, in optimizer steps; None if it is unknown, or if the
-    action leaves it alone."""
-    staleness_p95_steps_after: float | None
-    """Modeled 95th percentile of the staleness of samples after the action, in optimizer steps."""
     price_before: ToldPrice
     """Price of the current layout."""
     price_after: ToldPrice
@@ -108,10 +95,6 @@ class ToldAction:
     effective_gain_ratio: float | None
     """Gain in trained tokens per second times the effective sample size at the staleness before and after, less 1; None
     unless importance ratios were recorded at three or more staleness values."""
-    evidence: Grade | None
-    """Distance of the action's decode batches from those that the run measured."""
-    verify: str
-    """Instructions to check the gain."""
     cost: Cost
     """Effort of the action: a restart of the run, a restart of the engines, or engineering."""
     headline: str
@@ -237,7 +220,6 @@ def _verdict(analysis: AnalysisResult) -> ToldVerdict:
         headline=verdict_words.headline(analysis),
         why=verdict_words.why(analysis),
         next=verdict_words.next_step(analysis),
-        next_actions=tuple(verdict_words.then_steps(analysis)),
     )
 
 
@@ -263,9 +245,11 @@ def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
 
 
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
-    steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
-    own, layout = model.forecasts.today.staleness, model.calibration.layout
-    ages, steps_per_version = action_words.ages_of(action, model), model.calibration.steps_per_version
+    steady_tokens_per_s, steps_per_version = (
+        analysis.throughput.steady_tokens_per_s,
+        model.calibration.steps_per_version,
+    )
+    layout = model.calibration.layout
     return ToldAction(
         kind=action.kind,
         target=action.what,
@@ -278,10 +262,6 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         tokens_per_s=None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.value),
         gain_ratio=action.gain_ratio,
         probability=action.worthwhile_probability,
-        staleness_p95_before=None if own is None else own.sample_p95,
-        staleness_p95_after=None if staleness is None else staleness.sample_p95,
-        staleness_p95_steps_before=ages and ages[0],
-        staleness_p95_steps_after=ages and ages[1].value,
         price_before=told_price(action.price_before, layout, steps_per_version),
         price_after=told_price(
             action.price,
@@ -289,8 +269,6 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
             action_words.steps_per_version_after(action, steps_per_version),
         ),
         effective_gain_ratio=action_words.effective_gain_ratio(action, analysis),
-        evidence=action.grade,
-        verify=action_words.verify_words(action, steady_tokens_per_s),
         cost=action_words.cost_of(action),
         headline=action_words.what_to_do(action),
     )

@@ -1,4 +1,4 @@
-"""Actions in words: what to do, in which setting, its gain, its price, and how to verify it."""
+"""Actions in words: what to do, in which setting, its gain and its price."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -175,20 +175,6 @@ def _age(steps: float | None) -> str:
     return fmt.count(steps) if is_whole else fmt.significant(steps, 2)
 
 
-def ages_of(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:
-    """Return the p95 of staleness before and after, in optimizer steps.
-
-    None if it is unknown, or if the action leaves it alone, as all fixes but colocation do.
-    """
-    own, after = model.forecasts.today.staleness, action.staleness
-    if after is None or own is None or (action.kind == "fix" and action.what != "colocated"):
-        return None
-    steps_before = model.calibration.steps_per_version
-    steps_after = steps_per_version_after(action, steps_before)
-    ends = after.p95_interval_steps or (after.p95_steps, after.p95_steps)
-    return own.p95_steps * steps_before, Estimate(*(steps * steps_after for steps in (after.p95_steps, *ends)))
-
-
 def steps_per_version_after(action: Action, steps_per_version: float) -> float:
     """Optimizer steps per version after the action; steps_per_version: those of the current run."""
     return (_limit(action.after) or 0.0) if action.what == "publish_every" else steps_per_version
@@ -216,14 +202,6 @@ def cost_of(action: Action) -> Cost:
     if action.kind == "fix" or action.what == "asynchronous":
         return "engineering"
     return "engine_restart" if action.what == "running_limit" and action.in_flight_limit is None else "restart"
-
-
-def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
-    """Return how to check the gain, with the rate to expect; a fix, whose gain is an upper bound, promises none."""
-    if measured_tokens_per_s is None or action.kind == "fix":
-        return _VERIFY
-    rates = (measured_tokens_per_s * (1.0 + gain) for gain in action.gain_ratio)
-    return f"{_VERIFY} Expected: {fmt.with_interval(fmt.tokens_per_second, *rates)}."
 
 
 def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | None:
@@ -304,7 +282,7 @@ def _gain_cell(action: Action) -> str:
 
 
 def _staleness_cell(action: Action, model: ModelResult) -> str:
-    ages, cap = ages_of(action, model), model.model_config.scheduling.admission.max_staleness
+    ages, cap = _ages(action, model), model.model_config.scheduling.admission.max_staleness
     if ages is None:
         return ""
     before, after = ages
@@ -325,3 +303,17 @@ def _sooner(action: Action, model: ModelResult) -> str:
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
     return ", as weights are published more often"
+
+
+def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:
+    """Return the p95 of staleness before and after, in optimizer steps.
+
+    None if it is unknown, or if the action leaves it alone, as all fixes but colocation do.
+    """
+    own, after = model.forecasts.today.staleness, action.staleness
+    if after is None or own is None or (action.kind == "fix" and action.what != "colocated"):
+        return None
+    steps_before = model.calibration.steps_per_version
+    steps_after = steps_per_version_after(action, steps_before)
+    ends = after.p95_interval_steps or (after.p95_steps, after.p95_steps)
+    return own.p95_steps * steps_before, Estimate(*(steps * steps_after for steps in (after.p95_steps, *ends)))

@@ -274,11 +274,6 @@ def _pauses_engines(analysis: AnalysisResult) -> bool:
     return update.engine_pause_s > 0.0 or not update.kv_kept
 
 
-def then_steps(analysis: AnalysisResult) -> list[str]:
-    """Return the next two actions after the first, one sentence each."""
-    return [_with_effects(analysis, each) for each in actions_of(analysis)[1:3]]
-
-
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
     """Return the actions in order; none if the results are invalid or the verdict is unknown."""
     ranking = ranking_of(analysis)

@@ -84,6 +84,9 @@ class ToldAction:
     """Name of that limit in the run's framework or in run.json; None without a limit or a known name."""
     tokens_per_s: float | None
     """Trained tokens per second after the action: the measured steady rate times 1 plus `gain_ratio`."""
+    cost_per_million_tokens: float | None
+    """Price of a million trained tokens after the action, for all GPUs of the run, in the run's currency; None for a
+    fix, and if the run has no price or no steady rate."""
     gain_ratio: Estimate
     """Trained tokens per second over the current rate, less 1."""
     probability: float
@@ -260,6 +263,7 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         in_flight_limit=action.in_flight_limit,
         in_flight_setting=action_words.limit_setting_of(action, analysis.run),
         tokens_per_s=None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.value),
+        cost_per_million_tokens=_cost_per_million(action, analysis),
         gain_ratio=action.gain_ratio,
         probability=action.worthwhile_probability,
         price_before=told_price(action.price_before, layout, steps_per_version),
@@ -272,3 +276,8 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         cost=action_words.cost_of(action),
         headline=action_words.what_to_do(action),
     )
+
+
+def _cost_per_million(action: Action, analysis: AnalysisResult) -> float | None:
+    gpu_s, price = action_words.million_gpu_s(action, analysis), analysis.run.gpu_hour_price
+    return None if gpu_s is None or price is None else gpu_s / 3600.0 * price

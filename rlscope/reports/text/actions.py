@@ -240,7 +240,22 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
         **effects(action, model),
         "cost": f"{_COSTS[cost_of(action)]}{_tested_first(action)}",
         "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
+        "price of 1M trained tokens": fmt.money(
+            million_gpu_s(action, analysis), analysis.run.gpu_hour_price, analysis.run.currency
+        ),
     }
+
+
+def million_gpu_s(action: Action, analysis: AnalysisResult) -> float | None:
+    """Return the GPU-seconds of all GPUs for a million trained tokens after the action.
+
+    None for a fix, which promises no rate, and if the current rate is unknown.
+    """
+    run, measured_tokens_per_s = analysis.run, analysis.throughput.steady_tokens_per_s
+    if not measured_tokens_per_s or action.kind == "fix":
+        return None
+    gpus = action.after.gpus + run.auxiliary_gpus if isinstance(action.after, Layout) else run.total_gpus
+    return 1_000_000 * gpus / (measured_tokens_per_s * (1.0 + action.gain_ratio.value))
 
 
 def effects(action: Action, model: ModelResult) -> dict[str, str]:

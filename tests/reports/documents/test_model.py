@@ -138,6 +138,10 @@ def test_an_action_names_its_rate_on_the_measured_one_and_what_it_costs():
     assert first["gain_ratio"] == asdict(ranked.gain_ratio)
     told = {"kind": "change", "target": "layout", "cause": "trainers", "cost": "restart"}
     assert first.items() >= told.items()
+    priced = replace(analysis, run=replace(analysis.run, gpu_hour_price=2.5))
+    paid = as_document(priced)["actions"][0]["cost_per_million_tokens"]
+    gpu_h = 1e6 * sum(first["after"][side] for side in ("trainer_gpus", "sampler_gpus")) / first["tokens_per_s"] / 3600
+    assert (paid, first["cost_per_million_tokens"]) == (pytest.approx(2.5 * gpu_h), None)
     assert first["probability"] == ranked.worthwhile_probability >= 0.9
     assert first["headline"].startswith("Use 4 trainer GPUs and 4 sampler GPUs instead of 2 and 6")
 

@@ -241,11 +241,31 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("longest 10% of responses, share trained", "22% → 75%"),
         ("cost", "a restart; try 20 steps first"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
+        ("price of 1M trained tokens", ""),
     ]
     limited = action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152)
     row = actions.action_row(limited, analysis, model())
     assert row["what"].endswith(" (max_running and max_in_flight_samples)") and row["cost"] == "a restart"
     assert actions.limit_setting_of(action(), analysis.run) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "price"),
+    [
+        # 36 GPUs at 1,200 tokens/s take 30,000 GPU-seconds for a million tokens; 8 and 4 auxiliary ones, 10,000.
+        (action("staleness_cap", before=1, after=2), "20.83 EUR"),
+        (action(), "6.94 EUR"),
+        (WORDS["trainer_speed"][0], ""),
+    ],
+)
+def test_a_million_tokens_have_a_price_after_an_action_that_promises_a_rate(made, price):
+    full = full_analysis()
+    run = replace(full.run, total_gpus=36, auxiliary_gpus=4, gpu_hour_price=2.5, currency="EUR")
+    analysis = replace(full, run=run, throughput=replace(full.throughput, steady_tokens_per_s=1_000.0))
+    row = actions.action_row(made, analysis, model())
+    assert row["price of 1M trained tokens"] == price
+    unpriced = replace(analysis, run=replace(run, gpu_hour_price=None))
+    assert actions.action_row(made, unpriced, model())["price of 1M trained tokens"] == ""
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,21 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import is_dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 from rlscope_otel.journal import SUFFIX
 from rlscope_otel.schema import FIRST_ROW_KEY, FORMAT_VERSION, KEYS, STAMP_KEYS, TABLES
 
 from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
-from rlscope.document import published_schema
+from rlscope.document import VERSION
 from rlscope.frameworks import frameworks
 from rlscope.planning.schema import plan_schema
 from rlscope.reports.check import CheckDocument
@@ -205,6 +209,71 @@ def metrics_page() -> str:
         price = "GPU-s" if metric.price_ns is not None else ""
         lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} | {price} |\n")
     return "".join(lines)
+
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_DESCRIBED: Final = ConfigDict(
+    use_attribute_docstrings=True,
+    json_schema_serialization_defaults_required=True,
+    extra="forbid",
+    arbitrary_types_allowed=True,
+)
+
+
+def published_schema(kind: type, name: str, command: str) -> JsonSchemaValue:
+    """Return the JSON Schema of a document; `name` ends its identifier, and `command` prints it."""
+    schema = _described(kind)
+    # The docstrings are those of Python: what is None there is null here.
+    parts = json.loads(re.sub(r"\bNone\b", "null", json.dumps(schema["$defs"])))
+    root = {**parts.pop(kind.__name__), "title": command}
+    return {"$schema": _DIALECT, "$id": f"urn:rlscope:{name}:{VERSION}", **root, "$defs": parts}
+
+
+class _SchemaWriter(GenerateJsonSchema):
+    """Generator of a JSON Schema without pydantic's titles and defaults."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Return False: titles would repeat the key."""
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Return the schema without its default: every key is always printed."""
+        return self.generate_inner(schema["schema"])
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        """Return a number or null, because a number that is not finite is printed as null."""
+        return self.get_union_of_schemas([{"type": "number"}, {"type": "null"}])
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Return the schema with null as one of its alternatives."""
+        inner = self.generate_inner(schema["schema"])
+        return self.get_union_of_schemas([*inner.get("anyOf", [inner]), {"type": "null"}])
+
+    def computed_field_schema(self, schema: core_schema.ComputedField) -> JsonSchemaValue:
+        """Return the schema of the value, which a reader of the document sees as any other."""
+        return self.generate_inner(schema["return_schema"])
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        """Return the schema of an object; inherited keys have the descriptions of the class that declares them."""
+        written = super().dataclass_schema(schema)
+        for base in schema["cls"].__mro__[1:]:
+            described = _own_schema(base)["properties"] if is_dataclass(base) else {}
+            for key, value in described.items():
+                if "description" in value:
+                    written["properties"][key].setdefault("description", value["description"])
+        return written
+
+
+@cache
+def _own_schema(kind: type) -> JsonSchemaValue:
+    return _described(kind)["$defs"][kind.__name__]
+
+
+def _described(kind: type) -> JsonSchemaValue:
+    # pydantic takes a configuration for a union, but not for a dataclass alone.
+    either: Any = kind | None
+    adapter = TypeAdapter[Any](either, config=_DESCRIBED)
+    return adapter.json_schema(mode="serialization", schema_generator=_SchemaWriter)
 
 
 def _schema(name: str) -> dict[str, Any]:

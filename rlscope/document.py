@@ -1,21 +1,17 @@
-"""JSON documents made of dataclasses: how they are printed, read, and described by a schema.
+"""JSON documents made of dataclasses: how they are printed and read. `docs/generate.py` describes them.
 
 A frozen dataclass is the document: its fields and computed fields are the keys, and their docstrings describe them. A
 number that is not finite is printed as null, because JSON has neither NaN nor infinities. Keys are a contract: within
 a version they are only added.
 """
 
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, computed_field
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
 from rlscope.text_out import as_json
 
@@ -28,7 +24,6 @@ __all__ = [
     "dump",
     "extended",
     "load",
-    "published_schema",
     "single_values",
 ]
 
@@ -37,15 +32,9 @@ _T = TypeVar("_T")
 LEFT_OUT: Final = Field(exclude=True)
 """Marks a field that no document has as a key: `Annotated[KIND, LEFT_OUT]`."""
 
-_VERSION: Final = 1
+VERSION: Final = 1
 """Version of every document. It changes only if a key is removed or changes its meaning."""
-_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_PRINTED: Final = ConfigDict(
-    use_attribute_docstrings=True,
-    json_schema_serialization_defaults_required=True,
-    extra="forbid",
-    arbitrary_types_allowed=True,
-)
+_PRINTED: Final = ConfigDict(arbitrary_types_allowed=True)
 _READ: Final = ConfigDict(strict=True, allow_inf_nan=False)
 
 
@@ -53,7 +42,7 @@ _READ: Final = ConfigDict(strict=True, allow_inf_nan=False)
 class Document:
     """A document that a command prints."""
 
-    schema_version: Literal[1] = field(default=_VERSION, kw_only=True)
+    schema_version: Literal[1] = field(default=VERSION, kw_only=True)
     """Version of this contract."""
 
     def to_json(self) -> str:
@@ -113,58 +102,9 @@ def extended(kind: type[_T], base: object, **more: object) -> _T:
     return kind(**{**kept, **more})
 
 
-def published_schema(kind: type, name: str, command: str) -> JsonSchemaValue:
-    """Return the JSON Schema of a document; `name` ends its identifier, and `command` prints it."""
-    schema = _adapter(kind).json_schema(mode="serialization", schema_generator=_SchemaWriter)
-    # The docstrings are those of Python: what is None there is null here.
-    parts = json.loads(re.sub(r"\bNone\b", "null", json.dumps(schema["$defs"])))
-    root = {**parts.pop(kind.__name__), "title": command}
-    return {"$schema": _DIALECT, "$id": f"urn:rlscope:{name}:{_VERSION}", **root, "$defs": parts}
-
-
 def _finite(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list) else value
-
-
-class _SchemaWriter(GenerateJsonSchema):
-    """Generator of a JSON Schema without pydantic's titles and defaults."""
-
-    def field_title_should_be_set(self, schema: object) -> bool:
-        """Return False: titles would repeat the key."""
-        return False
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Return the schema without its default: every key is always printed."""
-        return self.generate_inner(schema["schema"])
-
-    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
-        """Return a number or null, because a number that is not finite is printed as null."""
-        return self.get_union_of_schemas([{"type": "number"}, {"type": "null"}])
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Return the schema with null as one of its alternatives."""
-        inner = self.generate_inner(schema["schema"])
-        return self.get_union_of_schemas([*inner.get("anyOf", [inner]), {"type": "null"}])
-
-    def computed_field_schema(self, schema: core_schema.ComputedField) -> JsonSchemaValue:
-        """Return the schema of the value, which a reader of the document sees as any other."""
-        return self.generate_inner(schema["return_schema"])
-
-    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """Return the schema of an object; inherited keys have the descriptions of the class that declares them."""
-        written = super().dataclass_schema(schema)
-        for base in schema["cls"].__mro__[1:]:
-            described = _own_schema(base)["properties"] if is_dataclass(base) else {}
-            for key, value in described.items():
-                if "description" in value:
-                    written["properties"][key].setdefault("description", value["description"])
-        return written
-
-
-@cache
-def _own_schema(kind: type) -> JsonSchemaValue:
-    return _adapter(kind).json_schema(mode="serialization", schema_generator=_SchemaWriter)["$defs"][kind.__name__]

@@ -10,10 +10,9 @@ import pytest
 import typer.main
 
 import rlscope
-from docs.generate import DOCUMENTS
+from docs.generate import DOCUMENTS, published_schema
 from rlscope.changes import CHANGEABLE
 from rlscope.cli import app
-from rlscope.document import published_schema
 from rlscope.planning.schema import PlanFile
 from rlscope.trace.config import RunConfig
 

@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 from pydantic_core import PydanticSerializationError
 from typer.testing import CliRunner
 
-from docs.generate import DOCS, DOCUMENTS, PAGES
+from docs.generate import DOCS, DOCUMENTS, PAGES, published_schema
 from rlscope.analysis.data_quality import ClockOffset
 from rlscope.analysis.result import AnalysisResult
 from rlscope.cli import app
-from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load, published_schema
+from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
 from rlscope.planning.schema import EXAMPLE
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from tests.planning.small_plan import SMALL_PLAN

@@ -38,8 +38,6 @@ class Figure(NamedTuple):
     wide: bool = False
     questions: tuple[str, ...] = ()
     """The queries behind the frame, if it is not the one of that name."""
-    in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """Function that turns the frame into its table; None if the frame is the table."""
 
     def saying(self, sentence: str) -> "Figure":
         """Return the figure with a sentence about this run at the end of its caption."""
@@ -81,9 +79,8 @@ def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts, updat
         return Drawn(anchor, figure, None, [], [], "")
     with unchecked():
         picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)
-    whole = frame if figure.in_table is None else figure.in_table(frame)
-    table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
-    note = "" if table.height == whole.height else f"Aggregated from {fmt.count(whole.height)} rows."
+    table = drawable(frame, run.started_ns, TABLE_ROWS_MAX)
+    note = "" if table.height == frame.height else f"Aggregated from {fmt.count(frame.height)} rows."
     if table.height > TABLE_ROWS_MAX:
         note = f"First {fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows."
         table = table.head(TABLE_ROWS_MAX)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from rlscope.analysis.result import Throughput
 from rlscope.document import extended
 from rlscope.model.decode.curves import Form
-from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
@@ -61,8 +60,6 @@ class Latency:
     """Smallest batch size that the run measured, in requests."""
     visited_batch_high: float | None
     """Largest batch size that the run measured, in requests."""
-    grade: Grade | None
-    """Distance of the current layout's batches from the measured batches."""
     mape_ratio: float | None
     """Mean absolute error of the fit divided by the measured time."""
     warnings: tuple[ModelWarning, ...]
@@ -111,18 +108,6 @@ class RankedLayouts(RecommendedLayout):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preemptions:
-    """Cost of preemptions in this run; None if it is unknown."""
-
-    achieved: Preemption | None
-    """Measured over the steady state."""
-    predicted: Preemption | None
-    """Forecast by the model for the current layout."""
-    grade: Grade | None
-    """Distance of that forecast from the decode batches that the run measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDetails:
     """Further results of the model."""
 
@@ -142,8 +127,8 @@ class ModelDetails:
     """Number of layouts whose forecast comes from the event simulation."""
     batches_ahead: float
     """Prefetched batches: batches that the trainers hold in addition to the one in training."""
-    preemption: Preemptions
-    """Measured and predicted cost of preemptions."""
+    preemption: Preemption | None
+    """Cost of preemptions, measured over the steady state; None if it is unknown."""
     warnings: tuple[ModelWarning, ...]
     """Warnings about the model of this run, then assumptions that it makes because the run does not show the facts."""
     training_scaling: TrainingScaling
@@ -183,7 +168,6 @@ def latency(model: ModelResult) -> Latency:
         parameters=fit.parameters,
         visited_batch_low=None if visited is None else visited.batch_low,
         visited_batch_high=None if visited is None else visited.batch_high,
-        grade=model.forecasts.today.grade,
         mape_ratio=fit.mape_ratio,
         warnings=fit.warnings,
     )
@@ -215,7 +199,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
 
 def model_details(model: ModelResult) -> ModelDetails:
     """Return the model's further results."""
-    prediction, efficiency, today = model.prediction, model.efficiency, model.forecasts.today
+    prediction, efficiency = model.prediction, model.efficiency
     judged = _compared_by_name(model)
     judged.pop("tokens_per_s", None)  # It is part of `throughput`.
     return ModelDetails(
@@ -227,9 +211,7 @@ def model_details(model: ModelResult) -> ModelDetails:
         efficient_decoding_ratio=efficiency and efficiency.efficient_time_ratio,
         simulated_layouts=model.forecasts.simulated_layouts,
         batches_ahead=model.model_config.prefetched_batches,
-        preemption=Preemptions(
-            achieved=model.preemption, predicted=today.preemption, grade=today.preemption and today.grade
-        ),
+        preemption=model.preemption,
         warnings=(*model.warnings, *model.calibration.warnings),
         training_scaling=training_scaling(model),
         replay=model.replay,

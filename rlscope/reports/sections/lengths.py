@@ -9,7 +9,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.input_file import is_integer
-from rlscope.reports.blocks import Block, Fact, Facts, Fold, Paragraph
+from rlscope.reports.blocks import Block, Paragraph
 from rlscope.reports.charts import lengths
 from rlscope.reports.figure import Figure, drawn
 
@@ -94,22 +94,11 @@ def _length(mean_tokens: float) -> str:
 def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     answers = analysis.answers
-    lead, tails, facts = outcomes_sentence(answers), tails_sentence(answers), _facts(analysis)
-    more = [*([Facts(facts)] if facts else []), *([Paragraph(tails, "note")] if tails else [])]
+    lead, tails = outcomes_sentence(answers), tails_sentence(answers)
     return [
         *([Paragraph(lead, "lead")] if lead else []),
         drawn(_figure(answers.get("response_lengths"), analysis.run), analysis),
-        *([Fold("lengths-more", "Balance of tokens, and the longest sample of each group", more)] if more else []),
-    ]
-
-
-def _facts(analysis: AnalysisResult) -> list[Fact]:
-    frame = analysis.answers.get("token_balance")
-    if frame is None or frame.is_empty():
-        return []
-    return [
-        Fact(name.removesuffix("_tokens").replace("_", " ").capitalize(), fmt.tokens(value))
-        for name, value in frame.row(0, named=True).items()
+        *([Paragraph(tails, "note")] if tails else []),
     ]
 
 

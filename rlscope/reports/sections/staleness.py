@@ -23,17 +23,6 @@ def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     return heat.join(parts.select("start_ns", "first_step", "staleness_p95"), on=["start_ns", "first_step"], how="left")
 
 
-def heat_table(heat: pl.DataFrame) -> pl.DataFrame:
-    """A row per column of the chart, with a column per staleness."""
-    ages = heat.select("staleness_from", "staleness_to").unique().sort("staleness_from").rows()
-    index = ["first_step", "last_step", "start_ns", "end_ns", "staleness_p95"]
-    shares = [
-        pl.col("share_ratio").filter(pl.col("staleness_from") == first).sum().alias(_ages_name(first, last))
-        for first, last in ages
-    ]
-    return heat.group_by(index, maintain_order=True).agg(shares).sort("start_ns", "first_step")
-
-
 def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     """staleness_histogram in the bins of staleness_heat, with shares of all tokens."""
     histogram, heat = answers.get("staleness_histogram"), answers.get("staleness_heat")
@@ -54,11 +43,6 @@ def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
             (pl.col("tokens") / pl.col("tokens").sum()).alias("share_ratio"),
         )
     )
-
-
-def _ages_name(first: int, last: int) -> str:
-    """A column name; its suffix makes the table write ratios."""
-    return f"staleness_{first}_ratio" if first == last else f"staleness_{first}_to_{last}_ratio"
 
 
 def never_stale(histogram: pl.DataFrame | None) -> str:
@@ -137,7 +121,7 @@ _HEAT: Final = Figure(
     "Each column is one or several steps; the color is the share of its tokens at that staleness. Line: 95th "
     "percentile. Healthy: steady, narrow, and at or below the cap, if there is one.",
     "staleness_heat", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step",
-    False, ("staleness_heat", "staleness_parts"), heat_table,
+    False, ("staleness_heat", "staleness_parts"),
 )  # fmt: skip
 _SHARES: Final = Figure(
     "Token staleness, whole run",

@@ -17,7 +17,6 @@ from rlscope.reports.sections.lengths import (
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.staleness import (
     heat_frame,
-    heat_table,
     shares_frame,
     staleness_section,
 )
@@ -50,14 +49,6 @@ first_step start_ns staleness_p95
 def test_every_cell_of_the_heat_map_knows_the_95th_percentile_of_its_column():
     made = heat_frame({"staleness_heat": frame(HEAT), "staleness_parts": frame(PARTS)})
     assert made["staleness_p95"].to_list() == [2, 2, 3]
-
-
-def test_the_table_of_the_heat_map_has_a_row_a_column_and_a_share_for_every_age():
-    table = heat_table(heat_frame({"staleness_heat": frame(HEAT), "staleness_parts": frame(PARTS)}))
-    assert table.select("first_step", "staleness_0_to_1_ratio", "staleness_2_to_3_ratio").rows() == [
-        (1, 0.75, 0.25),
-        (3, 0.0, 1.0),
-    ]
 
 
 def test_the_distribution_is_put_together_as_the_rows_of_the_heat_map_beside_it():

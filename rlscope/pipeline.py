@@ -74,7 +74,6 @@ _NO_FINDING_READS: Final = frozenset(
 """Queries of these that only the model and the report read."""
 DRAWN: Final = (
     "worker_timeline",
-    "idle_stretches",
     "weight_marks",
     "training_metrics",
     "token_staleness_by_step",

@@ -9,7 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 """Kind of time that a GPU spends in a state."""
-NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
 class Block:

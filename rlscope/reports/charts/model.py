@@ -36,7 +36,6 @@ from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.advice import CURRENT
 
 _ROOM_FOR_LABELS: Final = 1.2
-_ROOM_BESIDE_BARS: Final = 1.4
 _TICKS_MOST: Final = 12
 _EDGE_RATIO: Final = 0.25
 """Part of the width from which a name is written away from the edge, and of the height that has room below."""

@@ -1,14 +1,14 @@
 """Worker timelines: all workers, the worst stretch, the worst workers, and the lasting changes as marks."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
-from rlscope.reports.blocks import NO_BREAK_SPACE, Asked, Block, Fold, Legend, Nothing, Paragraph, Switch, Table, View
+from rlscope.reports.blocks import Block, Legend, Nothing, Switch, View
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import (
     lanes_of,
@@ -22,10 +22,7 @@ from rlscope.reports.charts.timeline import (
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.shifts import event_sentence
-from rlscope.reports.text.states import order_of, state_label, state_of
-
-IDLE_ROWS_MAX: Final = 16
-"""As many workers as the view of the worst ones has."""
+from rlscope.reports.text.states import order_of, state_of
 
 
 def changes_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> pl.DataFrame:
@@ -46,34 +43,9 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
     names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
     key = Legend("Colors of the lanes", [state_of(name) for name in sorted(names, key=order_of)])
-    return [key, shown, *_idle(analysis)]
+    return [key, shown]
 
 
-def _idle(analysis: AnalysisResult) -> Iterator[Block]:
-    """The longest stretch of each worker, the longest first; of many workers, the first ones."""
-    frame = analysis.answers.get("idle_stretches")
-    if frame is None or frame.is_empty():
-        return
-    title = "Longest time without recorded work, by worker"
-    rows = [_idle_row(row, analysis.run) for row in frame.head(IDLE_ROWS_MAX).iter_rows(named=True)]
-    table = Table(title, ("worker", "role", "length", "began after", "mostly"), rows)
-    more = frame.height - len(rows)
-    counted = [Paragraph(f"{more} more in the query.", "note")] if more else []
-    yield Fold("idle-stretches", title, [Paragraph(_IDLE, "note"), table, *counted, Asked(["idle_stretches"])])
-
-
-def _idle_row(row: dict[str, Any], run: RunFacts) -> Sequence[str]:
-    """Name, role, length, start since the run started, and the state that took most, with its share below 100%."""
-    label, share = state_label(row["state"], row["reason"]), fmt.percent(row["state_ratio"])
-    most = label if share == fmt.percent(1.0) else f"{label}, {share} of it"
-    length, began = map(fmt.duration, (row["idle_s"], (row["start_ns"] - run.started_ns) / 1e9))
-    return (row["worker_id"], row["role"], *(each.replace(" ", NO_BREAK_SPACE) for each in (length, began)), most)
-
-
-_IDLE: Final = (
-    "The longest uninterrupted time in which the worker waited or recorded nothing, outside its forward passes. "
-    "Schedulers that stop jobs with idle GPUs use this time. The alert rule is `worker_idle`."
-)
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
     "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "

@@ -89,7 +89,6 @@ DRAWN: Final = (
     "delivered_lengths",
     "group_tail_counts",
     "throughput",
-    "clock_bounds",
 )
 """Queries whose answers only the report draws. Comparisons and trackers use a few of them."""
 

@@ -7,6 +7,7 @@ from rlscope.analysis.result import Finding
 from rlscope.reports.text import findings
 from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
+from tests.reports.model_fixture import changing_model
 from tests.reports.terminal_card import card
 
 
@@ -14,22 +15,26 @@ def words(text):
     return " ".join(text.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-@pytest.mark.parametrize("make", [full_analysis, empty_analysis, hostile_analysis, without_frames])
+def modeled():
+    return replace(full_analysis(), model=changing_model())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("make", [full_analysis, empty_analysis, hostile_analysis, without_frames, modeled])
 def test_no_line_is_longer_than_the_terminal(make, width):
     assert max(cell_len(line) for line in card(make(), width).splitlines()) <= min(width, 120)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_nothing_that_matters_is_cut(width):
-    analysis = full_analysis()
+    analysis = modeled()
     text = words(card(analysis, width))
     assert "…" not in text
     assert "Trainers wait for samples 46.0% of the time" in text
     for finding in analysis.findings:
         assert findings.title(finding) in text
         assert findings.sentence(finding) in text
-        assert findings.remedy(finding, (), analysis.run.settings.get("framework")) in text
+        assert findings.remedy(finding, changing_model().ranking.actions) in text
 
 
 def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():

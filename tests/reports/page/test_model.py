@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from rich.cells import cell_len
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast
@@ -168,15 +167,6 @@ def test_a_run_that_was_never_asked_about_says_so():
     assert "No model result: it was not asked." in Page(render(empty_analysis())).text
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
-@pytest.mark.parametrize("make", [changing_model, short_model])
-def test_the_card_fits_the_terminal_and_cuts_nothing(make, width):
-    text = card(with_model(make()), width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
-    if width >= 80:
-        assert "…" not in text
-
-
 def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     text = card(with_model(changing_model())).partition("Actions, in")[0]
     panel = " ".join(text.replace("│", " ").split())
@@ -191,15 +181,6 @@ def kept_model():
     made = changing_model()
     kept = replace(made.recommendation, reason="small_gain")
     return replace(made, recommendation=kept, ranking=replace(made.ranking, actions=made.ranking.actions[1:]))
-
-
-def test_the_terminal_names_a_layout_that_is_kept_and_leaves_the_others_to_the_actions():
-    def layouts(said):
-        _, _, rest = card(with_model(said)).partition("Recommended layout")
-        return " ".join(rest.partition("Throughput")[0].split())
-
-    assert layouts(kept_model()).startswith("Keep 2 trainer GPUs and 6 sampler GPUs")
-    assert "4 : 4 × 24, recommended" in layouts(changing_model()) and "recommended" not in layouts(kept_model())
 
 
 @pytest.mark.parametrize("said", [changing_model, nightly(short_model), kept_model])

@@ -103,3 +103,32 @@ def test_a_prefix_stands_before_its_unit_and_after_a_space(value, text):
 )
 def test_only_one_of_a_thing_is_singular(value, text):
     assert fmt.versions(value) == text
+
+
+@pytest.mark.parametrize(
+    ("write", "values", "text"),
+    [
+        (fmt.tokens_per_second, (6590, 6230, 6830), "6.59k (6.23k to 6.83k) tokens/s"),
+        (fmt.duration, (0.193, 0.186, 0.204), "193 (186 to 204) ms"),
+        (fmt.duration, (0.9, 0.8, 1.1), "900 ms (800 ms to 1.1 s)"),
+        (fmt.duration, (100, 90, 110), "1 min 40 s (1 min 30 s to 1 min 50 s)"),
+        (fmt.percent, (0.044, 0.014, 0.067), "4.4% (1.4% to 6.7%)"),
+        (fmt.percent, (0.001, 0.001, 0.00101), "0.1%"),
+    ],
+)
+def test_an_interval_says_its_unit_once(write, values, text):
+    assert fmt.with_interval(write, *values) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.1, "+10.0%"), (-0.028, "−2.8%"), (0, "0%"), (0.0004, "about 0%"), (-0.0004, "about 0%"), (0.0005, "+0.1%"),
+     (0.9994, "+99.9%"), (0.9996, "+100%"), (12.5, "+1,250%"), (None, "no data"), (float("nan"), "no data")],
+)  # fmt: skip
+def test_a_change_has_its_sign(ratio, text):
+    assert fmt.signed_percent(ratio) == text
+
+
+def test_points_are_the_difference_of_two_shares():
+    written = [fmt.signed_points(value) for value in (0.014, -0.2, -0.0004, 0.0, None)]
+    assert written == ["+1.4 points", "−20.0 points", "about 0 points", "0 points", "no data"]

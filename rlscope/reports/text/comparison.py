@@ -97,8 +97,6 @@ class PairBlocks(NamedTuple):
 
     title: str
     answer: Answer
-    numbers: Differences
-    """Every quantity of both runs."""
     part: Part
     """The numbers, the settings that changed, and the breakdowns."""
 
@@ -191,7 +189,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
         *([Part("Changes", [_changes_table(pair.attribution, letter)])] if pair.attribution.causes else []),
         *([Fold(f"breakdown-{letter.lower()}", more, parts)] if parts else []),
     ]
-    return PairBlocks(title, _answer(pair, letter, title), numbers, Part(f"{title}, in numbers", shown))
+    return PairBlocks(title, _answer(pair, letter, title), Part(f"{title}, in numbers", shown))
 
 
 def _answer(pair: Pair, letter: str, title: str) -> Answer:

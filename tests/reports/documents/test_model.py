@@ -40,12 +40,6 @@ ANALYSES: dict[str, Callable[[], AnalysisResult]] = {
 }
 
 
-def test_what_is_not_known_is_null():
-    document = as_document(empty_analysis())
-    assert document["run"]["window"] is None and document["staleness"]["tokens"] is None
-    assert document["throughput"]["steady_tokens_per_s"] is None
-
-
 def layout_of(entry):
     return {name: entry[name] for name in PRESENT_LAYOUT}
 
@@ -99,15 +93,6 @@ def test_a_staler_layout_is_the_alternative_of_a_change():
     advice = as_document(with_model(changed))["recommendation"]
     assert layout_of(advice["alternative"])["trainer_gpus"] == staler.layout.trainer_gpus
     assert advice["alternative"] in advice["candidates"]
-
-
-def test_the_layout_in_use_has_the_measured_rate_and_the_others_their_gain_on_it():
-    model = changing_model()
-    measured = observed(40).trained_tokens_per_s
-    advice = as_document(with_model(model))["recommendation"]
-    assert advice["current"]["tokens_per_s"]["value"] == pytest.approx(measured, rel=1e-12)
-    gain = model.recommendation.gain_ratio.value
-    assert advice["best"]["tokens_per_s"]["value"] == pytest.approx(measured * (1.0 + gain), rel=1e-12)
 
 
 def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_layout():
@@ -174,15 +159,6 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
     assert document["throughput"]["gap"] is None
 
 
-def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
-    model = changing_model()
-    throughput = as_document(with_model(model))["throughput"]
-    lost = {step["cause"]: step["lost_tokens_per_s"] for step in throughput["gap"]}
-    left = throughput["bound_tokens_per_s"]["value"] - sum(lost.values())
-    assert left == pytest.approx(model.gap.achieved_tokens_per_s, rel=1e-12)
-    assert lost["layout_imbalance"] > 0.0
-
-
 def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
     throughput = as_document(with_model(changing_model()))["throughput"]
     held_out, predicted = (throughput[name] for name in ("held_out_tokens_per_s", "predicted_tokens_per_s"))
@@ -204,14 +180,6 @@ def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
     assert all(rate["low"] <= rate["value"] <= rate["high"] for rate in rates) and len(rates) > 2
 
 
-def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():
-    eta = as_document(with_model(changing_model()))["time_to_finish"]
-    assert eta["remaining_steps"] == 400
-    assert eta["best"]["hours"]["value"] < eta["current"]["hours"]["value"]
-    assert eta["current"]["gpu_hours"] == pytest.approx(8 * eta["current"]["hours"]["value"])
-    assert eta["current"]["price"] == pytest.approx(2.5 * eta["current"]["gpu_hours"])
-
-
 def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
     model = changing_model()
     halved = replace(model, calibration=replace(model.calibration, steps_per_version=2.0))
@@ -230,4 +198,7 @@ def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
     today = changing_model().forecasts.today
     gains = [each["gain_ratio"]["value"] for each in usable]
     now = rates[next(at for at, each in enumerate(usable) if layout_of(each) == asdict(today.layout))]
+    assert now == pytest.approx(observed(40).trained_tokens_per_s, rel=1e-12), (
+        "the current layout has the measured rate"
+    )
     assert rates == pytest.approx([now * (1 + gain) for gain in gains])

@@ -16,7 +16,7 @@ from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.layouts import Exclusion
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
-from rlscope.model.forecast.result import ModelResult, model_run
+from rlscope.model.forecast.result import ModelResult
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
@@ -24,7 +24,7 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import effects as effects_of
 from rlscope.reports.text.causes import NAMES
 from tests.reports.analysis_fixture import full_analysis
-from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
+from tests.reports.model_fixture import changing_model, short_model
 
 REASONS = typing.get_args(Reason)
 DOUBTS = typing.get_args(UncertaintySource)
@@ -285,15 +285,6 @@ def test_the_time_lost_to_small_batches_is_said_if_it_is_known():
     made = changing_model()
     assert any("% of the decoding time in steady state." in each for each in model_words.gap_sentences(made))
     assert not any("decod" in each for each in model_words.gap_sentences(replace(made, efficiency=None)))
-
-
-def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
-    asked = model_run(observed(12), None, replace(QUESTION, most_staleness=6))
-    today = asked.forecasts.today
-    assert today.staleness.sample_p95 > 6 and today.excluded is None
-    assert advice.mark_of(asked, advice.chosen_layouts(asked)[0]) == "current"
-    stale = [each for each in asked.forecasts.others if each.staleness and each.staleness.sample_p95 > 6]
-    assert stale and all(each.excluded for each in stale)
 
 
 def test_the_rate_beside_a_gain_is_the_current_rate_times_that_gain():

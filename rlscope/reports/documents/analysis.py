@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.learning import Learning
-from rlscope.analysis.result import Alert, AnalysisResult, Ledger, Loss, RunFacts, Staleness, Verdict
+from rlscope.analysis.result import Alert, AnalysisResult, Ledger, RunFacts, Staleness, Verdict
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import Document, Json, as_dict, extended
 from rlscope.model.causes import LossCause
@@ -34,20 +34,9 @@ from rlscope.reports.text.shifts import event_sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedLoss(Loss):
-    """Cost of one cause: measured GPU time, and the modeled throughput gain from removing this cause alone."""
-
-    recoverable_tokens_per_s: float | None
-    """Trained tokens per second gained by removing this cause alone: the measured steady rate times `gain_ratio`; None
-    if the model has no gain for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToldVerdict(Verdict):
     """The bottleneck and the losses that it was chosen from."""
 
-    losses: tuple[PricedLoss, ...]
-    """Cost of each cause, sorted by the gain from removing it, or by GPU time if there is no model."""
     alarm: str | None
     """A problem that makes the run worthless at any throughput; None if there is none."""
     headline: str
@@ -214,11 +203,9 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
 
 
 def _verdict(analysis: AnalysisResult) -> ToldVerdict:
-    steady_tokens_per_s = analysis.throughput.steady_tokens_per_s
     return extended(
         ToldVerdict,
         analysis.verdict,
-        losses=tuple(_loss(loss, steady_tokens_per_s) for loss in analysis.verdict.losses),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
         why=verdict_words.why(analysis),
@@ -237,13 +224,6 @@ def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
         headline=f"{step_bounds.change_words(bound, phases)}: {step_bounds.range_words(bound)}",
         assumption=step_bounds.assumption(bound, phases),
         narrowed_by=step_bounds.narrowed_by(bound, phases),
-    )
-
-
-def _loss(loss: Loss, steady_tokens_per_s: float | None) -> PricedLoss:
-    gain, rate = loss.gain_ratio, steady_tokens_per_s
-    return extended(
-        PricedLoss, loss, recoverable_tokens_per_s=None if gain is None or rate is None else gain.value * rate
     )
 
 

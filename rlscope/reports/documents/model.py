@@ -87,13 +87,9 @@ class RecommendedLayout:
     alternative: Candidate | None = None
     """If the action is change, a faster layout with staler samples or weaker evidence; None if there is none. In a plan
     that keeps the current layout, the best of the other layouts."""
-    probability_better: float | None = None
-    """Probability, 0 to 1, that `best` is faster than the current layout; None if the action is keep or unknown."""
     probability_worthwhile: float | None = None
     """Probability, 0 to 1, that `best` gains 5% or more. If the action is keep, the same probability for the best of
     the other layouts; None if the action is unknown."""
-    regret_ratio: float | None = None
-    """Mean gain forgone by keeping the layout, as a ratio of the trained tokens per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +174,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
     if isinstance(model, NoModelResult):
         return RankedLayouts(action="unknown", why=model.reason)
     advised, forecasts = model.recommendation, model.forecasts
-    odds, is_open = fastest_probabilities((forecasts.today, *forecasts.rivals)), advised.advice in ("change", "probe")
+    odds = fastest_probabilities((forecasts.today, *forecasts.rivals))
     best = {"keep": forecasts.today, "unknown": None}.get(advised.advice, advised.best)
     other = (advised.staler or advised.untried) if advised.changes else None
     return RankedLayouts(
@@ -189,9 +185,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
         current=modeled_layout(forecasts.today, forecasts.today, model.calibration.steps_per_version),
         best=best and candidate_of_run(model, best, odds),
         alternative=other and candidate_of_run(model, other, odds),
-        probability_better=advised.better_probability if is_open else None,
         probability_worthwhile=None if advised.advice == "unknown" else advised.worthwhile_probability,
-        regret_ratio=advised.regret_ratio,
         uncertainties=advised.uncertainties,
         candidates=candidates_of(model, odds),
     )

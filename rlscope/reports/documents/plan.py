@@ -81,9 +81,7 @@ def _recommendation(planned: PlanResult) -> RecommendedLayout:
         current=present and modeled_layout(present, None, steps_per_version),
         best=best and _candidate(planned, best),
         alternative=None if other is None or other is present else _candidate(planned, other),
-        probability_better=advised and advised.better_probability,
         probability_worthwhile=advised and advised.worthwhile_probability,
-        regret_ratio=advised and advised.regret_ratio,
     )
 
 

@@ -144,14 +144,10 @@ class Recommendation:
     none."""
     gain_ratio: Estimate
     """Trained tokens per second of `best` over the current rate, minus 1."""
-    better_probability: float
-    """Share of the draws in which `best` is faster than the current layout."""
     worthwhile_probability: float
     """Share of the draws in which `best` gains WORTHWHILE_RATIO or more."""
     best_probability: float
     """Share of the draws in which `best` is the fastest of all drawn layouts."""
-    regret_ratio: float
-    """Mean over draws of the gain forgone by staying, relative to the fastest layout of each draw."""
     uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
     staler: Forecast | None = None
@@ -188,15 +184,13 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     all_sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
     sure = [each for each in all_sure if not each.price.is_high(today.price)]
     best = best_of(sure, today) if sure else _cheapest(all_sure or affordable or [today], today)
-    gains, fastest = gains_over(best, today), _fastest((today, *forecasts.rivals))
+    fastest = _fastest((today, *forecasts.rivals))
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
-        gain_ratio=Estimate.of(gains),
-        better_probability=float((gains > 0.0).mean()),
+        gain_ratio=Estimate.of(gains_over(best, today)),
         worthwhile_probability=worthwhile_probability(best, today),
         best_probability=float((_drawn(best) >= fastest).mean()),
-        regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
         staler=_faster(best, too_stale, today),
         untried=_faster(best, affordable, today) if sure else None,

@@ -27,6 +27,9 @@ from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a report can show."""
+_MOST_WORKER_BUCKETS: Final = 120_000
+"""Maximum buckets of all workers together: each costs the ledger 5 us, and 1,000 lines show no more than 120 each."""
+_FEWEST_BUCKETS: Final = 60
 MOST_BUCKETS: Final = 4096
 """Maximum buckets of a whole run if only a short part of it is analyzed."""
 _MOST_CELLS: Final = 16
@@ -113,13 +116,13 @@ NO_CELLS: Final = Cells(0, 0)
 def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) -> Grid:
     """Make a grid over the run in which the period [from_ns, to_ns) is a whole number of buckets, to a microsecond.
 
-    A bucket is about 1 / BUCKETS of the run, or as long as the period if that is shorter, but at least
+    The run has about as many buckets as `bucket_count` says; a bucket is no longer than the period, but at least
     1 / MOST_BUCKETS of the run. beside: the cells of a second grid for the same run.
     """
     extents = ask(run, "worker_extents")
     start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
     stretch_ns = max(to_ns - from_ns, (end_ns - start_ns) // MOST_BUCKETS, 1)
-    buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
+    buckets = max(1, round(stretch_ns * bucket_count(len(extents)) / max(1, end_ns - start_ns)))
     # Use a multiple of _MOST_CELLS, so that the buckets do not depend on the number of cells.
     bucket_ns = _MOST_CELLS * max(1, -(-stretch_ns // (buckets * _MOST_CELLS)))
     if extents.is_empty():
@@ -142,6 +145,11 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int, beside: Cells = NO_CELLS) 
         beside_origin_ns=beside.origin_ns,
         beside_cell_ns=beside.cell_ns,
     )
+
+
+def bucket_count(workers: int) -> int:
+    """Return the number of buckets of a whole run: BUCKETS, fewer with many workers."""
+    return min(BUCKETS, max(_FEWEST_BUCKETS, _MOST_WORKER_BUCKETS // max(1, workers)))
 
 
 def cells_per_bucket(engine_rows: int, buckets: float) -> int:

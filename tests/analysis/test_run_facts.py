@@ -8,7 +8,7 @@ import pytest
 from rlscope.analysis.result import SteadyWindow
 from rlscope.analysis.run_facts import window_reason
 from rlscope.pipeline import analyze
-from rlscope.trace.query import make_grid
+from rlscope.trace.query import bucket_count, make_grid
 from rlscope.trace.store import open_run
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
@@ -58,6 +58,11 @@ def test_the_stretch_that_is_judged_is_a_whole_number_of_buckets(tmp_path: Path,
     assert grid.origin_ns <= 0
     buckets = round((to_ns - from_ns) / grid.bucket_ns)
     assert abs(buckets * grid.bucket_ns - (to_ns - from_ns)) <= 16 * buckets
+
+
+@pytest.mark.parametrize(("workers", "buckets"), [(0, 240), (500, 240), (1_000, 120), (2_000, 60), (10_000, 60)])
+def test_many_workers_have_fewer_buckets_each(workers: int, buckets: int) -> None:
+    assert bucket_count(workers) == buckets
 
 
 @pytest.mark.parametrize("to_ns", [0, 1000 * SECOND])

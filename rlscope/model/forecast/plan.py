@@ -42,9 +42,8 @@ from rlscope.model.forecast.recommend import (
 )
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
-LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
-"""Limits on running requests to try, relative to the maximum that fits, down to 1/16 in quarters of a doubling: under a
-staleness cap, the rate follows the limit."""
+_LIMITS_PER_DOUBLING: Final = 4
+"""Limits on running requests that are tried: under a staleness cap, the rate follows the limit."""
 _MOST_SPLITS: Final = 48
 """Maximum number of splits: one step is then 1/50 of the GPUs, and no layout in between is 1% better."""
 _MOST_PREDICTED: Final = 8
@@ -194,9 +193,10 @@ def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
 
 
 def limits_of(plan: PlanInputs) -> tuple[int, ...]:
-    """Return the limits on running requests to try."""
+    """Return the limits on running requests to try: from what the KV cache holds safely down to one."""
     most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
-    return tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
+    steps = math.ceil(_LIMITS_PER_DOUBLING * math.log2(most)) + 1
+    return tuple(sorted({max(1, round(most * 2.0 ** (-step / _LIMITS_PER_DOUBLING))) for step in range(steps)}))
 
 
 def coarse_granularity(plan: PlanInputs) -> Granularity:

@@ -12,7 +12,7 @@ from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.prior import LogNormal
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.plan import PlanResult, hours_of, layouts_of, plan_layouts, sweep
+from rlscope.model.forecast.plan import PlanResult, hours_of, layouts_of, limits_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     PlanInputs,
@@ -209,8 +209,20 @@ def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: PlanResult) 
     assert (capped.best.tokens_per_s or 0.0) <= (free.tokens_per_s or 0.0)
 
 
+def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResult) -> None:
+    # A batch of 8 is 1/60 of what the engines may run: 16 times fewer requests are still too many for a cap of 2.
+    few = replace(small.plan, workload=replace(small.plan.workload, samples_per_step=8), most_staleness=2)
+    limits = limits_of(few)
+    assert limits[0] == 1 and all(more <= math.ceil(1.2 * less) for less, more in pairwise(limits))
+    best = plan_layouts(few).best
+    assert best is not None and best.layout.max_running < limits[-1] / 16
+    assert best.staleness is not None and best.staleness.sample_p95 <= 2
+
+
 def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: PlanResult) -> None:
-    none = plan_layouts(replace(small.plan, most_staleness=0))
+    none = plan_layouts(
+        replace(small.plan, workload=replace(small.plan.workload, samples_per_step=8), most_staleness=0)
+    )
     assert none.best is None and none.unknown_costs == () and none.best_probability == {}
     assert {each.excluded for each in none.candidates} == {"too_stale", "trainer_memory"}
     assert none.synchronous is not None

@@ -183,10 +183,10 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
         return []
     gpu_s = _MILLION * run.total_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
-    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
+    cost = Fact("GPU-hours per 1M tokens", hours, "steady state, trained")
     if price:
         cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
-    return [Fact("Throughput per GPU, steady state", fmt.tokens_per_second(rate / run.total_gpus), "measured"), cost]
+    return [Fact("Throughput per GPU", fmt.tokens_per_second(rate / run.total_gpus), "steady state"), cost]
 
 
 def ledger_blocks(analysis: AnalysisResult) -> list[Block]:

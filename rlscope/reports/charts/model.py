@@ -72,7 +72,7 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
         *_labels(rows, x, y, high),
     ]
     # Vega warns about a layer without rows.
-    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
+    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT)
 
 
 def _labels(rows: pl.DataFrame, x: alt.X, y: alt.Y, high: float) -> list[tuple[pl.DataFrame, alt.Chart]]:
@@ -122,7 +122,7 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
     points = alt.Chart(rows.filter(~pl.col("kind").is_in([FITTED, MEASURED])))
     points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=PAGE, strokeWidth=1.5)
     points = points.encode(x=x, y=alt.Y("pass_ms:Q"), color=color, tooltip=tips)
-    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 10)
+    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT)
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:

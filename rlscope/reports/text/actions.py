@@ -305,8 +305,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
     wider = ""
     if action.what == "publish_every" and cap:
-        allowed = fmt.count(cap * steps_per_version_after(action, 1.0))
-        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then allows {allowed} steps"
+        wider = f"; the cap becomes {fmt.count(cap * steps_per_version_after(action, 1.0))} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"

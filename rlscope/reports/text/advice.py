@@ -65,15 +65,14 @@ def _why_not_fastest(model: ModelResult) -> list[str]:
     if best < (1.0 - TIE_RATIO) * fastest:
         return ["Faster layouts are staler, drop more tokens or are less certain."]
     return [
-        f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of these, a measured limit is preferred, "
-        "then fewer dropped tokens, then lower staleness."
+        f"Ties within {TIE_RATIO:.0%} go to measured limits, then to fewer dropped tokens, then to lower staleness."
     ]
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {
     "decode_curve": (
-        "Largest uncertainty: how decode time depends on the batch size. To reduce it, run for a few minutes with more "
-        "and with fewer requests per engine."
+        "Largest uncertainty: decode time at other batch sizes. To reduce it, run a few minutes with other limits on "
+        "running requests."
     ),
     "trainer_rate": "Largest uncertainty: training speed. To reduce it, record more steps.",
     "trainer_scaling": (

@@ -181,7 +181,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions then allows 8 steps",
+            "2 → 6 steps; the cap becomes 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (action("colocated", kind="fix", before=None, after=None, price=Price(aged(0))), model(2), "2 → 0 steps"),

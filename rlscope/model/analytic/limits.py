@@ -7,13 +7,14 @@ load varies, and the shorter lengths left after drops for staleness; only the ev
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, first_running
-from rlscope.model.analytic.staleness import clipped_mean, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
+from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.rootfind import Condition, bisect_condition
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
@@ -261,9 +262,34 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     def is_enough(dropped_ratio: Reals) -> Flags:
         step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
-        return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
+        return _older_ratio(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
 
     return bisect_condition(is_enough, np.zeros_like(running), np.ones_like(running))[0]
+
+
+def _older_ratio(law: LengthLaw, versions_per_token: Reals, cap: Reals) -> Reals:
+    """Share of samples that are staler than the cap, in versions, when their group is complete.
+
+    Staleness counts the versions from the first token on. With a constant period it is floor(L v - U) + 1 after L
+    tokens of v versions each, where U is uniform in 0..1, so the share is E[clip(L v - cap, 0, 1)] (own derivation).
+    """
+    rate = np.maximum(versions_per_token, np.finfo(np.float64).tiny)
+
+    def excess(versions: Reals) -> Reals:
+        """E[max(L * rate - versions, 0)]; below 0 nothing is cut off."""
+        inside = rate * law.excess_tokens(np.minimum(np.maximum(versions, 0.0) / rate, law.max_tokens))
+        return np.where(versions < 0.0, law.mean_tokens * rate - versions, inside)
+
+    return np.clip(excess(cap) - excess(cap + 1.0), 0.0, 1.0)
+
+
+@lru_cache(maxsize=8)
+def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
+    """Tokens from the start of a sample until its group is complete: the distribution of the longest member.
+
+    Cached: it is the same for every layout and every draw.
+    """
+    return lengths.longest_of(lengths.independent_members(group_size))
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:

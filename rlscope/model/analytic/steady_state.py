@@ -1,9 +1,10 @@
-"""Steady state of an asynchronous run: the side that limits it, the losses of both sides, and the staleness of tokens.
+"""Steady state of an asynchronous run: its rate, the side that limits it, and roughly how stale its samples get.
 
 Two facts determine it: the trainers consume what the engines produce, and the concurrency sets the staleness of tokens
 (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits and
 waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. It errs by up to 8% of the
-period and half a version where a cap binds, samples age out, or engines run few requests: what is shown is simulated.
+period where a cap binds, samples age out, or engines run few requests: it says which layouts are worth simulating, and
+how the rates of draws differ. What is shown is simulated.
 
 The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
 to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some, although it is
@@ -19,11 +20,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from rlscope.model.analytic.engine_time import alike, first_running, sampling_of, sampling_of_each
-from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, refused, sampler_levels
-from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
-from rlscope.model.arrays import Flags, Reals
+from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, oldest_token_law, refused, sampler_levels
+from rlscope.model.arrays import Reals
 from rlscope.model.causes import Cause
-from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import TrainerStep, trainer_step
 
@@ -44,6 +43,7 @@ queue or as stale, or piled up in a growing queue."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """Loss up to which a side counts as balanced, as in the verdict of a run: below 10%, no change of layout pays off."""
+_STALE_QUANTILE: Final = 0.95
 _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
@@ -108,16 +108,11 @@ class SteadyState:
     """Least of the layout's limit, the engine's own, and the KV cache's."""
     resident_tokens: float
     """KV tokens on an engine."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time in which they do not work on a batch, 0..1."""
-    sampler_idle_ratio: float
-    """Share of the engines' time without a pass, 0..1."""
     dropped_ratio: float
     """Share of the finished samples that are dropped as stale, or by a full queue."""
-    staleness: StalenessTerms | None
-    """Staleness of what the queue is offered, before any is dropped as stale; None if the queue grows."""
-    staleness_max: int | None
-    """Staleness of the oldest token that can be trained on; None if the queue grows."""
+    sample_p95: float | None
+    """p95 staleness of the trained samples by their oldest token, in versions; None if the queue grows. Rough: it only
+    decides what to simulate, and how wide an interval is."""
 
 
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
@@ -199,7 +194,6 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
     if surplus_of(fleet.system.admission) == "held":
         running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
     made_in_s = fleet.period_s(running)
-    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
     columns: dict[str, Reals] = {
         "step_s": step_s,
         "trained_tokens_per_s": _trained_tokens_per_s(fleet, step_s),
@@ -207,22 +201,15 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
         "running": running,
         "running_limit": levels.hardware_running,
         "resident_tokens": running * fleet.sampling.resident_tokens,
-        "trainer_idle_ratio": np.sum([*by_trainers.values()], axis=0),
-        "sampler_idle_ratio": 1.0 - _busy_ratio(fleet, running, made_in_s),
         "dropped_ratio": _dropped_ratio(fleet, made_in_s, step_s),
     }
     numbers = np.stack([*columns.values()]).T.tolist()
+    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
     regimes = regimes_of(layouts, by_trainers, sampler_losses(levels, train_s, step_s))
-    terms = _terms(fleet, levels, running, step_s)
+    ages = _sample_p95(fleet, levels, running, step_s).tolist()
     return [
-        SteadyState(
-            layout=layout,
-            regime=regime,
-            staleness=aging,
-            staleness_max=None if aging is None else _staleness_max(fleet, aging),
-            **dict(zip(columns, row, strict=True)),
-        )
-        for layout, regime, aging, row in zip(layouts, regimes, terms, numbers, strict=True)
+        SteadyState(layout, regime, **dict(zip(columns, row, strict=True)), sample_p95=None if math.isnan(age) else age)
+        for layout, regime, age, row in zip(layouts, regimes, ages, numbers, strict=True)
     ]
 
 
@@ -231,40 +218,10 @@ def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
     return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
-def _terms(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[StalenessTerms | None]:
-    """Return what determines the staleness of each layout; None if its queue grows."""
-    per_token = fleet.versions_per_token(running) * fleet.period_s(running) / step_s
-    offsets, environment = offset_versions(fleet, levels, running, step_s), fleet.system.workload.environment_s / step_s
-    rows = np.stack([per_token, offsets, environment]).T.tolist()
-    return [None if math.isnan(row[1]) else StalenessTerms(*row) for row in rows]
-
-
-def _busy_ratio(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
-    """Share of the engines' time in passes and prefill."""
-    sampling = fleet.sampling
-    return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
-
-
 def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Reals:
     if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
         return np.zeros_like(step_s)
     return np.maximum(1.0 - made_in_s / step_s, 0.0)
-
-
-def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
-    """Maximum staleness of trained samples.
-
-    A cap that drops, or that publications wait for, is never exceeded; samples age further after the drop while they
-    are prefetched.
-    """
-    workload, admission = fleet.system.workload, fleet.system.admission
-    most = maximum(terms, workload.lengths)
-    drops = admission.staleness_policy == "drop"
-    is_strict = drops or (admission.bounds_queue_age and admission.staleness_policy == "publication_waits")
-    if not is_strict or admission.max_staleness is None:
-        return most
-    aged = math.ceil(workload.prefetched_batches) if drops else 0
-    return min(most, admission.max_staleness + aged)
 
 
 def regimes_of(layouts: Sequence[Layout], trainers: Losses, samplers: Losses) -> list[Regime]:
@@ -292,95 +249,60 @@ def surplus_of(admission: Admission) -> Surplus:
     return "held" if bounded or admission.bounds_queue_age or in_flight_cap else "grows"
 
 
-def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
-    """Mean staleness of the last token of a sample whose group is then complete; NaN if the queue grows.
+def strict_cap(system: System) -> float:
+    """Return the largest staleness that the rules let a trained sample have, in versions; infinite if they allow any.
 
-    Trainers with d prefetched batches take a batch when they start the step d before its own. Until then everything is
-    as if they trained on it at once, and d versions are published after it.
-
-    The result is the lag of an update over the period if the trainers wait for samples; every sample then waits half a
-    period on average. If the samplers have a surplus, the wait in the queue comes on top. With k batches per version
-    every "half a period" is half of a k-th of it: versions pass while trainers work on a batch only after the last of
-    them (own derivation; exact for uniform arrivals).
+    A cap that drops, or that publications wait for, is never exceeded; samples age further after the drop while they
+    are prefetched.
     """
-    half = 0.5 / fleet.system.workload.batches_per_version
-    lag = fleet.update_lag(running, step_s)
-    if_surplus: Reals
-    surplus = surplus_of(fleet.system.admission)
+    admission = system.admission
+    if admission.max_staleness is None:
+        return math.inf
+    if admission.staleness_policy == "drop":
+        return admission.max_staleness + math.ceil(system.workload.prefetched_batches)
+    is_strict = admission.bounds_queue_age and admission.staleness_policy == "publication_waits"
+    return float(admission.max_staleness) if is_strict else math.inf
+
+
+def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
+    """p95 staleness of samples by their oldest token, in versions; NaN if the queue grows.
+
+    A sample ages until its group is complete, in the queue if the samplers have a surplus, and from then until the
+    first token of the version that it is trained into. Little's law gives each part (own derivation).
+    """
+    workload = fleet.system.workload
+    per_token = fleet.versions_per_token(running) * fleet.period_s(running) / step_s
+    group_end = float(oldest_token_law(workload.lengths, workload.unit_samples).quantile(_STALE_QUANTILE)) * per_token
+    lag = fleet.update_lag(running, step_s) + workload.environment_s / step_s + workload.prefetched_batches
+    queued = np.where(levels.staleness_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
+    return np.minimum(group_end + lag + queued, strict_cap(fleet.system))
+
+
+def _queued_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
+    """Versions that pass while a sample waits in the queue, if the samplers have a surplus; NaN if the queue grows."""
+    surplus, workload = surplus_of(fleet.system.admission), fleet.system.workload
+    half = 0.5 / workload.batches_per_version
     if surplus == "held":
-        if_surplus = lag - half + _waiting_batches(fleet, levels, running, step_s, lag)
-    elif surplus == "dropped":
-        if_surplus = lag - half + _full_queue_batches(fleet, levels, step_s)
-    elif surplus == "aged":
-        if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
-    else:
-        if_surplus = np.full_like(step_s, np.nan)
-    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
+        return _waiting_samples(fleet, running, step_s) / fleet.sampling.samples_per_step - half
+    if surplus == "dropped":
+        capacity = (fleet.system.admission.queue_capacity_samples or 0) / fleet.sampling.samples_per_step
+        return (max(capacity, 2.0 * half) - half) * levels.staleness_s / step_s - half
+    # Samples age up to the cap that drops them, or for ever.
+    return np.full_like(step_s, np.inf if surplus == "aged" else np.nan)
 
 
-def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """Finished samples that wait, in batches of a version.
-
-    The limits leave room for them beside those running and outside.
-    """
-    samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
-    outside = workload.environment_s * samples / step_s
+def _waiting_samples(fleet: SamplerFleet, running: Reals, step_s: Reals) -> Reals:
+    """Finished samples that wait: the limits leave room for them beside those running and outside."""
+    workload, admission = fleet.system.workload, fleet.system.admission
+    outside = workload.environment_s * fleet.sampling.samples_per_step / step_s
     in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
-    batches = np.full_like(step_s, np.inf)
+    waiting = np.full_like(step_s, np.inf)
     if admission.queue_capacity_samples is not None:
-        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
-        full, taken = admission.queue_capacity_samples / samples, workload.batches_per_version
-        refilled = _refilled_batches(blocked * taken, step_s / levels.staleness_s) / taken
-        batches = full + blocked - refilled
+        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0)
+        waiting = admission.queue_capacity_samples + blocked
     if admission.max_in_flight_samples is not None:
-        left = admission.max_in_flight_samples - in_flight - fleet.untrained(running)
-        batches = np.minimum(batches, left / samples)
-    if admission.max_staleness is not None and admission.bounds_queue_age:
-        batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
-    return np.maximum(batches, 0.5 / workload.batches_per_version)
-
-
-def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
-    """Finished samples that a staleness cap leaves room for, in batches, while the trainers never wait."""
-    workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
-    outside = workload.environment_s / step_s
-    if fleet.system.admission.staleness_policy == "admission":
-        in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        spare_versions = cap - workload.prefetched_batches + 0.5 - 0.5 / workload.batches_per_version
-        return (spare_versions * workload.samples_per_step - in_flight) / samples - outside
-    longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - workload.prefetched_batches - longest - outside - lag + 0.5 / workload.batches_per_version
-
-
-def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
-    """Mean distance of the queue from full, in batches, after one was taken.
-
-    If nothing is blocked, the queue fills at `load` batches a period: 1 / (2 load). Blocked samples fill it at once;
-    half a batch blocked on average is a whole one when it is taken. A straight line is assumed in between.
-    """
-    return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
-
-
-def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
-    """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
-
-    With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute
-    (Dong, Goel and Yu, 2026).
-    """
-    capacity = fleet.system.admission.queue_capacity_samples or 0
-    half = 0.5 / fleet.system.workload.batches_per_version
-    batches = max(capacity / fleet.sampling.samples_per_step, 2.0 * half)
-    return (batches - half) * levels.staleness_s / step_s
-
-
-def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """Offset at which the samples older than the cap are exactly the surplus."""
-    workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
-    law = oldest_token_law(workload.lengths, workload.unit_samples)
-    rate = fleet.versions_per_token(running) * levels.environment_s / step_s
-
-    def drops_the_surplus(offset: Reals) -> Flags:
-        behind = cap - offset - workload.environment_s / step_s
-        return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
-
-    return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
+        waiting = np.minimum(waiting, admission.max_in_flight_samples - fleet.untrained(running) - in_flight)
+    if admission.max_staleness is not None and admission.waits_for_cap and admission.staleness_policy == "admission":
+        versions = admission.max_staleness - workload.prefetched_batches + 0.5 - 0.5 / workload.batches_per_version
+        waiting = np.minimum(waiting, versions * workload.samples_per_step - in_flight)
+    return np.maximum(waiting, 0.5 * workload.samples_per_batch)

@@ -180,13 +180,13 @@ class Counterfactuals:
             if tried is not None and tried.gain_ratio.value > 0.0:
                 yield tried
 
-    def overlapped(self) -> Action:
-        """Keep a synchronous run's split, with samplers that run a step ahead of the trainers."""
+    def overlapped(self) -> Action | None:
+        """Keep a synchronous run's split, with samplers that run a step ahead of the trainers; None if none starts."""
         layout, batch = self._layout, self._calibration.system.workload.samples_per_step
         ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
         asked = changed(self._calibration, lambda system: replace(system, admission=ahead))
-        forecast = predict(replace(asked, synchronous=False), layout)
-        return self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), forecast)
+        forecast = _that_trains(predict(replace(asked, synchronous=False), layout))
+        return forecast and self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), forecast)
 
     def fresher(self) -> Action | None:
         """Lower a limit on waiting samples until the rate would fall; None if that would save little.
@@ -257,7 +257,8 @@ class Counterfactuals:
             changes[Cause.STALENESS_CAP] = _without_limits
         solved: dict[LossCause, Forecast | None] = {cause: self._solve(change) for cause, change in changes.items()}
         if self._calibration.synchronous:
-            solved[Cause.LOCKSTEP] = predict(replace(self._calibration, synchronous=False), self._layout, holds=True)
+            asynchronous = replace(self._calibration, synchronous=False)
+            solved[Cause.LOCKSTEP] = _that_trains(predict(asynchronous, self._layout, holds=True))
         found: dict[LossCause, Reals] = {
             cause: gains_over(each, self._now) for cause, each in solved.items() if each is not None
         }
@@ -419,8 +420,13 @@ class Counterfactuals:
         evened: no engine is slower. holds: a queue that would grow gets a limit on samples in flight.
         """
         asked = changed(self._calibration, change)
-        forecast = predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
-        return forecast if forecast.tokens_per_s else None
+        return _that_trains(
+            predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
+        )
+
+
+def _that_trains(forecast: Forecast) -> Forecast | None:
+    return forecast if forecast.tokens_per_s else None
 
 
 def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:

@@ -25,8 +25,9 @@ from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Engine, Layout, System
 
-Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
-"""Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state."""
+Exclusion = Refusal | Literal["too_stale", "trainer_memory", "never_trains"]
+"""Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state.
+never_trains: under its limits, no step ever starts."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 _SEED: Final = 2
@@ -75,13 +76,13 @@ class Forecast:
     grade: Grade | None
     """Distance of its decode passes from those that the run visited."""
     timing: StepTiming | None = None
-    """Timing by the best estimate, or by the event simulator if the layout was simulated."""
+    """Timing by the best estimate."""
     preemption: Preemption | None = None
-    """Preemptions by the event simulator; None if the layout was not simulated."""
+    """Preemptions by the event simulator; None for the layout of a synchronous run, which is not simulated."""
     in_flight_limit: int | None = None
     """Limit on samples in flight that the forecast rests on and the run lacks: without it the queue would grow."""
     simulated: bool = False
-    """Whether it comes from the event simulator, and not from the closed forms alone."""
+    """Whether it comes from the event simulator, and not from the closed form of a synchronous step."""
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -210,17 +211,6 @@ def anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
         drawn_tokens_per_s=None if drawn is None else drawn * ratio,
         price=anchor.moved(forecast.price),
         timing=None if timing is None else replace(timing, step_s=timing.step_s / ratio),
-    )
-
-
-def timing_of_state(state: SteadyState) -> StepTiming:
-    """Return the timing by the closed forms."""
-    return StepTiming(
-        step_s=state.step_s,
-        step_tokens=state.trained_tokens_per_s * state.step_s,
-        trainer_idle_ratio=state.trainer_idle_ratio,
-        sampler_idle_ratio=state.sampler_idle_ratio,
-        regime=state.regime,
     )
 
 

@@ -1,9 +1,8 @@
 """Predict what the calibrated system achieves in a layout: the only way to a rate.
 
 The closed forms prune and say how the draws differ; the event simulator, run once with the best estimate, decides
-everything else: every draw of a layout is scaled by the simulated rate over the closed form's. A synchronous layout,
-and one whose limits the simulator cannot run, have the closed form alone. Not covered: variation of that ratio between
-draws.
+everything else: every draw of a layout is scaled by the simulated rate over the closed form's. The layout of a
+synchronous run has a closed form of its own. Not covered: variation of that ratio between draws.
 """
 
 import math
@@ -15,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.staleness import oldest_token_law
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, trained_rates
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
@@ -27,13 +25,12 @@ from rlscope.model.forecast.layouts import (
     preemption_simulated,
     ranked,
     timing_of_simulated,
-    timing_of_state,
     timing_of_step,
 )
 from rlscope.model.forecast.price import (
     Price,
     StalenessForecast,
-    closed_price,
+    expected_price,
     free_price,
     price_simulated,
     with_intervals,
@@ -41,6 +38,7 @@ from rlscope.model.forecast.price import (
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
+from rlscope.model.simulate.settings import refuse_what_can_not_run
 from rlscope.model.system import Admission, Layout, System
 
 _FORM_ERROR: Final = 0.05
@@ -94,24 +92,22 @@ def predict(
     if isinstance(state, Refused):
         return Forecast.of_none(layout, state.reason)
     asked, simulated = _held_run(calibration, layout, state, holds=holds)
-    drawn = _drawn(calibration, layout, form_error=form_error)
-    timing, rate = timing_of_state(state), state.trained_tokens_per_s
-    if simulated is not None:
-        rate, timing = simulated.trained_tokens_per_s, timing_of_simulated(simulated, state.regime)
-        error = 1.0 if is_reference else _sampling_error(simulated, drawn.size)
-        drawn = drawn * (rate / state.trained_tokens_per_s) * error
+    if simulated is None:
+        return Forecast.of_none(layout, "never_trains")
+    drawn, rate = _drawn(calibration, layout, form_error=form_error), simulated.trained_tokens_per_s
+    error = 1.0 if is_reference else _sampling_error(simulated, drawn.size)
     return Forecast(
         layout=layout,
         excluded=None,
         state=state,
         tokens_per_s=rate,
-        drawn_tokens_per_s=drawn,
-        price=_price(asked, state, simulated),
+        drawn_tokens_per_s=drawn * (rate / state.trained_tokens_per_s) * error,
+        price=_price(asked, layout, simulated),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        timing=timing,
-        preemption=None if simulated is None else preemption_simulated(simulated, calibration.system),
+        timing=timing_of_simulated(simulated, state.regime),
+        preemption=preemption_simulated(simulated, calibration.system),
         in_flight_limit=None if asked is calibration else asked.system.admission.max_in_flight_samples,
-        simulated=simulated is not None,
+        simulated=True,
     )
 
 
@@ -148,17 +144,17 @@ def predict_layouts(
 
 
 def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecast, ...]:
-    """Return which layouts can run, and their price, by the closed forms; without their rate."""
+    """Return which layouts can run, and roughly their price, by the closed forms; without their rate."""
     return tuple(
         Forecast.of_none(state.layout, state.reason)
         if isinstance(state, Refused)
-        else Forecast(state.layout, None, state, None, None, closed_price(state, system), None)
+        else Forecast(state.layout, None, state, None, None, expected_price(state, system.admission), None)
         for state in steady_states(system, layouts)
     )
 
 
 def _aged_as(forecast: Forecast, closed: StalenessForecast | None, simulated: StalenessForecast | None) -> Forecast:
-    """Move a p95 by the closed forms as the simulator moves that of the current layout."""
+    """Move the expected p95 of a layout as the simulator moves that of the current one."""
     staleness = forecast.staleness
     if staleness is None or closed is None or simulated is None or not closed.sample_p95:
         return forecast
@@ -237,10 +233,9 @@ def _sampling_error(simulated: Simulated, draws: int) -> Reals:
     return drawn_factors(simulated.step_trained_tokens, simulated.step_periods_s, _SEED, draws)
 
 
-def _price(calibration: Calibration, state: SteadyState, simulated: Simulated | None) -> Price:
+def _price(calibration: Calibration, layout: Layout, simulated: Simulated) -> Price:
     system = calibration.system
-    price = closed_price(state, system) if simulated is None else price_simulated(simulated, system.admission)
-    return with_intervals(price, system, calibration.draws, state.layout, simulated)
+    return with_intervals(price_simulated(simulated, system.admission), system, calibration.draws, layout, simulated)
 
 
 def _held_run(
@@ -252,7 +247,7 @@ def _held_run(
     """
     if not holds:
         return calibration, simulated_run(calibration, layout)
-    if state.staleness is not None:
+    if state.sample_p95 is not None:
         simulated = simulated_run(calibration, layout)
         price = None if simulated is None else price_simulated(simulated, calibration.system.admission)
         if price is None or price.staleness is None or price.staleness.horizon_steps is None:
@@ -285,7 +280,7 @@ def _holding_limit(system: System, layout: Layout) -> int:
     running = float(layout.max_running)
     if not isinstance(state, Refused):
         running = min(_ROOM_RATIO * state.running, state.running_limit)
-    tail = oldest_token_law(workload.lengths, workload.unit_samples).mean_tokens / workload.lengths.mean_tokens
+    tail = workload.lengths.group_tail_ratio(workload.unit_samples)
     outside = workload.environment_s / state.step_s if not isinstance(state, Refused) else 0.0
     needed = engines * running * tail + (1.0 + outside) * workload.samples_per_step
     return math.ceil(needed / workload.unit_samples) * workload.unit_samples
@@ -297,6 +292,15 @@ def simulated_run(calibration: Calibration, layout: Layout) -> Simulated | None:
     engines = layout.sampler_gpus // calibration.system.engine.gpus
     slowness = slowness_at(calibration.engine_slowness, engines)
     return _simulated(calibration.system, layout, steps, replace(calibration.settings, engine_slowness=slowness))
+
+
+def why_never_trains(calibration: Calibration, layout: Layout) -> str:
+    """Return why `simulated_run` finds that no step of a layout starts."""
+    try:
+        refuse_what_can_not_run(calibration.system, layout, calibration.settings)
+    except ValueError as error:
+        return str(error)
+    return "fewer than one sample in a hundred is trained"
 
 
 def steps_to_simulate(samples_per_step: int) -> int:

@@ -1,7 +1,8 @@
 """Price of a layout or an action besides its work: staler samples, dropped tokens and shorter trained responses.
 
 Dropping is not blind: the longest samples wait longest and are dropped first, so the trained lengths shift. The event
-simulator sees this sample by sample; the closed forms know only how much a full queue drops. Intervals
+simulator sees this sample by sample; the closed forms know only how much a full queue drops, and roughly how old
+samples get: enough to tell how both differ between draws. Intervals
 cover the posterior draws, the error of the forecast and the sampling error of the simulation, in which lengths are
 drawn. The calibrated price of the current layout is moved to its measurements, and every other price with it. Not
 covered: what stale or dropped samples cost in learning.
@@ -16,8 +17,7 @@ import numpy as np
 
 from rlscope.document import LEFT_OUT
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.staleness import maximum, oldest_token_law, percentile, token_mean
-from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, surplus_of
+from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, strict_cap, surplus_of
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_trainer_speed
@@ -26,7 +26,7 @@ from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.simulate import Simulated
-from rlscope.model.system import Admission, Layout, System, Workload
+from rlscope.model.system import Admission, Layout, System
 
 STALE_QUANTILE: Final = 0.95
 """Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
@@ -226,28 +226,17 @@ def staleness_simulated(simulated: Simulated, admission: Admission) -> Staleness
     return StalenessForecast(ages.tokens.mean, p95, most, between, horizon_steps)
 
 
-def closed_price(state: SteadyState, system: System) -> Price:
-    """Price by the closed forms, without intervals.
+def expected_price(state: SteadyState, admission: Admission) -> Price:
+    """Return what a layout may drop, and roughly how old its samples get: enough to tell whether to predict it.
 
-    They know how much a full queue drops, but not which samples; which samples age out, only the simulator knows.
+    The closed forms know how much a full queue drops; which samples age out, only the simulator knows. Mean staleness
+    is unknown: NaN.
     """
-    staleness, dropped_ratio = _staleness_of(state, system.workload), state.dropped_ratio
-    if not dropped_ratio:
-        return free_price(staleness, system.workload.lengths)
-    return Price(staleness, None if _ages_out(system.admission) else Estimate.exactly(dropped_ratio))
-
-
-def _staleness_of(state: SteadyState, workload: Workload) -> StalenessForecast | None:
-    """Staleness in a steady state; None if its queue grows. No sample exceeds a strict cap."""
-    terms, most = state.staleness, state.staleness_max
-    if terms is None or most is None:
-        return None
-    oldest = oldest_token_law(workload.lengths, workload.unit_samples)
-    return StalenessForecast(
-        min(token_mean(terms, workload.lengths, workload.unit_samples), float(most)),
-        min(percentile(terms, oldest, STALE_QUANTILE), most),
-        most,
-    )
+    dropped = None if _ages_out(admission) and state.dropped_ratio else Estimate.exactly(state.dropped_ratio)
+    if state.sample_p95 is None:
+        return Price(None, dropped)
+    p95 = math.ceil(state.sample_p95)
+    return Price(StalenessForecast(math.nan, p95, p95), dropped)
 
 
 def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:
@@ -362,17 +351,14 @@ def _aged(
     If nothing limits the queue and a draw's samplers are ahead, it grows with every step (own derivation): by their
     surplus, in batches.
     """
-    workload, grows = system.workload, surplus_of(system.admission) == "grows"
-    oldest, steps = oldest_token_law(workload.lengths, workload.unit_samples), staleness.horizon_steps or _STEPS
+    grows, cap = surplus_of(system.admission) == "grows", strict_cap(system)
+    steps = staleness.horizon_steps or _STEPS
 
     def p95(state: SteadyState | Refused, error: float) -> float:
-        if isinstance(state, Refused) or state.staleness is None or state.staleness_max is None:
+        if isinstance(state, Refused) or state.sample_p95 is None:
             return math.nan
-        is_capped = state.staleness_max < maximum(state.staleness, workload.lengths)
-        steady = percentile(state.staleness.scaled(error), oldest, STALE_QUANTILE)
-        steady = min(steady, state.staleness_max) if is_capped else steady
         surplus = state.dropped_ratio / max(1.0 - state.dropped_ratio, np.finfo(np.float64).tiny) if grows else 0.0
-        return steady + STALE_QUANTILE * steps * surplus
+        return min(error * state.sample_p95, cap) + STALE_QUANTILE * steps * surplus
 
     best, *drawn = (p95(*each) for each in zip(states, (1.0, *np.exp(_AGE_ERROR * errors)), strict=True))
     known = np.array(drawn)[~np.isnan(drawn)]

@@ -117,7 +117,7 @@ def rank_actions(
     has_cap = calibration.system.admission.max_staleness is not None
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
-        actions.append(counterfactuals.overlapped())
+        actions.extend(filter(None, [counterfactuals.overlapped()]))
     lower = counterfactuals.fresher()
     if lower is not None and lower.kind != "fresher":
         actions.append(lower)

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from rlscope.document import computed_field
-from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
-from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.predict import changed, simulated_run
+from rlscope.model.calibration import Calibration, UncalibratableError
+from rlscope.model.forecast.predict import changed, simulated_run, why_never_trains
 from rlscope.model.observed import Observed
 from rlscope.model.policies import Delivery
 from rlscope.model.simulate import Settings, Simulated
@@ -43,8 +41,8 @@ taken by the trainers nor dropped. wait_*: shares of the trainers' time. hold_*:
 request, by the reason why there is none; other: environments, or nothing to do. staleness_*: of trained tokens, in
 versions."""
 ObservableUnit = Literal["tokens/s", "s", "requests", "samples", "ratio", "versions"]
-ReplayMethod = Literal["simulation", "synchronous_form", "closed_form"]
-"""closed_form: used if the simulator cannot run the layout under its limits."""
+ReplayMethod = Literal["simulation", "synchronous_form"]
+"""synchronous_form: the closed form of a synchronous step."""
 
 UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
     "tokens_per_s": "tokens/s",
@@ -212,13 +210,17 @@ class Replay:
 
 
 def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:
-    """Replay the current layout with each scheduling (at least one), ordered by how strongly the facts suggest it."""
+    """Replay the current layout with each scheduling (at least one), ordered by how strongly the facts suggest it.
+
+    Raises UncalibratableError if none of them lets a step start; the message says why for the first one.
+    """
     if calibration.synchronous:
         return _of_one(calibration, observed, candidates[0], _synchronous(calibration), "synchronous_form")
     replays = [_simulated_replay(calibration, observed, each) for each in candidates]
     completed = [each for each in replays if each is not None]
     if not completed:
-        return _of_one(calibration, observed, candidates[0], _closed_form(calibration), "closed_form")
+        why = why_never_trains(scheduled(calibration, candidates[0]), calibration.layout)
+        raise UncalibratableError(f"the model cannot run the current layout under its limits: {why}")
     slower = _with_turnaround(calibration, observed, _best(completed))
     completed += [] if slower is None else [slower]
     chosen = _best(completed)
@@ -380,15 +382,4 @@ def _synchronous(calibration: Calibration) -> dict[ObservableName, float]:
         "wait_samples_ratio": 1.0 - (step.train_s + calibration.system.update.trainer_blocked_s) / step.step_s,
         "staleness_mean": 0.0,
         "staleness_p95": 0.0,
-    }
-
-
-def _closed_form(calibration: Calibration) -> dict[ObservableName, float]:
-    state = steady_states(calibration.system, (calibration.layout,))[0]
-    if isinstance(state, Refused):
-        return {}
-    return {
-        "tokens_per_s": state.trained_tokens_per_s,
-        "step_s": state.step_s / calibration.steps_per_version,
-        "running_per_engine": state.running,
     }

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     # Imported for types only: the code that makes a ModelResult itself asks for changes.
     from rlscope.model.forecast.result import ModelConfig, ModelResult
 
-Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap"]
-"""Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time."""
+Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap", "never_trains"]
+"""Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time.
+never_trains: no step ever starts for another reason."""
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave the answer without any measurement to rest on."""
@@ -179,6 +180,7 @@ def _forecast(
         # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
         holds = asked.layout != calibration.layout and not change.limits_in_flight
         predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
+        obstacle = None if predicted.tokens_per_s else "never_trains"
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)

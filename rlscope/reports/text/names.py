@@ -57,6 +57,7 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "synchronous": "only a synchronous run keeps this staleness cap",
     "too_stale": "staleness above the cap",
     "trainer_memory": "too few trainer GPUs for the training state",
+    "never_trains": "no training step could start under the limits",
 }
 GRADES: Final[Mapping[Grade, str]] = {
     "measured": "the run made such passes",

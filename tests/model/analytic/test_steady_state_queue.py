@@ -1,30 +1,14 @@
-"""How long finished samples lie, by what becomes of a surplus: 8 trainers, and 8 engines that need 29.9 requests."""
+"""What becomes of a surplus, and how old samples get by the closed forms; `test_closed_forms.py` simulates them."""
 
 from dataclasses import replace
 
 import pytest
 
-from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.staleness import oldest_token_law, updates_at_least
+from rlscope.model.analytic.limits import Refused, oldest_token_law
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, surplus_of
 from rlscope.model.policies import StalenessPolicy
-from rlscope.model.system import Admission, WeightUpdateCost
-from tests.model.golden_system import LENGTHS, layout, load_ratio, system
-
-IN_FLIGHT = 8 * 29.864 * LENGTHS.group_tail_ratio(8) / 1024
-"""Batches that run or wait for their group where the engines just keep up."""
-
-
-def surplus_state(admission: Admission, running: int = 200, trainers: int = 8) -> SteadyState:
-    (found,) = steady_states(system(admission=admission), [layout(trainers, running=running)])
-    assert isinstance(found, SteadyState) and found.staleness is not None
-    return found
-
-
-def offset(admission: Admission, running: int = 200) -> float:
-    found = surplus_state(admission, running).staleness
-    assert found is not None
-    return found.offset_versions
+from rlscope.model.system import Admission, System, WeightUpdateCost
+from tests.model.golden_system import LENGTHS, layout, system
 
 
 @pytest.mark.parametrize(
@@ -49,80 +33,44 @@ def test_limits_decide_what_becomes_of_a_surplus(admission: Admission, surplus: 
     assert surplus_of(admission) == surplus
 
 
-def test_what_is_held_back_lies_in_the_queue_and_in_the_places_that_do_not_run() -> None:
-    # One batch queued, and the places beside those in flight: no version is older than half a period on top.
-    blocked = 8 * 200 / 1024 - IN_FLIGHT
-    assert offset(Admission(1024)) == pytest.approx(0.5 + 1 + blocked, abs=1e-3)
-    assert offset(Admission(2048)) == pytest.approx(0.5 + 2 + blocked, abs=1e-3)
-
-
-def test_a_queue_that_little_is_held_back_from_fills_up_anew_for_every_batch() -> None:
-    few, some = (load_ratio(system(), layout(8, running=running)) for running in (40, 94))
-    assert offset(Admission(1024), running=40) == pytest.approx(0.5 + 1 - 1 / (2 * few))
-    blocked = 8 * 94 / 1024 - IN_FLIGHT
-    refilled = (1 - 2 * blocked) / (2 * some)
-    assert offset(Admission(1024), running=94) == pytest.approx(0.5 + 1 + blocked - refilled, abs=1e-3)
-
-
-def test_a_queue_of_less_than_a_batch_makes_no_sample_younger_than_its_own_step() -> None:
-    assert offset(Admission(256), running=30) == pytest.approx(1.0)
-
-
-def test_a_cap_on_samples_in_flight_leaves_the_rest_to_the_queue() -> None:
-    assert offset(Admission(max_in_flight_samples=3000)) == pytest.approx(0.5 + 3000 / 1024 - IN_FLIGHT, abs=1e-3)
-
-
-def test_a_staleness_cap_kept_by_admission_leaves_the_rest_of_so_many_steps_to_the_queue() -> None:
-    assert offset(Admission(max_staleness=3)) == pytest.approx(0.5 + 3 - IN_FLIGHT, abs=1e-3)
-
-
-@pytest.mark.parametrize(("trainers", "cap"), [(8, 5), (12, 3)], ids=["a surplus", "none"])
-def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap(trainers: int, cap: int) -> None:
-    found = surplus_state(Admission(max_staleness=cap, staleness_policy="publication_waits"), trainers=trainers)
-    assert found.staleness is not None
-    longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
-    assert found.staleness.offset_versions + longest == pytest.approx(cap)
-    assert found.staleness_max == cap
-
-
-def test_the_smaller_of_two_rooms_counts() -> None:
-    both = Admission(1024, max_in_flight_samples=1800)
-    assert offset(both) == pytest.approx(0.5 + 1800 / 1024 - IN_FLIGHT, abs=1e-3)
-
-
-def test_with_drops_by_age_a_queue_grows_until_just_the_surplus_is_too_old() -> None:
-    found = surplus_state(Admission(staleness_policy="drop", max_staleness=6))
-    assert found.staleness is not None and found.dropped_ratio > 0.3
-    too_old = updates_at_least(found.staleness, oldest_token_law(LENGTHS, 8), 7)
-    assert float(too_old) == pytest.approx(found.dropped_ratio, abs=1e-6)
+def state(of: System, trainers: int = 8) -> SteadyState:
+    (found,) = steady_states(of, [layout(trainers, running=200)])
+    assert isinstance(found, SteadyState)
+    return found
 
 
 @pytest.mark.parametrize(("delay_s", "earlier_pauses"), [(0.0, 0), (10.0, 0), (100.0, 2)])
-def test_a_pause_makes_no_token_older_and_a_delay_does(delay_s: float, earlier_pauses: int) -> None:
-    paused = system(update=WeightUpdateCost(engine_pause_s=5.0, delay_s=delay_s))
-    (found,) = steady_states(paused, [layout(13)])
-    assert isinstance(found, SteadyState) and found.staleness is not None
-    generating_s = found.step_s - 5.0
+def test_a_pause_makes_no_sample_older_and_a_delay_does(delay_s: float, earlier_pauses: int) -> None:
+    (found,) = steady_states(system(update=WeightUpdateCost(engine_pause_s=5.0, delay_s=delay_s)), [layout(13)])
+    assert isinstance(found, SteadyState) and found.sample_p95 is not None
+    in_flight = found.running * 3 / (1024 * LENGTHS.mean_tokens)
+    group_end = float(oldest_token_law(LENGTHS, 8).quantile(0.95)) * in_flight
     lag_s = found.train_s + delay_s - 5.0 * earlier_pauses
-    assert found.staleness.offset_versions == pytest.approx(lag_s / generating_s)
+    assert found.sample_p95 - group_end == pytest.approx(lag_s / (found.step_s - 5.0))
 
 
 @pytest.mark.parametrize("ahead", [0.25, 1.0, 2.0])
-def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead: float) -> None:
-    for plain in (system(), system(admission=Admission(staleness_policy="drop", max_staleness=6))):
-        early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
-        before, after = steady_states(plain, [layout(13)])[0], steady_states(early, [layout(13)])[0]
-        assert isinstance(before, SteadyState) and isinstance(after, SteadyState)
-        assert before.staleness is not None and after.staleness is not None
-        assert after.staleness.offset_versions == pytest.approx(before.staleness.offset_versions + ahead)
-        assert after.trained_tokens_per_s == before.trained_tokens_per_s
+@pytest.mark.parametrize("admission", [Admission(1024), Admission(staleness_policy="drop", max_staleness=6)])
+def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission: Admission, ahead: float) -> None:
+    plain = system(admission=admission)
+    early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
+    before, after = state(plain, trainers=13), state(early, trainers=13)
+    assert before.sample_p95 is not None and after.sample_p95 == pytest.approx(before.sample_p95 + ahead)
+    assert after.trained_tokens_per_s == before.trained_tokens_per_s
 
 
-def test_a_drop_for_staleness_is_passed_by_what_is_held_ahead_alone() -> None:
-    plain = system(admission=Admission(staleness_policy="drop", max_staleness=3))
-    (found,) = steady_states(replace(plain, workload=replace(plain.workload, prefetched_batches=0.25)), [layout(8)])
-    assert isinstance(found, SteadyState)
-    assert found.staleness_max == 4
+@pytest.mark.parametrize(
+    ("admission", "p95"),
+    [
+        (Admission(max_staleness=5, staleness_policy="publication_waits"), 5),
+        (Admission(max_staleness=3, staleness_policy="drop"), 4),
+    ],
+    ids=["kept by publications", "dropped, and then held ahead"],
+)
+def test_a_surplus_makes_samples_as_old_as_a_strict_cap_lets_them_get(admission: Admission, p95: int) -> None:
+    plain = system(admission=admission)
+    ahead = 0.25 if admission.staleness_policy == "drop" else 0.0
+    assert state(replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))).sample_p95 == p95
 
 
 @pytest.mark.parametrize(("rule", "cap"), [("admission", 2), ("publication_waits", 4)])

@@ -220,14 +220,9 @@ def test_a_scheduling_that_lets_no_step_start_is_tried_and_not_chosen():
     assert replay.candidates[1].rate_misfit_ratio is None
 
 
-def test_a_layout_that_cannot_be_simulated_is_replayed_by_the_closed_form():
-    replay = replay_run(calibrated(), observed(), (IMPOSSIBLE,))
-    assert replay.method == "closed_form"
-    assert {each.name for each in replay.compared if each.replayed is not None} == {
-        "tokens_per_s",
-        "step_s",
-        "running_per_engine",
-    }
+def test_a_layout_that_never_trains_under_the_limits_of_the_run_has_no_model_and_the_limit_is_named():
+    with pytest.raises(UncalibratableError, match="under its limits: max_in_flight_samples of 255 samples holds fewer"):
+        replay_run(calibrated(), observed(), (IMPOSSIBLE,))
 
 
 def test_a_synchronous_run_is_replayed_by_the_closed_form_of_its_step():

@@ -8,7 +8,7 @@ be efficient. Not covered: the gain from lifting one limit alone (see the foreca
 that differ within one engine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -24,7 +24,6 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause
 from rlscope.model.engine_speeds import speed_without_stragglers
-from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_engine_speed
 from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.observed import Observed
@@ -52,8 +51,6 @@ GapCause: TypeAlias = Literal[
 EFFICIENT_RATIO: Final = 0.90
 """Share of the full rate beyond which filling a batch further gains less than 10%: not worth the staleness and KV
 cache."""
-_DRAWS: Final = 60
-"""Draws of the bound: three lie beyond each end of its interval."""
 _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
 
 
@@ -76,8 +73,6 @@ class Gap:
     bound_tokens_per_s: float
     steps: tuple[GapStep, ...]
     achieved_tokens_per_s: float
-    bound_spread: Estimate
-    """The bound with its interval; each end is at least that of any layout or setting."""
 
 
 def explain_gap(
@@ -85,23 +80,21 @@ def explain_gap(
     observed: Observed,
     forecasts: Forecasts,
     predicted_tokens_per_s: float,
-    reached: Sequence[Estimate] = (),
+    reached: Iterable[float] = (),
 ) -> Gap:
     """Walk from the bound to the achieved rate.
 
     predicted_tokens_per_s: the model's best prediction for the run's layout: from the event simulator if a cap binds,
     from the synchronous step if the run is synchronous. reached: trained tokens per second that settings are predicted
     to reach. The bound is the best over the tried limits on running requests. A forecast may err upwards, and a run may
-    do better than modeled, so the bound and the ends of its interval are raised to at least those rates.
+    do better than modeled, so the bound is raised to at least those rates.
     """
     free = _freed(calibration.system, observed)
     bounds = _bounds(calibration.layout, free, forecasts)
     drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
-    spreads = [*reached, *(Estimate.of(rates) for rates in drawn if rates is not None)]
+    medians = (float(np.median(rates)) for rates in drawn if rates is not None)
     best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
-    bound = max(*bounds.values(), *best_estimates, *(each.value for each in spreads), observed.trained_tokens_per_s)
-    low, high = _bound_ends(calibration, observed, max(bounds, key=lambda each: bounds[each]), bound)
-    low, high = max(low, *(each.low for each in spreads)), max(high, *(each.high for each in spreads))
+    bound = max(*bounds.values(), *best_estimates, *medians, *reached, observed.trained_tokens_per_s)
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.max_running]
     whole = _whole_rate(calibration, free, forecasts)
@@ -110,14 +103,7 @@ def explain_gap(
         kept = rate if cause == Cause.UNEXPLAINED else min(left, rate)
         steps.append(GapStep(cause, left - kept, kept))
         left = kept
-    return Gap(bound, tuple(steps), left, Estimate(bound, min(low, bound), max(high, bound)))
-
-
-def _bound_ends(calibration: Calibration, observed: Observed, limit: int, middle: float) -> tuple[float, float]:
-    """Return the ends of the bound's 90% interval at a limit on running requests, about `middle`, in tokens/s."""
-    draws = calibration.draws[:_DRAWS]
-    drawn = Estimate.of(np.array([_bound(_freed(draw, observed), calibration.layout, limit) for draw in draws]))
-    return middle * drawn.low / drawn.value, middle * drawn.high / drawn.value
+    return Gap(bound, tuple(steps), left)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

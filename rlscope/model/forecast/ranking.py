@@ -68,10 +68,9 @@ class Ranking:
         """First action to take; None if no action gains WORTHWHILE_RATIO, or keeps the rate and saves something."""
         return self.actions[0] if self.actions else None
 
-    def reached(self, tokens_per_s: float) -> tuple[Estimate, ...]:
+    def reached(self, tokens_per_s: float) -> tuple[float, ...]:
         """Rates that settings alone would reach from the current rate, without work on code or machines."""
-        gains = (each.gain_ratio for each in self.actions if each.kind != "fix")
-        return tuple(Estimate(*(tokens_per_s * (1.0 + gain) for gain in each)) for each in gains)
+        return tuple(tokens_per_s * (1.0 + each.gain_ratio.value) for each in self.actions if each.kind != "fix")
 
     @property
     def cause(self) -> LossCause | None:

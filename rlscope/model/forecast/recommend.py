@@ -146,8 +146,6 @@ class Recommendation:
     """Trained tokens per second of `best` over the current rate, minus 1."""
     worthwhile_probability: float
     """Share of the draws in which `best` gains WORTHWHILE_RATIO or more."""
-    best_probability: float
-    """Share of the draws in which `best` is the fastest of all drawn layouts."""
     uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
     staler: Forecast | None = None
@@ -184,13 +182,11 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     all_sure = [each for each in affordable if is_sure(each, today, grounds.drift_log + grounds.untested_log)]
     sure = [each for each in all_sure if not each.price.is_high(today.price)]
     best = best_of(sure, today) if sure else _cheapest(all_sure or affordable or [today], today)
-    fastest = _fastest((today, *forecasts.rivals))
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
         gain_ratio=Estimate.of(gains_over(best, today)),
         worthwhile_probability=worthwhile_probability(best, today),
-        best_probability=float((_drawn(best) >= fastest).mean()),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
         staler=_faster(best, too_stale, today),
         untried=_faster(best, affordable, today) if sure else None,
@@ -212,7 +208,7 @@ def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float
 def fastest_probabilities(forecasts: Sequence[Forecast]) -> Mapping[Layout, float]:
     """Share of the draws, 0..1, in which each drawn layout is the fastest; empty if none was drawn."""
     drawn = [each for each in forecasts if each.drawn_tokens_per_s is not None]
-    fastest = _fastest(drawn)
+    fastest = np.max([_drawn(each) for each in drawn], axis=0, initial=0.0)
     return {each.layout: float((_drawn(each) >= fastest).mean()) for each in drawn}
 
 
@@ -240,11 +236,6 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     best, cheap = best_of(forecasts, today), [each for each in forecasts if not each.price.is_high(today.price)]
     other = best_of(cheap, today) if cheap else best
     return other if median_rate(best) < _NEARLY * median_rate(other) else best
-
-
-def _fastest(forecasts: Sequence[Forecast]) -> Reals:
-    """Rate of the fastest layout in each draw; 0 without a layout."""
-    return np.max([_drawn(each) for each in forecasts], axis=0, initial=0.0)
 
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, float, bool, int]:

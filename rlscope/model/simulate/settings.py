@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from rlscope.model.policies import Dispatch, QueueOrder, Taking
 from rlscope.model.system import Admission, Layout, System
@@ -10,10 +10,8 @@ from rlscope.model.system import Admission, Layout, System
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Rollout scheduling of a simulated run, besides its limits."""
+    """Rollout scheduling of a simulated run, besides its limits. Engines take new weights after the current pass."""
 
-    publication: Literal["in_flight"] = "in_flight"
-    """Moment at which engines take new weights: after the current pass."""
     queue_order: QueueOrder = "fifo"
     """Order in which the trainer takes samples from the queue. Ignored if publications also wait for queued samples to
     keep the staleness cap: the oldest is then always first."""

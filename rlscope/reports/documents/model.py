@@ -38,7 +38,7 @@ class ModeledThroughput(Throughput):
     """`held_out_tokens_per_s` over `predicted_tokens_per_s`, less 1."""
     agrees: bool | None = None
     """Whether the two intervals overlap."""
-    bound_tokens_per_s: Estimate | None = None
+    bound_tokens_per_s: float | None = None
     """Upper bound of the trained tokens per second of these GPUs at the measured costs."""
     synchronous_tokens_per_s: float | None = None
     """Modeled trained tokens per second of a synchronous run in which every GPU alternates between sampling and
@@ -145,7 +145,7 @@ def modeled_throughput(throughput: Throughput, model: ModelResult | NoModelResul
         held_out_tokens_per_s=rate and rate.held_out,
         residual_ratio=rate and rate.residual_ratio,
         agrees=rate and rate.agrees,
-        bound_tokens_per_s=model.gap.bound_spread,
+        bound_tokens_per_s=model.gap.bound_tokens_per_s,
         synchronous_tokens_per_s=model.synchronous_tokens_per_s,
         gap=model.gap.steps,
     )

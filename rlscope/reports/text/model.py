@@ -179,7 +179,7 @@ def _finish_part(finish: TimeToFinish) -> Part:
 def gap_sentences(model: ModelResult) -> list[str]:
     """Return the upper bound, the synchronous baseline and what limits the batches, below the losses."""
     told = (
-        _bound_sentence(model),
+        _BOUND,
         _synchronous_sentence(model),
         _batch_sentence(model),
         preemption_sentence(model),
@@ -187,13 +187,10 @@ def gap_sentences(model: ModelResult) -> list[str]:
     return [sentence for sentence in told if sentence]
 
 
-def _bound_sentence(model: ModelResult) -> str:
-    low, high = (fmt.tokens_per_second(each) for each in (model.gap.bound_spread.low, model.gap.bound_spread.high))
-    interval = "" if low == high else f" (90% interval {low.removesuffix(' tokens/s')} to {high})"
-    return (
-        f"The upper bound{interval} divides these GPUs in the best way, fractions included, at any running limit. Read "
-        "the bars from the bottom: each is what its cause costs once those below it are gone."
-    )
+_BOUND: Final = (
+    "The upper bound divides these GPUs in the best way, fractions included, at any running limit. Read the bars from "
+    "the bottom: each is what its cause costs once those below it are gone."
+)
 
 
 def _synchronous_sentence(model: ModelResult) -> str | None:

@@ -16,6 +16,7 @@ from rlscope.model.forecast.recommend import (
     Reason,
     Recommendation,
     best_of,
+    fastest_probabilities,
     is_sure,
     recommend,
     worthwhile_probability,
@@ -265,11 +266,9 @@ def test_grades_decide_before_staleness_and_staleness_before_the_number_of_reque
     assert best_of([endless, first], endless) is first
 
 
-def test_the_best_probability_is_taken_over_all_that_was_drawn():
+def test_the_probability_of_being_the_fastest_is_taken_over_all_that_was_drawn():
     first, second = forecast(1_200.0, 3, slow_draws=20), forecast(1_100.0, 4)
-    said = advised(first, second)
-    assert said.best is first
-    assert said.best_probability == 0.9
+    assert fastest_probabilities((first, second)) == {first.layout: 0.9, second.layout: pytest.approx(0.1)}
 
 
 def dropping(rate: float, dropped_ratio: float, trainer_gpus: int, *, slow_draws: int = 0) -> Forecast:

@@ -126,7 +126,7 @@ def fit_decode_curve(
     None: that of a dense model, or of a mixture of experts if the prior or the passes clearly require it. prefills:
     passes that computed prompts, where `running` is the tokens of a pass; decoding takes about as long.
     """
-    cells = gather(points, None if prior is None else prior.least_pass_s)
+    cells = gather(points)
     form = form or _likely_form(cells, prior)
     prompts = None if prefills is None else prompt_passes(prefills, cells)
     evidence = CurveEvidence(form, cells, prior, prompts, shapes)

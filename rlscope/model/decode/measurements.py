@@ -141,16 +141,15 @@ def prefill_points(passes: PassCosts) -> DecodePoints | None:
     )
 
 
-def gather(points: DecodePoints, least_pass_s: float | None = None) -> DecodePoints:
+def gather(points: DecodePoints) -> DecodePoints:
     """Exclude measurements that do not show decoding, and average the rest within cells.
 
-    least_pass_s: minimum seconds of any pass, if known. Outliers are measurements further than 3.5 robust deviations
-    from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over the remaining measurements,
-    weighted by rows, because times add up. If resident tokens are known for most rows, they are required of all;
-    otherwise they are not used.
+    Outliers are measurements further than 3.5 robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A
+    cell's times are means over the remaining measurements, weighted by rows, because times add up. If resident tokens
+    are known for most rows, they are required of all; otherwise they are not used.
     """
     shorter_s = np.minimum(points.pass_s, points.typical_s)
-    timed = np.isfinite(shorter_s) & (shorter_s > 0) & (shorter_s >= (least_pass_s or 0.0))
+    timed = np.isfinite(shorter_s) & (shorter_s > 0)
     points = points.where((points.running > 0) & (points.rows > 0) & timed)
     points = points.where(_decodes_only(points))
     if not len(points):

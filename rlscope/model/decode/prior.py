@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from rlscope.model.hardware.devices import Device, ModelShape, least_pass_s
+from rlscope.model.hardware.devices import Device, ModelShape
 
 PREFILL_EFFICIENCY: Final = 0.5
 """Share of the peak rate that prefill reaches: an assumption; most engines reach 0.3 to 0.7."""
@@ -107,8 +107,6 @@ class HardwarePrior:
     """None if the shape of the KV cache is unknown."""
     overhead_s: LogNormal
     """Seconds of launching the layers of a pass."""
-    least_pass_s: float | None
-    """Minimum seconds of any pass."""
     experts: ExpertPrior | None
 
 
@@ -141,7 +139,6 @@ def hardware_prior(
         per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s + _links_s(shape, gpus), spread),
         kv_s_per_token=_kv_prior(shape, device, gpus, shares),
         overhead_s=_overhead(shape, gpus),
-        least_pass_s=least_pass_s(shape, device, gpus),
         experts=experts,
     )
 

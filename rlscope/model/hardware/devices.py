@@ -1,4 +1,4 @@
-"""Devices and model shapes: peak rates, bytes of weights and KV, and the shortest possible pass.
+"""Devices and model shapes: peak rates, and bytes of weights and KV.
 
 The peaks are those of the vendors' data sheets, dense bf16; a device that is not listed, or only a slice of one (MIG),
 has none. Not covered: interconnects, power limits, and formats below 8 bits that are unpacked on the way.
@@ -9,12 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-_READ_RATIO: Final = 0.9
-"""Minimum share of the weights that a dense pass must read: an input embedding that is not shared with the output is
-looked up and not streamed, and it is at most about 10% of models of a billion parameters and more."""
-_CACHEABLE_BYTES: Final = 2_000_000_000
-"""Weights per GPU below which caches may hold a part of them (at most 256 MB on the listed devices), so that memory
-bandwidth bounds no pass."""
 _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
 """Words that name another variant of the same chip: a device matches them only if it lists them."""
 
@@ -152,19 +146,6 @@ class ModelShape:
         if self.kv_heads is None or self.head_dim is None:
             return None
         return 2 * max(self.kv_heads, gpus) * self.head_dim * self.bytes_per_kv
-
-
-def least_pass_s(shape: ModelShape, device: Device | None, gpus: int) -> float | None:
-    """Minimum seconds of any pass of an engine of `gpus` GPUs: its weights at peak bandwidth.
-
-    None if unknown, or if the weights are so few that caches may hold them. A mixture of experts needs only the
-    parameters that one token uses. Roofline (Williams, Waterman and Patterson 2009).
-    """
-    parameters = shape.parameters_per_token
-    if device is None or parameters is None or shape.bytes_per_weight is None or gpus < 1:
-        return None
-    read_bytes = _READ_RATIO * parameters * shape.bytes_per_weight / gpus
-    return read_bytes / device.bandwidth_bytes_per_s if read_bytes >= _CACHEABLE_BYTES else None
 
 
 def _positive(value: object) -> float | None:

@@ -52,7 +52,6 @@ DENSE = HardwarePrior(
     per_request_s=LogNormal(1e-5, 0.2),
     kv_s_per_token=LogNormal(1e-8, 0.1),
     overhead_s=LogNormal(1e-3, 0.3),
-    least_pass_s=None,
     experts=None,
 )
 EXPERTS = replace(DENSE, experts=ExpertPrior(LogNormal(1e-2, 0.4), LogNormal(0.06, 0.5)))

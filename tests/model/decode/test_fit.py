@@ -157,11 +157,6 @@ def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:
     assert fit_decode_curve(nothing, None, np.random.default_rng(7)) is None
 
 
-def test_impossible_passes_are_left_out() -> None:
-    fit = fitted(DecodePoints.of([8, 16, 16, 32], [6.5e-3, 6.6e-3, 1e-3, 6.9e-3], rows=10), PRIOR)
-    assert fit.cells.rows.sum() == 30
-
-
 def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope() -> None:
     kv_tokens = 1000 * RUNNING
     fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, kv_tokens), rows=100, kv_tokens=kv_tokens), None)

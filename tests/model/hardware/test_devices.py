@@ -1,6 +1,6 @@
 import pytest
 
-from rlscope.model.hardware.devices import ModelShape, find_device, least_pass_s
+from rlscope.model.hardware.devices import ModelShape, find_device
 
 LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 
@@ -72,27 +72,3 @@ def test_heads_fewer_than_the_gpus_are_held_more_than_once() -> None:
 def test_layers_with_a_window_take_nothing_for_one_more_token(whole, token_bytes):
     sizes = {"layers": 4, "kv_heads": 1, "head_dim": 1, "bytes_per_kv": 1, "sliding_window_tokens": 100}
     assert ModelShape(**sizes, full_attention_layers=whole).kv_bytes_per_token() == token_bytes
-
-
-def test_no_pass_is_faster_than_its_weights_at_peak_bandwidth() -> None:
-    h100 = find_device("NVIDIA H100 80GB HBM3")
-    assert least_pass_s(LLAMA_8B, h100, 1) == pytest.approx(0.9 * 8_030_261_248 * 2 / 3.35e12)
-    assert least_pass_s(LLAMA_8B, h100, 4) == pytest.approx(0.9 * 8_030_261_248 * 2 / 3.35e12 / 4)
-    assert least_pass_s(LLAMA_8B, None, 1) is None
-    assert least_pass_s(ModelShape(parameters=8_030_261_248), h100, 1) is None
-
-
-def test_weights_that_caches_may_hold_bound_nothing() -> None:
-    h100 = find_device("NVIDIA H100 80GB HBM3")
-    at_the_limit = ModelShape(parameters=2_000_000_000, bytes_per_weight=1 / 0.9)
-    below = ModelShape(parameters=1_999_999_999, bytes_per_weight=1 / 0.9)
-    assert least_pass_s(at_the_limit, h100, 1) is not None
-    assert least_pass_s(below, h100, 1) is None
-
-
-def test_a_mixture_of_experts_must_read_only_what_one_token_uses() -> None:
-    h100 = find_device("NVIDIA H100 80GB HBM3")
-    experts = ModelShape(parameters=30_000_000_000, active_parameters=3_000_000_000, bytes_per_weight=2)
-    assert experts.has_experts
-    assert least_pass_s(experts, h100, 1) == pytest.approx(0.9 * 6e9 / 3.35e12)
-    assert least_pass_s(ModelShape(parameters=30_000_000_000, experts=128, bytes_per_weight=2), h100, 1) is None

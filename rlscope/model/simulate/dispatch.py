@@ -41,7 +41,6 @@ class EngineFleet:
         self.away = 0
         """Samples that left for their environment and will continue."""
         self._called: set[int] = set()
-        self.swapped_s = 0.0
 
     def next_boundary_s(self) -> float:
         """Time of the next boundary of any engine; infinity if all are idle."""
@@ -52,34 +51,6 @@ class EngineFleet:
                 return at_s
             heappop(boundaries)
         return math.inf
-
-    @property
-    def next_engine(self) -> int:
-        """Engine whose boundary is next, or was next before a call moved it; NEVER if all are idle."""
-        return self._boundaries[0][1] if self._boundaries else NEVER
-
-    def swap(self, newcomer: int, before_s: float) -> int:
-        """Cross the next boundary if it lies before a time and the newcomer can replace the sample that finishes there.
-
-        newcomer: NEVER takes the next sample in the engine's own line, if that is longer than its free places. Returns
-        the finished sample and sets `swapped_s`; returns NEVER and does nothing in more complicated cases.
-        """
-        now_s, index, wakeup = self._boundaries[0]
-        if now_s >= before_s or wakeup != self._wakeups[index]:
-            return NEVER
-        engine = self.engines[index]
-        is_own = newcomer == NEVER
-        if is_own != bool(engine.waiting) or (is_own and self._load[index] <= self._places_per_engine):
-            return NEVER
-        finished = engine.swap(now_s, engine.waiting[0] if is_own else newcomer)
-        if finished >= 0:
-            if is_own:
-                engine.waiting.popleft()
-                self._load[index] -= 1
-            self._next_s[index] = engine.next_s
-            heapreplace(self._boundaries, (engine.next_s, index, wakeup))
-            self.swapped_s = now_s
-        return finished
 
     def reach_boundary(self) -> Sequence[int]:
         """Advance the next engine to its boundary; returns the samples that finish there.
@@ -268,19 +239,6 @@ class Router:
         """Handle a group that is finished and kept."""
         self._queue.offer(group, version, now_s)
 
-    def swap(self, before_s: float) -> int:
-        """Let a sample of a started group replace the next one that finishes; see `EngineFleet.swap`."""
-        if self._fleet.free_places:
-            return NEVER
-        if not self._line:
-            if not self._gate.is_always_open:
-                return NEVER
-            self._line.extend(self._start_group())
-        finished = self._fleet.swap(self._line[0], before_s)
-        if finished >= 0:
-            self._line.popleft()
-        return finished
-
     def fill(self, version: int, now_s: float) -> None:
         """Start every group that may start."""
         fleet, line = self._fleet, self._line
@@ -318,8 +276,6 @@ class Pull:
         """Limit that last kept an engine from starting a group."""
         self._seen: tuple[int, ...] = ()
         """The limits when engines were last called because of them."""
-        self._swapped = NEVER
-        """Engine of the last swap: it stays at its boundary until something else happens."""
 
     @property
     def empty_places(self) -> int:
@@ -343,20 +299,13 @@ class Pull:
         engine = self._samples.engine[group * self._samples.group_size]
         self._queue.hold_back(group)
         self._outboxes[engine].append(group)
-        if engine == self._here():
+        if engine == self._fleet.at_boundary:
             self._deliver(engine, version, now_s)
-
-    def swap(self, before_s: float) -> int:
-        """Let the next sample in an engine's line replace the next one that finishes there; see `EngineFleet.swap`."""
-        index = self._fleet.next_engine
-        finished = NEVER if index == NEVER or self._outboxes[index] else self._fleet.swap(NEVER, before_s)
-        self._swapped = index if finished != NEVER else NEVER
-        return finished
 
     def fill(self, version: int, now_s: float) -> None:
         """Let the engine at its boundary queue and start what it may, and call the others if a limit moved."""
         fleet, gate = self._fleet, self._gate
-        here = self._here()
+        here = fleet.at_boundary
         if here != NEVER:
             if self._outboxes[here]:
                 self._deliver(here, version, now_s)
@@ -368,10 +317,6 @@ class Pull:
                 if index != here and (outbox or fleet.free_places_of(index) > 0):
                     fleet.call(index)
         fleet.wake(now_s)
-
-    def _here(self) -> int:
-        at_boundary = self._fleet.at_boundary
-        return self._swapped if at_boundary == NEVER else at_boundary
 
     def _deliver(self, index: int, version: int, now_s: float) -> None:
         outbox = self._outboxes[index]

@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from rlscope.model.simulate.samples import NEVER, SamplePiece, Samples
@@ -63,8 +63,6 @@ class EngineTotals:
     """Requests in the batch, integrated over time."""
     passes: int
     tokens: int
-    resident_token_passes: float
-    """Resident tokens, summed over passes."""
     preemptions: int
 
 
@@ -79,8 +77,6 @@ class SimulatedEngine:
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:
         self.index, self._terms, self._samples = index, terms, samples
         self._is_limited = terms.kv_capacity_tokens < math.inf
-        self._prompt_s = terms.prompt_tokens * terms.prefill_s_per_token + terms.prefill_pass_s
-        self._prompt_lead: _Lead = (0.0, 0.0, self._prompt_s)
         self._prefills = bool(terms.prefill_s_per_token or terms.prefill_pass_s)
         self.waiting: deque[int] = deque()
         self.running, self.passes, self._resident_tokens = 0, 0, 0.0
@@ -103,11 +99,9 @@ class SimulatedEngine:
         """Resident tokens of these samples."""
         self._decode_from_s = 0.0
         self._lead = self._next_lead = _NO_LEAD
-        self.next_s = math.inf
-        """Boundary after the last swap."""
         self._scheduled, self._pass_s, self._bend_s = 0, 0.0, 0.0
         self._decode_s = self._prefill_s = self._recompute_s = self._pause_s = 0.0
-        self._resident_token_passes, self._preemptions = 0.0, 0
+        self._preemptions = 0
         self._booked_running = self._booked_passes = self._tokens = 0
         self._booked_to_s = self._running_s = 0.0
 
@@ -129,7 +123,6 @@ class SimulatedEngine:
         self._scheduled = 0
         self.passes = passes = self.passes + scheduled
         self._decode_s += now_s - self._decode_from_s
-        self._resident_token_passes += scheduled * (resident_tokens + running * (scheduled - 1) / 2)
         resident_tokens += scheduled * running
         due, samples, after = self._due, self._samples, (passes + 1) << _SAMPLE_BITS
         prompt_tokens, length_tokens, finished_s = self._terms.prompt_tokens, samples.length_tokens, samples.finished_s
@@ -180,39 +173,6 @@ class SimulatedEngine:
         if again_tokens:
             self._spend(0.0, again_tokens * terms.prefill_s_per_token, 0.0)
 
-    def swap(self, now_s: float, newcomer: int) -> int:
-        """Do `settle` and `resume` at once if one request finishes and the newcomer takes its place: most boundaries.
-
-        The newcomer must be next in line. Returns the finished sample and leaves the next boundary in `next_s`; returns
-        NEVER and does nothing in more complicated cases. The numbers are equal to the last bit.
-        """
-        due, scheduled, running = self._due, self._scheduled, self.running
-        passes = self.passes + scheduled
-        after = (passes + 1) << _SAMPLE_BITS
-        if not scheduled or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
-            return NEVER
-        if self._is_limited or self.new_version != NEVER:
-            return NEVER
-        terms, samples, resident_tokens = self._terms, self._samples, self._resident_tokens
-        self._decode_s += now_s - self._decode_from_s
-        self._resident_token_passes += scheduled * (resident_tokens + running * (scheduled - 1) / 2)
-        self.passes = samples.start_pass[newcomer] = passes
-        finished = heapreplace(due, (passes + samples.left_tokens[newcomer]) << _SAMPLE_BITS | newcomer) & _SAMPLE_MASK
-        samples.finished_s[finished] = samples.admitted_s[newcomer] = now_s
-        samples.first_version[newcomer], samples.engine[newcomer] = self.version, self.index
-        prompt_tokens = terms.prompt_tokens
-        resident_tokens += scheduled * running
-        resident_tokens -= prompt_tokens + samples.length_tokens[finished]
-        self._resident_tokens = resident_tokens = resident_tokens + prompt_tokens
-        self._lead = self._prompt_lead
-        self._prefill_s += self._prompt_s
-        self._decode_from_s = now_s = now_s + self._prompt_s
-        self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
-        self._bend_s = bend_s = terms.kv_s_per_token * running / 2
-        self._scheduled = scheduled = (due[0] >> _SAMPLE_BITS) - passes
-        self.next_s = now_s + scheduled * (pass_s + bend_s * (scheduled - 1))
-        return finished
-
     def take_weights(self) -> None:
         """Load the waiting version, at a boundary."""
         terms = self._terms
@@ -230,10 +190,7 @@ class SimulatedEngine:
         if self._is_limited and self._resident_tokens + self.running > terms.kv_capacity_tokens:
             self._preempt()
         if self.waiting:
-            if self._is_limited or self._pauses:
-                self._admit(now_s)
-            else:
-                self._admit_new(now_s)
+            self._admit(now_s)
         running, lead, resident_tokens = self.running, self._next_lead, self._resident_tokens
         if running != self._booked_running:
             self._book(now_s)
@@ -259,7 +216,6 @@ class SimulatedEngine:
         early_s = max(self._decode_from_s - now_s, 0.0)
         prefill_s = min(early_s, self._lead[2])
         recompute_s = min(early_s - prefill_s, self._lead[1])
-        resident_tokens = done * (self._resident_tokens + self.running * (done - 1) / 2)
         return EngineTotals(
             decode_s=self._decode_s + (since_s if self.running else 0.0),
             prefill_s=self._prefill_s - prefill_s,
@@ -268,7 +224,6 @@ class SimulatedEngine:
             running_s=self._running_s + self._booked_running * (now_s - self._booked_to_s),
             passes=self.passes + done,
             tokens=self._tokens + self._booked_running * (self.passes + done - self._booked_passes),
-            resident_token_passes=self._resident_token_passes + resident_tokens,
             preemptions=self._preemptions,
         )
 
@@ -278,28 +233,10 @@ class SimulatedEngine:
         self._tokens += self._booked_running * (self.passes - self._booked_passes)
         self._booked_running, self._booked_to_s, self._booked_passes = self.running, now_s, self.passes
 
-    def _admit_new(self, now_s: float) -> None:
-        """Do `_admit` if the cache is no limit, so nothing was ever preempted: equal numbers, to the last bit."""
-        waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
-        joining = min(len(waiting), self.most_running - running)
-        if joining <= 0:
-            return
-        samples, due, passes, version, index = self._samples, self._due, self.passes, self.version, self.index
-        prompt_tokens, new_tokens = self._terms.prompt_tokens, 0.0
-        for _ in range(joining):
-            sample = waiting.popleft()
-            heappush(due, (passes + samples.left_tokens[sample]) << _SAMPLE_BITS | sample)
-            samples.start_pass[sample], samples.first_version[sample] = passes, version
-            samples.engine[sample], samples.admitted_s[sample] = index, now_s
-            resident_tokens += prompt_tokens
-            new_tokens += prompt_tokens
-        self.running, self._resident_tokens = running + joining, resident_tokens
-        if new_tokens and self._prefills:
-            self._spend(0.0, 0.0, new_tokens * self._terms.prefill_s_per_token + self._terms.prefill_pass_s)
-
     def _admit(self, now_s: float) -> None:
         """Let waiting requests join while the batch and the cache have room for them."""
         terms, samples, passes, version = self._terms, self._samples, self.passes, self.version
+        is_limited = self._is_limited
         waiting, running, resident_tokens = self.waiting, self.running, self._resident_tokens
         left_tokens, length_tokens, first_version = samples.left_tokens, samples.length_tokens, samples.first_version
         after_tokens = samples.after_tokens
@@ -323,7 +260,8 @@ class SimulatedEngine:
                 new_tokens += context_tokens
             else:
                 again_tokens += context_tokens
-            self._order.append(sample)
+            if is_limited:
+                self._order.append(sample)
         self.running, self._resident_tokens = running, resident_tokens
         if (again_tokens or new_tokens) and self._prefills:
             again_s, new_s = again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token

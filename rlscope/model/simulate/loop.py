@@ -155,9 +155,6 @@ class EventLoop:
         waits_for_queued = capped and admission.waits_for_queued
         self._system = system
         terms = engine_terms(system, layout, settings)
-        # A cap that the trainer keeps is checked before a newcomer joins, which swapping would reverse; engines whose
-        # cache is a limit swap nothing.
-        self._swaps = not capped and not workload.environment_s and math.isinf(terms[0].kv_capacity_tokens)
         self._leave_engines = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.unit_samples)
@@ -195,8 +192,6 @@ class EventLoop:
     def play(self, steps: int) -> RunningSums:
         """Continue until `steps` steps have ended, and return the totals at that moment."""
         while len(self.step_ends_s) < steps:
-            if self._swaps:
-                self._swap_requests()
             self._next()
         now_s = self.step_ends_s[-1] if steps else 0.0
         self.queue.note_depth(now_s)
@@ -215,19 +210,6 @@ class EventLoop:
 
     def _pull(self) -> Pull:
         return Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
-
-    def _swap_requests(self) -> None:
-        """Cross boundaries as long as each finished request is replaced at once by one of a started group.
-
-        This is a shortcut for `_next` that covers most moments of most runs.
-        """
-        starter, unfinished, group_size = self._starter, self.samples.group_unfinished, self.samples.group_size
-        while (sample := starter.swap(self._horizon_s)) >= 0:
-            group = sample // group_size
-            unfinished[group] -= 1
-            if not unfinished[group]:
-                self._finish_group(group, self.fleet.swapped_s)
-                starter.fill(self.version, self.fleet.swapped_s)
 
     def _next(self) -> None:
         fleet, now_s = self.fleet, self.fleet.next_boundary_s()

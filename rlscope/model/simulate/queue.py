@@ -161,10 +161,6 @@ class Gate:
         self._most_in_flight = None if in_flight is None else in_flight // self._group_size
         self._counts_training = admission.in_flight_until_trained
         self._max_versions_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
-        self.is_always_open = (
-            self._most_in_flight is None and self._max_versions_ahead is None and queue.always_has_room
-        )
-        """Whether no limit ever holds."""
         self.started = 0
         self.taken = 0
         self.trained = 0

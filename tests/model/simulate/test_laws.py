@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from unittest.mock import patch
 
 import numpy as np
@@ -117,9 +117,6 @@ class OnePassAtATime(SimulatedEngine):
         self._scheduled = 1
         return self.boundary_s()
 
-    def swap(self, now_s: float, newcomer: int) -> int:
-        return NEVER
-
 
 def ages_written_down(samples: Samples, after_step: int) -> Counter[int]:
     ages: Counter[int] = Counter()
@@ -148,32 +145,6 @@ def test_jumping_over_passes_changes_nothing(case: Case) -> None:
     assert jumped.step_left_tokens == walked.step_left_tokens
     assert jumped.step_periods_s == pytest.approx(walked.step_periods_s, rel=1e-9)
     assert totals_of(jumped) == pytest.approx(totals_of(walked), rel=1e-9, abs=1e-9)
-
-
-@every_case
-def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case) -> None:
-    system, layout, settings = case
-    short = simulate(system, layout, steps=14, seed=5, settings=settings)
-    with patch.object(EventLoop, "_swap_requests", lambda run: None):
-        long = simulate(system, layout, steps=14, seed=5, settings=settings)
-    assert replace(long, idle_s={}) == replace(short, idle_s={})
-    # These integrals are added up in other pieces.
-    assert long.idle_s == pytest.approx(short.idle_s)
-
-
-@pytest.mark.parametrize("name", ["trainer waits", "trainer waits, pulled"])
-def test_the_short_way_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    system, layout, settings = CASES[name]
-    taken, swap = Counter[bool](), SimulatedEngine.swap
-
-    def counted(engine: SimulatedEngine, now_s: float, newcomer: int) -> int:
-        sample = swap(engine, now_s, newcomer)
-        taken[sample != NEVER] += 1
-        return sample
-
-    monkeypatch.setattr(SimulatedEngine, "swap", counted)
-    simulate(system, layout, steps=10, seed=5, settings=settings)
-    assert taken[True] > taken[False]
 
 
 @every_case

@@ -37,7 +37,7 @@ from rlscope.model.forecast.price import (
 )
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
-from rlscope.model.simulate import NeverTrains, Settings, Simulated, runs_like, simulate
+from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.simulate.settings import refuse_what_can_not_run
 from rlscope.model.system import Admission, Layout, System
 
@@ -67,7 +67,6 @@ _MOST_SAMPLES: Final = 300_000
 """Maximum samples of a simulation; runs with large steps are simulated for fewer steps."""
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
-_NO_LIMITS: Final = Admission()
 _ROOM_RATIO: Final = 1.25
 """Requests that a limit leaves running, over those that keep up with the trainers: loads vary."""
 
@@ -311,22 +310,8 @@ def steps_to_simulate(samples_per_step: int) -> int:
 
 @lru_cache(maxsize=8)
 def _simulated(system: System, layout: Layout, steps: int, settings: Settings) -> Simulated | None:
-    """Simulate and cache: both replay and forecasts need the current layout, and higher limits often change nothing."""
-    alike = _of_other_limits(replace(system, admission=_NO_LIMITS), layout, steps, settings)
-    for admission, known in alike:
-        if runs_like(known, admission, system, layout, steps):
-            return known
+    """Simulate and cache: both replay and forecasts need the current layout."""
     try:
-        simulated = simulate(system, layout, steps=steps, seed=_SEED, settings=settings)
+        return simulate(system, layout, steps=steps, seed=_SEED, settings=settings)
     except (ValueError, NeverTrains):
         return None
-    alike.append((system.admission, simulated))
-    return simulated
-
-
-@lru_cache(maxsize=32)
-def _of_other_limits(
-    _system: System, _layout: Layout, _steps: int, _settings: Settings
-) -> list[tuple[Admission, Simulated]]:
-    """Cached simulations of a system under various limits."""
-    return []

@@ -1,11 +1,10 @@
 """Event simulation of one layout: exact in its own terms, and reproducible from one seed.
 
-`simulate` is the whole interface, and `runs_like` saves calling it. Time jumps from one change of a batch to the next,
-never token by token.
+`simulate` is the whole interface. Time jumps from one change of a batch to the next, never token by token.
 """
 
-from rlscope.model.simulate.loop import runs_like, simulate
+from rlscope.model.simulate.loop import simulate
 from rlscope.model.simulate.results import NeverTrains, Simulated
 from rlscope.model.simulate.settings import Settings
 
-__all__ = ["NeverTrains", "Settings", "Simulated", "runs_like", "simulate"]
+__all__ = ["NeverTrains", "Settings", "Simulated", "simulate"]

@@ -8,7 +8,7 @@ tokens, and for its client after its last one. Not covered: passes whose time va
 samples that are aborted and resumed elsewhere.
 
 The module also sets the initial state of a simulated run: its engines' terms, and the number of samples that start at
-once. The rest of the model calls only `simulate` and `runs_like`.
+once. The rest of the model calls only `simulate`.
 """
 
 import math
@@ -27,7 +27,7 @@ from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, 
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
-from rlscope.model.system import Admission, Layout, System
+from rlscope.model.system import Layout, System
 
 Moment = Literal["step_end", "offer", "free"]
 
@@ -82,29 +82,6 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     in_flight = (samples_at_start(system, layout) + queued) / batch
     fill = math.ceil(_WARM_UP_FILLS * (in_flight + system.workload.prefetched_batches))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
-
-
-def runs_like(known: Simulated, admission: Admission, system: System, layout: Layout, steps: int) -> bool:
-    """Whether simulating the system would equal, to the last bit, a known simulation under other limits.
-
-    A queue that kept nothing out is equivalent to a larger one, and a staleness cap that nothing was dropped for to a
-    higher one. admission: the limits of the known simulation; everything else is the same for both.
-    """
-    queue, cap, after = admission.queue_capacity_samples, admission.max_staleness, system.admission
-    if replace(after, queue_capacity_samples=queue, max_staleness=cap) != admission:
-        return False
-    drops_nothing = admission.staleness_policy == "drop" and not known.dropped_groups
-    fits = (
-        after.queue_capacity_samples == queue
-        or (not known.queue_kept_out and _above(after.queue_capacity_samples, queue)),
-        after.max_staleness == cap or (drops_nothing and _above(after.max_staleness, cap)),
-    )
-    return all(fits) and _default_warm_up(system, _within_cap(system, layout), steps) == known.warm_up_steps
-
-
-def _above(limit: int | None, other: int | None) -> bool:
-    """Whether a limit is above another, both being set: without a limit, events are ordered differently."""
-    return limit is not None and other is not None and limit > other
 
 
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
@@ -204,8 +181,6 @@ class EventLoop:
             idle_s=self.idle.idle_s_until(now_s),
             trainer=replace(self.trainer.totals),
             queue_group_s=self.queue.depth_integral,
-            dropped_groups=self.queue.dropped,
-            queue_kept_out=self.queue.kept_out,
         )
 
     def _pull(self) -> Pull:

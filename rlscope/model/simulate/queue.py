@@ -34,15 +34,12 @@ class GroupQueue:
         self._capacity = None if capacity is None else capacity // samples.group_size
         self._drops_oldest = admission.queue_policy == "drop_oldest"
         self._most_stale = admission.max_staleness if admission.staleness_policy == "drop" else None
-        self.always_has_room = capacity is None or self._drops_oldest
         self._queued: list[tuple[int, int, int]] = []
         """(rank, arrival, group): the smallest is taken next."""
         self._held: list[int] = []
         self._arrivals = 0
         self.dropped = 0
         """Groups dropped so far."""
-        self.kept_out = False
-        """Whether the capacity ever mattered: it was full on arrival, or pushed a group out."""
         self.depth_integral = 0.0
         """Queued groups, integrated over time."""
         self._since_s = 0.0
@@ -53,10 +50,7 @@ class GroupQueue:
     @property
     def has_room(self) -> bool:
         """Whether the queue takes one more group, even if that pushes another out."""
-        if self.always_has_room or len(self._queued) < (self._capacity or 0):
-            return True
-        self.kept_out = True
-        return False
+        return self._capacity is None or self._drops_oldest or len(self._queued) < self._capacity
 
     def oldest_version(self) -> int | None:
         """Version of the oldest token of any finished group; None without one."""
@@ -86,7 +80,6 @@ class GroupQueue:
             self._held.append(group)
         else:
             if self._drops_oldest and len(self._queued) == self._capacity:
-                self.kept_out = True
                 self._drop(self._pop_oldest(now_s), now_s)
             self._push(group, now_s)
 

@@ -104,10 +104,6 @@ class Simulated:
     mean_in_flight_samples: float
     """Samples started, and neither taken by the trainer nor dropped or filtered, mean over time."""
     staleness: SimulatedStaleness
-    dropped_groups: int
-    """Groups dropped in the whole run, including the warm-up."""
-    queue_kept_out: bool
-    """Whether the queue's capacity ever mattered, including the warm-up."""
 
     @property
     def step_s(self) -> float:
@@ -154,8 +150,6 @@ class RunningSums:
     idle_s: Mapping[IdleReason, float]
     trainer: TrainerSeconds
     queue_group_s: float
-    dropped_groups: int
-    queue_kept_out: bool
 
 
 def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
@@ -185,8 +179,6 @@ def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
         mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
         staleness=staleness_of(columns, trained, end.switches),
-        dropped_groups=end.dropped_groups,
-        queue_kept_out=end.queue_kept_out,
     )
 
 

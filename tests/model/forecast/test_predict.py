@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast import predict as predictions
 from rlscope.model.forecast.actions import Counterfactuals
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.layouts import Forecasts
@@ -16,8 +15,7 @@ from rlscope.model.forecast.predict import closed_rates, held, predict, predict_
 from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
 from rlscope.model.forecast.ranking import layout_actions
 from rlscope.model.forecast.recommend import Grounds, recommend
-from rlscope.model.simulate import Simulated, simulate
-from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts
+from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
 from tests.model.known_run import TODAY, calibration_of, observed
 
 AHEAD, KEEPING_UP = Layout(3, 5, 64), Layout(4, 4, 64)
@@ -85,23 +83,6 @@ def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_t
     assert {each.layout.trainer_gpus for each in found.rivals} > {1}
     others = [each.layout for each in found.rivals if each.layout.trainer_gpus > 2]
     assert len(others) == 2 and others == [each.layout for each in forecasts(CAPPED).rivals[:2]]
-
-
-def test_a_cap_that_dropped_nothing_is_not_simulated_again_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    caps = list[int | None]()
-
-    def counted(system: System, *rest: Any, **how: Any) -> Simulated:
-        caps.append(system.admission.max_staleness)
-        return simulate(system, *rest, **how)
-
-    monkeypatch.setattr(predictions, "simulate", counted)
-    plain, runs = calibration(CAPPED), list[Simulated | None]()
-    for cap in (30, 31, 40, 29):
-        admission = Admission(max_in_flight_samples=300, max_staleness=cap, staleness_policy="drop")
-        runs.append(simulated_run(replace(plain, system=replace(plain.system, admission=admission)), TODAY))
-    assert caps == [30, 29]
-    assert runs[0] is not None and not runs[0].dropped_groups
-    assert runs[1] is runs[0] and runs[2] is runs[0] and runs[3] == runs[0]
 
 
 def test_slow_engines_slow_a_layout_by_their_share_of_its_engines() -> None:

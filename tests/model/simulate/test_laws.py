@@ -9,14 +9,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from rlscope.model.policies import Dispatch
-from rlscope.model.simulate import Settings, Simulated, dispatch, runs_like, simulate
+from rlscope.model.simulate import Settings, Simulated, dispatch, simulate
 from rlscope.model.simulate.engine import SimulatedEngine
 from rlscope.model.simulate.loop import EventLoop
 from rlscope.model.simulate.results import summarise
 from rlscope.model.simulate.samples import NEVER, Samples
 from rlscope.model.system import Layout, System
-from tests.model.simulated_systems import BUSY, CASES, LAYOUT, STARVED, with_admission
+from tests.model.simulated_systems import CASES
 
 Case = tuple[System, Layout, Settings]
 
@@ -158,57 +157,3 @@ def test_a_step_trains_the_samples_it_should(case: Case) -> None:
     for step in range(1, 13):
         so_far += trained[step] * workload.unit_samples
         assert so_far == math.floor(step * workload.samples_per_step / workload.unit_samples) * workload.unit_samples
-
-
-UNUSED_QUEUE = {"queue_capacity_samples": 480}
-UNUSED_CAP = {"max_staleness": 40, "staleness_policy": "drop"}
-
-
-@pytest.mark.parametrize("how", ["least_loaded", "pulled"])
-@pytest.mark.parametrize(
-    ("limits", "others"),
-    [
-        (UNUSED_QUEUE, {"queue_capacity_samples": 481}),
-        (UNUSED_QUEUE, {"queue_capacity_samples": 960}),
-        (UNUSED_CAP, {"max_staleness": 41}),
-        (UNUSED_QUEUE | UNUSED_CAP, {"queue_capacity_samples": 600, "max_staleness": 50}),
-    ],
-)
-def test_a_higher_limit_in_place_of_one_that_did_nothing_changes_no_bit(
-    limits: dict[str, object], others: dict[str, object], how: Dispatch
-) -> None:
-    system, higher = with_admission(STARVED, **limits), with_admission(STARVED, **limits | others)
-    settings = Settings(dispatch=how)
-    known = simulate(system, LAYOUT, steps=20, seed=5, settings=settings)
-    assert runs_like(known, system.admission, higher, LAYOUT, 20)
-    assert simulate(higher, LAYOUT, steps=20, seed=5, settings=settings) == known
-
-
-@pytest.mark.parametrize(
-    ("system", "limits", "others"),
-    [
-        (BUSY, {"queue_capacity_samples": 48}, {"queue_capacity_samples": 60}),
-        (BUSY, {"queue_capacity_samples": 26, "queue_policy": "drop_oldest"}, {"queue_capacity_samples": 60}),
-        (BUSY, {"max_staleness": 1, "staleness_policy": "drop"}, {"max_staleness": 2}),
-        (BUSY, {"max_staleness": 1}, {"max_staleness": 2}),
-        (STARVED, UNUSED_QUEUE | UNUSED_CAP, {"queue_capacity_samples": 479}),
-        (STARVED, UNUSED_QUEUE | UNUSED_CAP, {"queue_capacity_samples": None}),
-        (STARVED, UNUSED_QUEUE | UNUSED_CAP, {"max_staleness": 39}),
-        (STARVED, UNUSED_QUEUE | UNUSED_CAP, {"max_staleness": None}),
-        (STARVED, UNUSED_QUEUE | UNUSED_CAP, {"staleness_policy": "admission"}),
-        (STARVED, {}, UNUSED_QUEUE),
-    ],
-)
-def test_a_limit_that_did_something_or_is_lower_or_of_another_kind_has_to_be_simulated(
-    system: System, limits: dict[str, object], others: dict[str, object]
-) -> None:
-    limited, other = with_admission(system, **limits), with_admission(system, **limits | others)
-    known = simulate(limited, LAYOUT, steps=20, seed=5)
-    assert not runs_like(known, limited.admission, other, LAYOUT, 20)
-
-
-def test_a_larger_queue_has_to_be_simulated_where_it_lengthens_the_warm_up() -> None:
-    system, larger = (with_admission(STARVED, queue_capacity_samples=samples) for samples in (240, 480))
-    known = simulate(system, LAYOUT, steps=60, seed=5)
-    assert not known.queue_kept_out and known.warm_up_steps == 22
-    assert not runs_like(known, system.admission, larger, LAYOUT, 60)

@@ -248,16 +248,6 @@ def test_a_full_queue_that_drops_loses_what_came_first(order: QueueOrder, taken:
     assert samples.group_left_s[:4] == [2.0, 3.0, 9.0, 9.0]
 
 
-@pytest.mark.parametrize("policy", ["wait", "drop_oldest"])
-def test_a_queue_keeps_something_out_with_the_first_group_beyond_its_capacity(policy: str) -> None:
-    queue, _ = queue_of(queue_capacity_samples=2, queue_policy=policy)
-    for group in range(2):
-        queue.offer(group, 5, 0.0)
-    assert len(queue) == 2 and not queue.kept_out
-    queue.offer(2, 5, 0.0)
-    assert queue.kept_out
-
-
 def test_a_full_queue_holds_groups_back_until_some_are_taken() -> None:
     queue, samples = queue_of(queue_capacity_samples=2)
     rooms = []

@@ -129,9 +129,7 @@ def _own_line(analysis: AnalysisResult) -> str:
         return f"{rate}, no outlook: {model.reason}"
     if model.prediction is None:
         return f"{rate}, too short to hold a part out"
-    residuals = {each.quantity: each.residual_ratio for each in model.prediction.compared}
-    residual = residuals["tokens_per_s"]
-    return f"{rate}, achieved over predicted {residual:+.1%}" if residual is not None else rate
+    return f"{rate}, achieved over predicted {model.prediction.residual_ratio:+.1%}"
 
 
 def main() -> None:

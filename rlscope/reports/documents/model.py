@@ -8,7 +8,6 @@ from rlscope.document import extended
 from rlscope.model.decode.curves import Form
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.holdout import ComparedPrediction, PredictedQuantity
 from rlscope.model.forecast.layouts import Preemption
 from rlscope.model.forecast.recommend import Advice, GainUncertainty, Reason, fastest_probabilities
 from rlscope.model.forecast.replay import Replay
@@ -113,8 +112,6 @@ class ModelDetails:
     """Optimizer steps that the prediction is calibrated on; None if the steady state is too short to test one."""
     held_out_steps: int | None
     """Optimizer steps that the prediction is compared with."""
-    judged: Mapping[PredictedQuantity, ComparedPrediction] | None
-    """Predicted quantities other than the rate, by name."""
     efficient_running: int | None
     """Smallest batch, in requests, that decodes at 90% of the rate that the limit on running requests allows."""
     efficient_decoding_ratio: float | None
@@ -137,7 +134,7 @@ def modeled_throughput(throughput: Throughput, model: ModelResult | NoModelResul
     """Return the measured rates with the model's predictions, bounds and gap."""
     if isinstance(model, NoModelResult):
         return extended(ModeledThroughput, throughput)
-    rate = _compared_by_name(model).get("tokens_per_s")
+    rate = model.prediction
     return extended(
         ModeledThroughput,
         throughput,
@@ -149,10 +146,6 @@ def modeled_throughput(throughput: Throughput, model: ModelResult | NoModelResul
         synchronous_tokens_per_s=model.synchronous_tokens_per_s,
         gap=model.gap.steps,
     )
-
-
-def _compared_by_name(model: ModelResult) -> dict[PredictedQuantity, ComparedPrediction]:
-    return {each.quantity: each for each in (model.prediction.compared if model.prediction else ())}
 
 
 def latency(model: ModelResult) -> Latency:
@@ -194,13 +187,10 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
 def model_details(model: ModelResult) -> ModelDetails:
     """Return the model's further results."""
     prediction, efficiency = model.prediction, model.efficiency
-    judged = _compared_by_name(model)
-    judged.pop("tokens_per_s", None)  # It is part of `throughput`.
     return ModelDetails(
         synchronous=model.calibration.synchronous,
         calibrated_steps=prediction and prediction.calibrated_steps,
         held_out_steps=prediction and prediction.held_out_steps,
-        judged=prediction and judged,
         efficient_running=efficiency and efficiency.efficient_running,
         efficient_decoding_ratio=efficiency and efficiency.efficient_time_ratio,
         simulated_layouts=model.forecasts.simulated_layouts,

@@ -10,7 +10,7 @@ from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.model.forecast.holdout import ComparedPrediction
+from rlscope.model.forecast.holdout import Prediction
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart
 from rlscope.reports.text import model as model_words
@@ -162,22 +162,20 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if not isinstance(result, ModelResult):
         return "No prediction"
     prediction = result.prediction
-    if prediction is None or prediction.rate is None:
+    if prediction is None:
         return "Too few steps to check a prediction"
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
-    agreement = _agreement(prediction.rate, f"from the {before} before them")
+    agreement = _agreement(prediction, f"from the {before} before them")
     return f"Prediction check: the last {last} steps were {agreement}"
 
 
-def _agreement(compared: ComparedPrediction, basis: str) -> str:
+def _agreement(prediction: Prediction, basis: str) -> str:
     """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
-    off = compared.residual_ratio
-    if compared.agrees and (off is None or abs(off) < _SAME_RATIO):
+    off = prediction.residual_ratio
+    if prediction.agrees and abs(off) < _SAME_RATIO:
         return f"as predicted {basis}"
-    if off is None:
-        return f"not as predicted {basis}"
     distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than predicted {basis}"
-    return f"{distance}, {'within' if compared.agrees else 'beyond'} the margin of error"
+    return f"{distance}, {'within' if prediction.agrees else 'beyond'} the margin of error"
 
 
 def quality(gaps: Sequence[str], found: DataQuality) -> str:

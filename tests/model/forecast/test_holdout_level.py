@@ -9,7 +9,7 @@ import pytest
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.holdout import ComparedPrediction, Prediction, level_log_sd
+from rlscope.model.forecast.holdout import Prediction, level_log_sd
 from rlscope.model.forecast.predict import predict
 from rlscope.model.system import Admission, Layout
 from tests.model.known_run import TODAY, observed
@@ -24,13 +24,12 @@ def prediction(off: float, predicted_sd: float = 0.0, achieved_sd: float = 0.0) 
     def interval(middle: float, log_sd: float) -> tuple[float, float, float]:
         return middle, middle * math.exp(-HALF_WIDTH * log_sd), middle * math.exp(HALF_WIDTH * log_sd)
 
-    rate = ComparedPrediction(
-        "tokens_per_s",
+    return Prediction(
+        20,
+        20,
         Estimate(*interval(1_000.0, predicted_sd)),
         Estimate(*interval(1_000.0 * math.exp(off), achieved_sd)),
     )
-    steps = ComparedPrediction("step_s", Estimate(1.0, 1.0, 1.0), Estimate(9.0, 9.0, 9.0))
-    return Prediction(20, 20, (steps, rate))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +56,13 @@ def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(
 def test_a_prediction_misses_that_is_over_a_tenth_off_and_beyond_both_intervals(
     achieved: float, high: float, misses: bool
 ) -> None:
-    rate = ComparedPrediction("tokens_per_s", Estimate(1_000.0, 1_000.0, high), Estimate(achieved, achieved, achieved))
-    assert Prediction(20, 20, (rate,)).misses is misses
+    found = Prediction(20, 20, Estimate(1_000.0, 1_000.0, high), Estimate.exactly(achieved))
+    assert found.misses is misses
 
 
 def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of_the_level() -> None:
     assert level_log_sd(None) == 0.0
-    nothing = ComparedPrediction("tokens_per_s", Estimate(10.0, 9.0, 11.0), Estimate(0.0, 0.0, 0.0))
-    assert level_log_sd(Prediction(20, 20, (nothing,))) == 0.0
+    assert level_log_sd(Prediction(20, 20, Estimate(10.0, 9.0, 11.0), Estimate.exactly(0.0))) == 0.0
 
 
 def calibration(level: float) -> Calibration:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from rlscope.analysis.result import AnalysisResult, Verdict
+from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.text.advice import headline

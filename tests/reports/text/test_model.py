@@ -210,7 +210,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("in_flight_limit", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
-    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1, Estimate(1000.0, 900.0, 1100.0)))
+    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1))
     rows = [(row.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Tilt
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, ShapePrior, hardware_prior
@@ -314,7 +313,7 @@ def with_tilts(fit: CurveFit, elasticity_sd: float) -> CurveFit:
     """The same draws, departing so far from their form beyond the batches that were fitted."""
     tilts = elasticity_sd * np.random.default_rng(SEED).standard_normal(len(fit.draws))
     draws = [
-        replace(curve, tilt=Tilt(float(SEEN_BATCH), float(tilt)))  # type: ignore[type-var]
+        replace(curve, measured_running=float(SEEN_BATCH), tilt=float(tilt))  # type: ignore[type-var]
         for curve, tilt in zip(fit.draws, tilts, strict=True)
     ]
     return replace(fit, draws=tuple(draws))

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.decode.curves import Form, OccupiedCurve, RooflineCurve
+from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
@@ -293,7 +293,7 @@ def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     prefill = prefill_cost(observed, curve, host_s, curve_s)
     return Engine(
         gpus=observed.gpus_per_engine,
-        curve=_with_other_work(_with_overhead(curve, host_s), observed),
+        curve=_with_other_time(curve, host_s, observed),
         max_running=_UNBOUNDED,
         kv_capacity_tokens=observed.kv_capacity_tokens,
         prefill_tokens_per_s=prefill.tokens_per_s,
@@ -313,21 +313,21 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     return over_s + between_s / float(passes.passes.sum())
 
 
-def _with_other_work(curve: DecodeCurve, observed: Observed) -> DecodeCurve:
-    """Add the engines' other work between passes to the curve, in proportion to the tokens.
+def _with_other_time(curve: DecodeCurve, host_s: float, observed: Observed) -> DecodeCurve:
+    """Add the time between passes to each pass, and the engines' other work between passes in proportion to the tokens.
 
     An evaluation comes after a number of steps, however many requests run at once.
     """
-    states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
-    work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
-    return OccupiedCurve(curve, work_s / tokens) if work_s and tokens else curve
-
-
-def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
     if not isinstance(curve, RooflineCurve):
         raise TypeError(f"a fit gave a {type(curve).__name__}, which has no overhead to set")
+    states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
+    work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
     least_s = float(curve.pass_s(1.0)) - curve.overhead_s
-    return replace(curve, overhead_s=max(curve.overhead_s + more_s, -0.9 * least_s))
+    return replace(
+        curve,
+        overhead_s=max(curve.overhead_s + host_s, -0.9 * least_s),
+        other_s_per_request=work_s / tokens if tokens else 0.0,
+    )
 
 
 class PrefillCost(NamedTuple):

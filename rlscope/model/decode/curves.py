@@ -6,13 +6,14 @@ equations take arrays as well as numbers, so that many curves can be evaluated a
 that verify drafted tokens.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
-from rlscope.model.arrays import Counts, Reals
+from rlscope.model.arrays import Reals
 from rlscope.model.system import DecodeCurve
 
 Form = Literal["pnorm", "expert_hit"]
@@ -42,15 +43,6 @@ def experts_hit_s(running: Numbers, experts_s: Numbers, hit_rate: Numbers) -> Re
     return -experts_s * np.expm1(-hit_rate * np.asarray(running, dtype=np.float64))
 
 
-class Tilt(NamedTuple):
-    """Departure of a curve from its form beyond the measured batches."""
-
-    running: float
-    """Requests of the largest measured batch."""
-    elasticity: Numbers
-    """Increase of d log t / d log b beyond it, relative to the form."""
-
-
 @dataclass(frozen=True, slots=True)
 class RooflineCurve:
     """A smooth roofline, the experts that a batch hits, an overhead, and the KV term."""
@@ -65,25 +57,36 @@ class RooflineCurve:
     kv_s_per_token: float = 0.0
     growth: float = 0.0
     """Elasticity of the flat branch."""
-    tilt: Tilt | None = None
+    measured_running: float = math.inf
+    """Requests of the largest measured batch."""
+    tilt: float = 0.0
+    """Departure of the curve from its form beyond it: increase of d log t / d log b."""
     experts_s: float = 0.0
     """Seconds to read all experts; 0 for a dense model."""
     hit_rate: float = 0.0
     """Rate r in 1 - e^(-r b): share of the experts not yet hit that one more token hits."""
+    other_s_per_request: float = 0.0
+    """Seconds of other work that the engine does after a pass, for each token that the pass made."""
 
     def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV.
+        """Seconds of a pass over `running` requests that hold no KV, including the work that follows it.
 
-        Beyond the tilt's batch, the work is that of the form times a power of the batch over that size, between flat
-        and proportional. Own choice: no form is known to hold outside the measurements.
+        Beyond the largest measured batch, the work is that of the form times a power of the batch over that size,
+        between flat and proportional. Own choice: no form is known to hold outside the measurements.
         """
-        work_s, tilt = self._work_s(running), self.tilt
-        if tilt is not None:
-            beyond = np.maximum(np.asarray(running, dtype=np.float64) / tilt.running, 1.0)
-            seen_s = self._work_s(tilt.running)
-            tilted_s = np.clip(work_s * beyond**tilt.elasticity, seen_s, seen_s * beyond)
+        requests = np.asarray(running, dtype=np.float64)
+        work_s = self._work_s(requests)
+        is_known = np.isfinite(self.measured_running)
+        if is_known.any():
+            beyond = np.maximum(requests / self.measured_running, 1.0)
+            seen_s = self._work_s(np.where(is_known, self.measured_running, 1.0))
+            tilted_s = np.clip(work_s * beyond**self.tilt, seen_s, seen_s * beyond)
             work_s = np.where(beyond > 1.0, tilted_s, work_s)
-        return work_s + self.overhead_s
+        return work_s + self.overhead_s + self.other_s_per_request * requests
+
+    def sped_up(self, speed: float) -> "RooflineCurve":
+        """Return the curve of passes that are faster by a factor, with the work that follows them."""
+        return replace(self, **{name: getattr(self, name) / speed for name in _TIMES})
 
     def _work_s(self, running: Numbers) -> Reals:
         # No request at all costs the flat branch, without taking the log of 0.
@@ -92,93 +95,20 @@ class RooflineCurve:
         return work_s + experts_hit_s(running, self.experts_s, self.hit_rate) if np.any(self.experts_s) else work_s
 
 
-@dataclass(frozen=True, slots=True)
-class SpedUpCurve:
-    """A decode curve made faster by a factor."""
-
-    curve: DecodeCurve
-    speed: float
-
-    @property
-    def kv_s_per_token(self) -> float:
-        """Seconds that each resident token adds to a pass."""
-        return self.curve.kv_s_per_token / self.speed
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV."""
-        return self.curve.pass_s(running) / self.speed
+_TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "experts_s", "other_s_per_request")
+"""Parameters that are times: in proportion to the height of the curve."""
 
 
-@dataclass(frozen=True, slots=True)
-class OccupiedCurve:
-    """Decode curve of an engine that does other work after a pass, for each token that the pass made."""
+def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
+    """Combine draws of a curve, each for `lines` lines in a row: the last axis of the argument has one per entry.
 
-    curve: DecodeCurve
-    work_s_per_token: float
-
-    @property
-    def kv_s_per_token(self) -> float:
-        """Seconds that each resident token adds to a pass."""
-        return self.curve.kv_s_per_token
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV, including the work that follows it."""
-        return self.curve.pass_s(running) + self.work_s_per_token * np.asarray(running, dtype=np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CurvePerLine:
-    """Many curves evaluated at once: the last axis of the argument has one curve per entry."""
-
-    parts: tuple[tuple[Counts, DecodeCurve], ...]
-    """Entries whose curves have one form, and that form with an array over them for each parameter."""
-    kv_s_per_token: Reals
-
-    def pass_s(self, running: Reals) -> Reals:
-        """Seconds of passes over `running` requests that hold no KV."""
-        if len(self.parts) == 1:
-            return self.parts[0][1].pass_s(running)
-        pass_s = np.empty(running.shape)
-        for entries, curve in self.parts:
-            pass_s[..., entries] = curve.pass_s(running[..., entries])
-        return pass_s
-
-
-def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> CurvePerLine:
-    """Combine the curves, each for `lines` lines in a row."""
-    kinds = [_kind(curve) for curve in curves]
-    parts: list[tuple[Counts, DecodeCurve]] = []
-    for kind in dict.fromkeys(kinds):
-        members = np.array([number for number, each in enumerate(kinds) if each == kind])
-        entries = (members[:, None] * lines + np.arange(lines)).ravel()
-        parts.append((entries, _stacked([curves[number] for number in members], lines)))
-    return CurvePerLine(tuple(parts), np.repeat([curve.kv_s_per_token for curve in curves], lines))
-
-
-def _kind(curve: DecodeCurve) -> tuple[object, ...]:
-    """Return a key of the curve's kind: curves of one kind differ only in numbers. An unknown form has its own."""
-    if isinstance(curve, SpedUpCurve | OccupiedCurve):
-        return (type(curve), *_kind(curve.curve))
-    return (type(curve), curve.tilt and curve.tilt.running) if isinstance(curve, RooflineCurve) else (id(curve),)
-
-
-def _stacked(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
-    """Stack curves into one of their kind; its equations take arrays as well as numbers."""
-    first = curves[0]
-    if isinstance(first, SpedUpCurve | OccupiedCurve):
-        outer = [curve for curve in curves if isinstance(curve, SpedUpCurve | OccupiedCurve)]
-        return replace(first, curve=_stacked([each.curve for each in outer], lines), **_columns(outer, lines))
-    if not isinstance(first, RooflineCurve):
-        return first
+    Curves of another form than the fitted one must all be equal.
+    """
     formed = [curve for curve in curves if isinstance(curve, RooflineCurve)]
-    elasticities = [curve.tilt.elasticity for curve in formed if curve.tilt is not None]
-    tilt = first.tilt and first.tilt._replace(elasticity=np.repeat(np.array(elasticities, dtype=np.float64), lines))
-    return replace(first, tilt=tilt, **_columns(formed, lines))
-
-
-def _columns(curves: Sequence[RooflineCurve | SpedUpCurve | OccupiedCurve], lines: int) -> dict[str, Reals]:
-    names = [each.name for each in fields(curves[0]) if each.name not in ("curve", "tilt")]
-    return {name: np.repeat([getattr(curve, name) for curve in curves], lines) for name in names}
+    if len(formed) < len(curves):
+        return curves[0]
+    names = [each.name for each in fields(RooflineCurve)]
+    return replace(formed[0], **{name: np.repeat([getattr(each, name) for each in formed], lines) for name in names})
 
 
 def _log_of_one_and(log_value: Numbers) -> Reals:

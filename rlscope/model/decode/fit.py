@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Form, Tilt
+from rlscope.model.decode.curves import Form
 from rlscope.model.decode.evidence import (
     RESIDUAL_LOG_SD,
     ROW_LOG_SD,
@@ -135,13 +135,18 @@ def fit_decode_curve(
     evidence = evidence.with_own_error(_best(evidence))
     best = _best(evidence)
     typical, stalls = _anchored(evidence, best[None, :])[0], np.log(cells.stall_ratio)
-    curve, visited = evidence.curve(evidence.scaled(typical, stalls)), Visited.of(cells)
+    largest = float(cells.running.max()) if len(cells) else math.inf
+    curve = replace(evidence.curve(evidence.scaled(typical, stalls)), measured_running=largest)
     drawn = evidence.scaled(_draws(evidence, best, rng, draw_count), stalls)
-    tilts = _tilts(cells, prior, rng, draw_count)
+    tilts = _tilts(prior, rng, draw_count) if len(cells) else [0.0] * draw_count
+    visited = Visited.of(cells)
     return CurveFit(
         form=form,
         curve=curve,
-        draws=tuple(replace(evidence.curve(row), tilt=tilt) for row, tilt in zip(drawn, tilts, strict=True)),
+        draws=tuple(
+            replace(evidence.curve(row), measured_running=largest, tilt=tilt)
+            for row, tilt in zip(drawn, tilts, strict=True)
+        ),
         parameters=evidence.named(evidence.scaled(typical, stalls)),
         form_error=math.hypot(evidence.form_log_sd, RESIDUAL_LOG_SD),
         visited=visited,
@@ -184,15 +189,10 @@ def _anchored(evidence: CurveEvidence, vectors: Reals) -> Reals:
     return evidence.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
 
 
-def _tilts(
-    cells: DecodePoints, prior: HardwarePrior | None, rng: np.random.Generator, count: int
-) -> list[Tilt] | list[None]:
+def _tilts(prior: HardwarePrior | None, rng: np.random.Generator, count: int) -> list[float]:
     """Draw the departure of each curve from the form beyond the largest batch."""
-    if not len(cells):
-        return [None] * count
-    spread, largest = _TILT if prior is None else _TILT_OF_KNOWN, float(cells.running.max())
-    deviations = ndtri((rng.permutation(count) + 0.5) / count)
-    return [Tilt(largest, float(spread * each)) for each in deviations]
+    spread = _TILT if prior is None else _TILT_OF_KNOWN
+    return (spread * ndtri((rng.permutation(count) + 0.5) / count)).tolist()
 
 
 def _mape(evidence: CurveEvidence, vector: Reals, cells: DecodePoints) -> float | None:

@@ -14,7 +14,7 @@ from rlscope.model.analytic.steady_state import (
     trained_rates,
 )
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.decode.curves import OccupiedCurve, RooflineCurve, SpedUpCurve, Tilt
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, Affine, engine, layout, load_ratio, system, workload
 
@@ -248,14 +248,13 @@ def test_the_step_is_that_of_the_slower_side_and_trains_its_samples(
 
 DRAWN_CURVES = (
     RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8),
-    RooflineCurve(9e-3, 4e-5, 3.0, growth=0.02, tilt=Tilt(32.0, -0.1)),
-    RooflineCurve(7e-3, 2e-5, 1.5, growth=0.01, tilt=Tilt(32.0, 0.2)),
+    RooflineCurve(9e-3, 4e-5, 3.0, growth=0.02, measured_running=32.0, tilt=-0.1),
+    RooflineCurve(7e-3, 2e-5, 1.5, growth=0.01, measured_running=32.0, tilt=0.2),
     RooflineCurve(4e-3, 2e-5, 1.0, 0.0, 3e-8, experts_s=9e-3, hit_rate=0.03),
-    RooflineCurve(4e-3, 2e-5, 2.0, 0.0, 3e-8, tilt=Tilt(32.0, 0.1), experts_s=6e-3, hit_rate=0.05),
-    SpedUpCurve(RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1.1),
-    SpedUpCurve(RooflineCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 2.0),
-    OccupiedCurve(RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8), 1e-5),
-    SpedUpCurve(OccupiedCurve(RooflineCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8), 3e-5), 2.0),
+    RooflineCurve(4e-3, 2e-5, 2.0, 0.0, 3e-8, measured_running=32.0, tilt=0.1, experts_s=6e-3, hit_rate=0.05),
+    RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8).sped_up(1.1),
+    RooflineCurve(8e-3, 3e-5, 2.0, 1e-3, 4e-8, other_s_per_request=1e-5),
+    RooflineCurve(9e-3, 3e-5, 2.5, 1e-3, 4e-8, other_s_per_request=3e-5).sped_up(2.0),
 )
 
 

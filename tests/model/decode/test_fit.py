@@ -230,8 +230,7 @@ def test_a_draw_departs_from_its_form_only_beyond_the_batches_seen() -> None:
     points = seen_to(64)
     known, unknown = fitted(points, PRIOR), fitted(points, None)
     for fit, elasticity_sd in ((known, 0.06), (unknown, 0.2)):
-        tilts = [curve.tilt for curve in fit.draws if isinstance(curve, RooflineCurve) and curve.tilt]
-        assert len(tilts) == len(fit.draws)
-        assert {tilt.running for tilt in tilts} == {64.0}
-        assert np.std([tilt.elasticity for tilt in tilts]) == pytest.approx(elasticity_sd, rel=0.2)
-        assert isinstance(fit.curve, RooflineCurve) and fit.curve.tilt is None
+        curves = [curve for curve in (fit.curve, *fit.draws) if isinstance(curve, RooflineCurve)]
+        assert {curve.measured_running for curve in curves} == {64.0}
+        assert np.std([curve.tilt for curve in curves[1:]]) == pytest.approx(elasticity_sd, rel=0.2)
+        assert curves[0].tilt == 0.0

@@ -100,12 +100,14 @@ _TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "exp
 
 
 def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
-    """Combine draws of a curve, each for `lines` lines in a row: the last axis of the argument has one per entry.
+    """Combine draws of a fitted curve, each for `lines` lines in a row: the last axis of the argument has one per line.
 
-    Curves of another form than the fitted one must all be equal.
+    Curves of another form must all be equal. Raises TypeError if they are not.
     """
     formed = [curve for curve in curves if isinstance(curve, RooflineCurve)]
     if len(formed) < len(curves):
+        if any(curve != curves[0] for curve in curves):
+            raise TypeError("only draws of a fitted curve can be combined")
         return curves[0]
     names = [each.name for each in fields(RooflineCurve)]
     return replace(formed[0], **{name: np.repeat([getattr(each, name) for each in formed], lines) for name in names})

@@ -173,14 +173,15 @@ def _forecast(
 ) -> WhatIf:
     """Forecast the fastest of the layouts. asked: the calibration with the change, except for its layout."""
     asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
-    obstacle, predicted = _obstacle(calibration, asked), Forecast.of_none(asked.layout, None)
+    obstacle: Obstacle | None = _refusal(asked, asked.layout)
+    predicted = Forecast.of_none(asked.layout, None)
     if change == Change():
         predicted = now
     elif not obstacle:
         # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
         holds = asked.layout != calibration.layout and not change.limits_in_flight
         predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
-        obstacle = None if predicted.tokens_per_s else "never_trains"
+        obstacle = None if predicted.tokens_per_s else next(iter(_small_limits(asked.system)), "never_trains")
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
@@ -279,16 +280,6 @@ def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
 def _synchronous_rate(calibration: Calibration, layout: Layout) -> float:
     step = split_step(calibration.system, layout)
     return step.trained_tokens_per_s if step else 0.0
-
-
-def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
-    refusal = _refusal(asked, asked.layout)
-    if refusal is not None or asked.synchronous:
-        return refusal
-    # The run did run with its own limits, even if they are smaller than a step, so the model's reading of them is
-    # wrong.
-    current_limits = _small_limits(calibration.system)
-    return next((each for each in _small_limits(asked.system) if each not in current_limits), None)
 
 
 def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:

@@ -291,12 +291,12 @@ def test_many_draws_solved_at_once_have_the_rates_that_each_has_alone(admission:
 
 
 def test_draws_that_differ_in_more_than_their_costs_have_the_rates_that_each_has_alone() -> None:
-    capped = [system(admission=Admission(max_in_flight_samples=most)) for most in (700, 900)]
-    unknown_form = [system(engine=engine(curve=Affine(each, 1e-3))) for each in (8e-3, 9e-3)]
-    for draws in (capped, unknown_form):
-        alone = [trained_rates([each], [layout(13)])[0].tolist() for each in draws]
-        assert trained_rates(draws, [layout(13)]).tolist() == alone
-        assert alone[0] != alone[1]
+    draws = [system(admission=Admission(max_in_flight_samples=most)) for most in (700, 900)]
+    alone = [trained_rates([each], [layout(13)])[0].tolist() for each in draws]
+    assert trained_rates(draws, [layout(13)]).tolist() == alone
+    assert alone[0] != alone[1]
+    with pytest.raises(TypeError, match="only draws of a fitted curve"):
+        trained_rates([system(engine=engine(curve=Affine(each, 1e-3))) for each in (8e-3, 9e-3)], [layout(13)])
 
 
 def test_more_draws_than_are_solved_at_once_keep_their_order() -> None:

@@ -401,8 +401,3 @@ def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
     layouts = [what_if(said, change).predicted for said in (free, capped)]
     assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
     assert layouts[0].tokens_per_s > layouts[1].tokens_per_s
-
-
-def test_a_limit_that_the_run_itself_passed_keeps_nothing_from_running():
-    said = model(candidates=candidates_of(Admission(queue_capacity_samples=128)))  # the run takes 256 samples a step
-    assert what_if(said, Change(trainer_speed=0.5)).obstacle is None

@@ -279,9 +279,9 @@ class Counterfactuals:
         saved_s = self._checkpoint_s(observed)
         if saved_s:
             yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
-        keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
-        if keeping_up > 1.0:
-            evened, names = self._evened(keeping_up), slow_engine_names(observed.passes, system.engine.curve)
+        slowness = self._calibration.engine_slowness
+        if slowness is not None and speed_without_stragglers(observed.passes, system.engine.curve) > 1.0:
+            evened, names = self._evened(slowness), slow_engine_names(observed.passes, system.engine.curve)
             yield None if evened is None else replace(evened, engines=names)
 
     def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
@@ -297,15 +297,8 @@ class Counterfactuals:
         held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
         return min(1.0, lost_s / phase_s) * held[0].step_s if phase_s and held else 0.0
 
-    def _evened(self, keeping_up: float) -> Action | None:
-        """Make every engine as fast as the others.
-
-        In a simulation each engine has its own speed. In the closed forms all engines share one curve, which slow
-        engines hold back.
-        """
-        slowness = self._calibration.engine_slowness
-        if slowness is None:
-            return self._fix("slow_engines", Cause.SAMPLERS, None, lambda each: with_engine_speed(each, keeping_up))
+    def _evened(self, slowness: Sequence[float]) -> Action | None:
+        """Make every engine as fast as the median one."""
         forecast = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
         if forecast is None:
             return None

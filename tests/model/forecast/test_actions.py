@@ -218,8 +218,8 @@ def test_nothing_is_ranked_of_a_run_without_a_first_action():
 
 
 def test_the_largest_gain_of_a_setting_leaves_fixes_out():
-    (reached,) = Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix"))).reached(100.0)
-    assert reached.value == pytest.approx(110.0)
+    ranking = Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix")))
+    assert ranking.reached(100.0) == pytest.approx((110.0,))
 
 
 # Of runs
@@ -472,7 +472,8 @@ def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_al
     starved = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
     found = calibration_of(observed(SMALL, starved, steps=24))
     # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
-    made = counterfactuals(replace(found, engine_slowness=(7 / 3, 7 / 9, 7 / 9)))._evened(9 / 7)
+    slowness = (7 / 3, 7 / 9, 7 / 9)
+    made = counterfactuals(replace(found, engine_slowness=slowness))._evened(slowness)
     assert made is not None
     assert made.gain_ratio.value == pytest.approx(2 / 7, abs=0.06)
 

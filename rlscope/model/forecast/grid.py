@@ -76,7 +76,8 @@ def solve_grid(model: ModelResult) -> tuple[GridPoint, ...]:
             answer = what_if(model, change if setting is None else replace(change, **{setting: value}))
             points.append(GridPoint(split, setting, value, answer))
             samples = round(workload.samples_per_step * answer.steps_per_version / steps_per_version)
-            simulated_samples += samples * steps_to_simulate(samples) if answer.simulated else 0
+            is_simulated = not model.calibration.synchronous
+            simulated_samples += samples * steps_to_simulate(samples) if is_simulated else 0
     return tuple(points)
 
 

@@ -81,8 +81,6 @@ class Forecast:
     """Preemptions by the event simulator; None for the layout of a synchronous run, which is not simulated."""
     in_flight_limit: int | None = None
     """Limit on samples in flight that the forecast rests on and the run lacks: without it the queue would grow."""
-    simulated: bool = False
-    """Whether it comes from the event simulator, and not from the closed form of a synchronous step."""
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -119,11 +117,6 @@ class Forecasts:
     today: Forecast
     others: tuple[Forecast, ...]
     """Fastest first by the best estimate; those too slow to matter, then excluded ones, last."""
-
-    @property
-    def simulated_layouts(self) -> int:
-        """Number of layouts whose forecast comes from the event simulator."""
-        return sum(each.simulated for each in (self.today, *self.others))
 
     @property
     def shown(self) -> tuple[Forecast, ...]:

@@ -114,11 +114,6 @@ class PlanResult:
     scaling: PoorScaling | None = None
     """Set if a share of the GPUs would train nearly as fast; None if all are put to use, or no layout can be used."""
 
-    @property
-    def simulated(self) -> frozenset[Layout]:
-        """Layouts whose forecast comes from the event simulator."""
-        return frozenset(each.layout for each in self.candidates if each.simulated)
-
 
 def plan_layouts(plan: PlanInputs) -> PlanResult:
     """Solve all layouts of a plan.

@@ -106,7 +106,6 @@ def predict(
         timing=timing_of_simulated(simulated, state.regime),
         preemption=preemption_simulated(simulated, calibration.system),
         in_flight_limit=None if asked is calibration else asked.system.admission.max_in_flight_samples,
-        simulated=True,
     )
 
 
@@ -130,7 +129,7 @@ def predict_layouts(
     closed = closed_rates(calibration, (calibration.system,), (own, *others))[0]
     moved = (today.tokens_per_s or 0.0) / closed[0] if closed[0] else 1.0
     expected = {layout: moved * rate for layout, rate in zip(others, closed[1:].tolist(), strict=True)}
-    while sum(each.simulated for each in known.values()) < _MOST_SIMULATED:
+    while sum(each.tokens_per_s is not None for each in known.values()) < _MOST_SIMULATED:
         usable = [layout for layout in others if known[layout].excluded is None]
         ranked_ones = sorted(usable, key=lambda layout: -expected[layout])
         leaders = [*ranked_ones[:_FASTEST], *[each for each in ranked_ones if affords(known[each], today)][:_LEADERS]]

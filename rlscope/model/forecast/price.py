@@ -245,9 +245,9 @@ def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price
 
 
 def with_intervals(
-    price: Price, system: System, draws: Sequence[System], layout: Layout, simulated: Simulated | None = None
+    price: Price, system: System, draws: Sequence[System], layout: Layout, simulated: Simulated
 ) -> Price:
-    """Add the intervals of a price that was computed with the best estimate; draws: equally likely systems.
+    """Add the intervals of the price of a simulation with the best estimate; draws: equally likely systems.
 
     The closed forms say how much is dropped and how old samples get in every draw, with the error of the ratio of both
     sides' speeds.
@@ -286,7 +286,7 @@ def _dropping(
     system: System,
     states: Sequence[SteadyState | Refused],
     errors: Reals,
-    simulated: Simulated | None,
+    simulated: Simulated,
 ) -> Price:
     """Add the intervals of what is dropped.
 
@@ -294,10 +294,9 @@ def _dropping(
     no rule drops samples, only the lengths vary, as they are drawn.
     """
     dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
-    spread = np.ones(1) if simulated is None else _length_factors(simulated, errors.size)
+    spread = _length_factors(simulated, errors.size)
     if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
-        varied = tokens and simulated and _about(tokens.value, tokens.value * spread)
-        return replace(price, mean_trained_tokens=varied or tokens)
+        return replace(price, mean_trained_tokens=tokens and _about(tokens.value, tokens.value * spread))
     kept = (1.0 - dropped.value) * _kept_factors(system.admission, states, errors, simulated)
     drawn = 1.0 - np.clip(kept, 0.0, 1.0)
     more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
@@ -306,27 +305,27 @@ def _dropping(
     full_tokens = system.workload.lengths.mean_tokens
     return replace(
         price,
-        dropped_ratio=_about(simulated and dropped.value, drawn),
+        dropped_ratio=_about(dropped.value, drawn),
         mean_trained_tokens=tokens
         and _about(tokens.value, spread * (full_tokens - (full_tokens - tokens.value) * more)),
         longest_trained_ratio=longest and _about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
     )
 
 
-def _about(value: float | None, drawn: Reals) -> Estimate:
-    """Interval of the draws, about a simulated value that all draws share, else about their median."""
+def _about(value: float, drawn: Reals) -> Estimate:
+    """Interval of the draws, about the simulated value that all of them share."""
     spread = Estimate.of(drawn)
-    return spread if value is None else Estimate(value, min(spread.low, value), max(spread.high, value))
+    return Estimate(value, min(spread.low, value), max(spread.high, value))
 
 
 def _kept_factors(
-    admission: Admission, states: Sequence[SteadyState | Refused], errors: Reals, simulated: Simulated | None
+    admission: Admission, states: Sequence[SteadyState | Refused], errors: Reals, simulated: Simulated
 ) -> Reals:
     """Share that is kept in every draw, with all errors, over that of the best estimate, which is the first state."""
     best, *drawn = states
     full = 1.0 if isinstance(best, Refused) else max(1.0 - best.dropped_ratio, np.finfo(np.float64).tiny)
     kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in drawn]) / full
-    if simulated is None or not any(simulated.step_dropped_tokens):
+    if not any(simulated.step_dropped_tokens):
         return kept
     if _ages_out(admission):
         kept *= np.exp(_SIMULATION_ERROR * errors)

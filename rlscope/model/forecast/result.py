@@ -204,13 +204,17 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         efficiency=batch_efficiency(calibration, whole),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
         warnings=_warnings(
-            whole, prediction, halves, lengths, model_config, replay, simulated=forecasts.simulated_layouts > 0
+            whole, prediction, halves, lengths, model_config, replay, simulated=_has_simulations(calibration, forecasts)
         ),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
+
+
+def _has_simulations(calibration: Calibration, forecasts: Forecasts) -> bool:
+    return not calibration.synchronous or bool(forecasts.rivals)
 
 
 def _as_measured(

@@ -1,8 +1,7 @@
 """Forecast a run with a change, beside the run as it is.
 
-The change is applied to the calibrated system, to every draw of it and to the layout, which are then solved again. The
-event simulator takes over if the closed forms cannot be trusted, as for a recommendation. A synchronous run stays
-synchronous. Not covered: the cost of the change, and its effect on learning.
+The change is applied to the calibrated system, to every draw of it and to the layout, which are then predicted again.
+A synchronous run stays synchronous. Not covered: the cost of the change, and its effect on learning.
 """
 
 import math
@@ -69,11 +68,6 @@ class WhatIf:
     """Calibration of the unchanged run."""
     steps_per_version: float
     """Optimizer steps per publication with the change; `calibration` has those of the unchanged run."""
-
-    @property
-    def simulated(self) -> bool:
-        """Whether `predicted` comes from the event simulator."""
-        return self.predicted.simulated
 
 
 def what_if(model: "ModelResult", change: Change) -> WhatIf:

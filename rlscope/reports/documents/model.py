@@ -116,8 +116,6 @@ class ModelDetails:
     """Smallest batch, in requests, that decodes at 90% of the rate that the limit on running requests allows."""
     efficient_decoding_ratio: float | None
     """Share of the decoding time, 0 to 1, that the same tokens would have taken in batches of that size."""
-    simulated_layouts: int
-    """Number of layouts whose forecast comes from the event simulation."""
     batches_ahead: float
     """Prefetched batches: batches that the trainers hold in addition to the one in training."""
     preemption: Preemption | None
@@ -193,7 +191,6 @@ def model_details(model: ModelResult) -> ModelDetails:
         held_out_steps=prediction and prediction.held_out_steps,
         efficient_running=efficiency and efficiency.efficient_running,
         efficient_decoding_ratio=efficiency and efficiency.efficient_time_ratio,
-        simulated_layouts=model.forecasts.simulated_layouts,
         batches_ahead=model.model_config.prefetched_batches,
         preemption=model.preemption,
         warnings=(*model.warnings, *model.calibration.warnings),

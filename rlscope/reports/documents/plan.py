@@ -47,8 +47,6 @@ class PlanDocument(Document):
     """Uncertain quantities, starting with the one most worth measuring."""
     assumptions: tuple[str, ...]
     """Assumptions behind the answer, one sentence each."""
-    simulated_layouts: int
-    """Number of layouts whose forecast comes from the event simulation."""
 
 
 def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
@@ -65,7 +63,6 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         scaling=planned.scaling,
         unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),
-        simulated_layouts=len(planned.simulated),
     )
 
 

@@ -27,8 +27,6 @@ class WhatIfDocument(Document):
     """Reason why the run cannot run with the changes; None if it can."""
     chose_layout: bool
     """Whether only the total number of GPUs or a target was given, so that rlscope chose the fastest split."""
-    simulated: bool
-    """Whether `predicted` comes from the event simulation."""
     warnings: tuple[ModelWarning, ...]
     """Checks that the model failed, aspects of this change that the run has no data on, and further warnings about the
     model of this run."""
@@ -45,7 +43,6 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
         gain_ratio=answer.gain_ratio,
         obstacle=answer.obstacle,
         chose_layout=answer.chose_layout,
-        simulated=answer.simulated,
         warnings=tuple(dict.fromkeys((*answer.warnings, *model.warnings))),
         training_scaling=training_scaling(model),
     )

@@ -119,7 +119,7 @@ def test_a_plan_without_doubt_depends_on_nothing(golden: PlanResult) -> None:
 
 def test_the_leading_splits_are_simulated_and_the_others_are_not_listed(golden: PlanResult) -> None:
     assert 5 <= len(golden.candidates) <= 8
-    assert golden.simulated == {each.layout for each in golden.candidates}
+    assert all(each.timing is not None for each in golden.candidates)
 
 
 def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(golden: PlanResult) -> None:

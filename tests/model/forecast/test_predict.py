@@ -36,7 +36,7 @@ def forecasts(admission: Admission = UNLIMITED) -> Forecasts:
 def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_form_moved_to_it() -> None:
     asked = calibration(CAPPED)
     found, run = predict(asked, KEEPING_UP, form_error=False, is_reference=True), simulated_run(asked, KEEPING_UP)
-    assert run is not None and found.simulated
+    assert run is not None
     assert found.tokens_per_s == run.trained_tokens_per_s
     closed = closed_rates(asked, (asked.system, *asked.draws), (KEEPING_UP,))[:, 0]
     assert closed[0] != pytest.approx(run.trained_tokens_per_s, rel=0.005)
@@ -60,8 +60,8 @@ def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures() -> None
     layouts = possible_layouts(8, Granularity(1), (32, 64))
     found = predict_layouts(calibration(CAPPED), layouts)
     rates = [each.tokens_per_s for each in found.rivals]
-    assert rates == sorted(rates, key=lambda rate: -(rate or 0.0)) and all(each.simulated for each in found.rivals)
-    assert 4 <= len(rates) <= 10 and found.simulated_layouts == len(rates) + 1
+    assert rates == sorted(rates, key=lambda rate: -(rate or 0.0))
+    assert 4 <= len(rates) <= 10
     left = [each for each in found.others if each not in found.rivals]
     assert left and all((each.tokens_per_s, each.excluded) == (None, None) for each in left)
     assert found.shown == (found.today, *found.rivals)
@@ -130,7 +130,9 @@ def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_
 
 
 def interval(found: Calibration, layout: Layout, staleness: StalenessForecast) -> tuple[float, float]:
-    ends = with_intervals(Price(staleness), found.system, found.draws, layout).staleness
+    simulated = simulated_run(found, layout)
+    assert simulated is not None
+    ends = with_intervals(Price(staleness), found.system, found.draws, layout, simulated).staleness
     assert ends is not None and ends.p95_interval_steps is not None
     return ends.p95_interval_steps
 

@@ -6,7 +6,7 @@ A synchronous run stays synchronous. Not covered: the cost of the change, and it
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -175,7 +175,7 @@ def _forecast(
         # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
         holds = asked.layout != calibration.layout and not change.limits_in_flight
         predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
-        obstacle = None if predicted.tokens_per_s else next(iter(_small_limits(asked.system)), "never_trains")
+        obstacle = None if predicted.tokens_per_s else _why_never(asked.system)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
@@ -284,15 +284,13 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
     return state.reason if isinstance(state, Refused) else None
 
 
-def _small_limits(system: System) -> list[Obstacle]:
-    """Limits that no step can ever pass: they hold fewer whole groups than a step takes at a time."""
+def _why_never(system: System) -> Obstacle:
+    """Return the limit that no step can ever pass: it holds fewer whole groups than a step takes at a time."""
     workload, admission = system.workload, system.admission
-    groups = math.ceil(workload.samples_per_batch / workload.unit_samples)
-    limits: Mapping[Obstacle, int | None] = {
-        "queue_capacity_samples": admission.queue_capacity_samples,
-        "in_flight_cap": admission.max_in_flight_samples,
-    }
-    return [name for name, limit in limits.items() if limit is not None and limit // workload.unit_samples < groups]
+    least = math.ceil(workload.samples_per_batch / workload.unit_samples) * workload.unit_samples
+    if (admission.queue_capacity_samples or least) < least:
+        return "queue_capacity_samples"
+    return "in_flight_cap" if (admission.max_in_flight_samples or least) < least else "never_trains"
 
 
 def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:

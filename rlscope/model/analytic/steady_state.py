@@ -111,8 +111,8 @@ class SteadyState:
     dropped_ratio: float
     """Share of the finished samples that are dropped as stale, or by a full queue."""
     sample_p95: float | None
-    """p95 staleness of the trained samples by their oldest token, in versions; None if the queue grows. Rough: it only
-    decides what to simulate, and how wide an interval is."""
+    """p95 staleness of samples by their oldest token, in versions, if no cap were strict; infinite if only such a cap
+    limits it, None if the queue grows. Rough: it only decides what to simulate, and how wide an interval is."""
 
 
 def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
@@ -265,7 +265,7 @@ def strict_cap(system: System) -> float:
 
 
 def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
-    """p95 staleness of samples by their oldest token, in versions; NaN if the queue grows.
+    """p95 staleness of samples by their oldest token, in versions; infinite up to a strict cap, NaN if the queue grows.
 
     A sample ages until its group is complete, in the queue if the samplers have a surplus, and from then until the
     first token of the version that it is trained into. Little's law gives each part (own derivation).
@@ -275,7 +275,7 @@ def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Rea
     group_end = float(oldest_token_law(workload.lengths, workload.unit_samples).quantile(_STALE_QUANTILE)) * per_token
     lag = fleet.update_lag(running, step_s) + workload.environment_s / step_s + workload.prefetched_batches
     queued = np.where(levels.staleness_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
-    return np.minimum(group_end + lag + queued, strict_cap(fleet.system))
+    return group_end + lag + queued
 
 
 def _queued_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:

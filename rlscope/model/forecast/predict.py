@@ -146,7 +146,7 @@ def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecas
     return tuple(
         Forecast.of_none(state.layout, state.reason)
         if isinstance(state, Refused)
-        else Forecast(state.layout, None, state, None, None, expected_price(state, system.admission), None)
+        else Forecast(state.layout, None, state, None, None, expected_price(state, system), None)
         for state in steady_states(system, layouts)
     )
 

@@ -226,16 +226,17 @@ def staleness_simulated(simulated: Simulated, admission: Admission) -> Staleness
     return StalenessForecast(ages.tokens.mean, p95, most, between, horizon_steps)
 
 
-def expected_price(state: SteadyState, admission: Admission) -> Price:
+def expected_price(state: SteadyState, system: System) -> Price:
     """Return what a layout may drop, and roughly how old its samples get: enough to tell whether to predict it.
 
     The closed forms know how much a full queue drops; which samples age out, only the simulator knows. Mean staleness
     is unknown: NaN.
     """
-    dropped = None if _ages_out(admission) and state.dropped_ratio else Estimate.exactly(state.dropped_ratio)
+    knows_drops = not (_ages_out(system.admission) and state.dropped_ratio)
+    dropped = Estimate.exactly(state.dropped_ratio) if knows_drops else None
     if state.sample_p95 is None:
         return Price(None, dropped)
-    p95 = math.ceil(state.sample_p95)
+    p95 = math.ceil(min(state.sample_p95, strict_cap(system)))
     return Price(StalenessForecast(math.nan, p95, p95), dropped)
 
 

@@ -1,11 +1,12 @@
 """What becomes of a surplus, and how old samples get by the closed forms; `test_closed_forms.py` simulates them."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from rlscope.model.analytic.limits import Refused, oldest_token_law
-from rlscope.model.analytic.steady_state import SteadyState, steady_states, surplus_of
+from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap, surplus_of
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, System, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, layout, system
@@ -60,17 +61,18 @@ def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission
 
 
 @pytest.mark.parametrize(
-    ("admission", "p95"),
+    ("admission", "cap"),
     [
         (Admission(max_staleness=5, staleness_policy="publication_waits"), 5),
         (Admission(max_staleness=3, staleness_policy="drop"), 4),
     ],
     ids=["kept by publications", "dropped, and then held ahead"],
 )
-def test_a_surplus_makes_samples_as_old_as_a_strict_cap_lets_them_get(admission: Admission, p95: int) -> None:
-    plain = system(admission=admission)
+def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(admission: Admission, cap: int) -> None:
     ahead = 0.25 if admission.staleness_policy == "drop" else 0.0
-    assert state(replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))).sample_p95 == p95
+    plain = system(admission=admission)
+    asked = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
+    assert (state(asked).sample_p95, strict_cap(asked)) == (math.inf, cap)
 
 
 @pytest.mark.parametrize(("rule", "cap"), [("admission", 2), ("publication_waits", 4)])

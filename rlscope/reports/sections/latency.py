@@ -10,7 +10,7 @@ from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.model import no_result_sentence
-from rlscope.reports.text.names import FORMS, GRADES
+from rlscope.reports.text.names import FORMS
 
 
 def latency_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -29,8 +29,8 @@ def _fitted_figure(result: ModelResult) -> Figure:
     return Figure(
         "Forward pass time by batch size, measured and fitted, steady state",
         f"Dots: measured means, larger for more passes. Line: fit ({FORMS[fit.form]}){at}, with its 90% band. "
-        "Diamonds: predicted operating points of the layouts, at their own context. Shaded: "
-        f"{GRADES['extrapolated']}.{error} Healthy: a narrow band around the diamonds, and the diamonds where the "
-        "line bends up, not on its flat part.",
+        "Diamonds: predicted operating points of the layouts, at their own context. Shaded: beyond the passes that the "
+        f"run made.{error} Healthy: a narrow band around the diamonds, and the diamonds where the line bends up, not "
+        "on its flat part.",
         "pass_curve", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
     )  # fmt: skip

@@ -59,13 +59,6 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "trainer_memory": "too few trainer GPUs for the training state",
     "never_trains": "no training step could start under the limits",
 }
-GRADES: Final[Mapping[Grade, str]] = {
-    "measured": "the run made such passes",
-    "interpolated": "between passes that the run made",
-    "extrapolated": "beyond the passes that the run made",
-    "assumed": "no pass was measured",
-}
-"""Meaning of the grade of a forecast."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this limit",
     "interpolated": "decode speed between measured batches",

@@ -51,7 +51,7 @@ def analysed(made, bottleneck="samplers"):
         (Reason, names.REASONS),
         (GapCause, names.MEANINGS),
         (Exclusion, names.EXCLUSIONS),
-        (Grade, names.GRADES),
+        (Grade, names.EVIDENCE),
         (Form, names.FORMS),
     ],
 )

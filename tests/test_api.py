@@ -194,7 +194,7 @@ def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
 
 def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -> None:
     names = dir(analysis.charts)
-    assert {"workers_all", "staleness_heat", "batch_size", "frontier", "pass_curve"} <= set(names)
+    assert {"workers_all", "staleness_heat", "batch_size", "pass_curve"} <= set(names)
     for name in names:
         document = json.dumps(getattr(analysis.charts, name)().to_dict(validate=False))
         assert "var(--" not in document and '"container"' not in document, name

@@ -6,8 +6,8 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Nothing
-from rlscope.reports.charts import model as charts
-from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
+from rlscope.reports.charts import passes
+from rlscope.reports.charts.pass_frame import curve_frame, usual_context_tokens
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.model import no_result_sentence
 from rlscope.reports.text.names import FORMS
@@ -32,5 +32,5 @@ def _fitted_figure(result: ModelResult) -> Figure:
         "Diamonds: predicted operating points of the layouts, at their own context. Shaded: beyond the passes that the "
         f"run made.{error} Healthy: a narrow band around the diamonds, and the diamonds where the line bends up, not "
         "on its flat part.",
-        "pass_curve", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
+        "pass_curve", "pass_s", passes.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
     )  # fmt: skip

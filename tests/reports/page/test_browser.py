@@ -80,7 +80,7 @@ def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
 def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
     page, _ = pages("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
-                     getComputedStyle(document.querySelector('#figure-frontier .mark-symbol path')).fill]"""
+                     getComputedStyle(document.querySelector('#figure-pass-curve .mark-symbol path')).fill]"""
     light = page.evaluate(read)
     page.emulate_media(color_scheme="dark")
     dark = page.evaluate(read)
@@ -92,9 +92,9 @@ def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
 
 def test_pointing_at_a_mark_shows_its_numbers(pages):
     page, _ = pages("whole")
-    page.locator("#figure-frontier .mark-symbol path").first.hover()
+    page.locator("#figure-pass-curve .mark-symbol path").first.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
-    assert "trainer GPUs" in page.locator("#vg-tooltip-element").inner_text()
+    assert "requests" in page.locator("#vg-tooltip-element").inner_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

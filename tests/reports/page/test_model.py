@@ -3,15 +3,13 @@
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import polars as pl
 import pytest
 
 from rlscope import format as fmt
-from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.card import first_screen, loss_bars
-from rlscope.reports.charts import model_frames
+from rlscope.reports.charts import pass_frame
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
@@ -24,7 +22,6 @@ from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
 
 pytestmark = pytest.mark.usefixtures("few_what_ifs")
-CHARTS = ("figure-frontier", "figure-pass-curve")
 
 
 def with_model(said):
@@ -51,12 +48,9 @@ def test_the_layouts_come_before_everything_else(page):
     assert marked < page.text.index("Where the GPU time went")
 
 
-def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
-    specs = specs_of(page)
-    assert set(CHARTS) <= set(specs)
-    for name in CHARTS:
-        assert len(specs[name]["description"]) > 100 and "ealthy" in specs[name]["description"]
-        assert name in page.ids
+def test_the_forward_passes_have_a_chart_and_a_description(page):
+    description = specs_of(page)["figure-pass-curve"]["description"]
+    assert len(description) > 100 and "ealthy" in description
 
 
 def test_the_bars_of_the_losses_join_and_end_at_the_measured_throughput():
@@ -75,53 +69,9 @@ def test_the_page_says_what_each_loss_means(page):
     assert all(row.meaning in page.text for row in model_words.loss_rows(changing_model()))
 
 
-def test_a_layout_that_was_not_predicted_is_not_drawn():
-    made = changing_model()
-    one, *others = made.forecasts.others
-    left_out = Forecast.of_none(one.layout, None)
-    fewer = replace(made, forecasts=replace(made.forecasts, others=(left_out, *others)))
-    key = pl.struct("trainer_gpus", "max_running")
-    drawn = model_frames.frontier_frame(fewer).select(key).to_series().to_list()
-    assert {"trainer_gpus": one.layout.trainer_gpus, "max_running": one.layout.max_running} not in drawn
-    assert len(drawn) >= 3
-
-
-def test_nothing_is_faster_and_less_stale_than_the_frontier():
-    frame = model_frames.frontier_frame(changing_model())
-    assert frame["sample_staleness_p95"].max() <= 8, "staler layouts are above the cap"
-    for age, rate in frame.filter(pl.col("series") == "frontier").select("sample_staleness_p95", "tokens_per_s").rows():
-        assert frame.filter(pl.col("sample_staleness_p95") <= age)["tokens_per_s"].max() == rate
-
-
-def test_the_frontier_goes_by_the_rates_that_are_drawn():
-    made = changing_model()
-    drawn = np.array([100.0, 200.0, 400.0])
-    today = replace(made.forecasts.today, tokens_per_s=200.0, drawn_tokens_per_s=drawn)
-    first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
-    # Its own median is 190, but 200 of the current layout times its median gain is 220.
-    faster = replace(first, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
-    slower = replace(second, price=first.price, drawn_tokens_per_s=np.full(3, 195.0))
-    asked = replace(made, forecasts=replace(made.forecasts, today=today, others=(slower, faster)))
-    frontier = model_frames.frontier_frame(asked).filter(pl.col("series") == "frontier")
-    assert frontier["tokens_per_s"].max() == pytest.approx(220.0)
-
-
-def test_many_layouts_are_thinned_but_the_marked_ones_stay():
-    made = changing_model()
-    others = tuple(
-        replace(each, layout=replace(each.layout, trainer_gpus=gpus))
-        for gpus in range(10, 400)
-        for each in made.forecasts.others[:3]
-    )
-    many = replace(made, forecasts=replace(made.forecasts, others=(*made.forecasts.others, *others)))
-    frame = model_frames.frontier_frame(many)
-    assert frame.height <= 300
-    assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
-
-
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():
     made = changing_model()
-    frame, cells = model_frames.curve_frame(made), made.calibration.curve.cells
+    frame, cells = pass_frame.curve_frame(made), made.calibration.curve.cells
     measured = frame.filter(pl.col("kind") == "measured")
     assert sorted(measured["pass_s"]) == sorted(cells.pass_s)
     fitted = frame.filter(pl.col("kind") == "fitted")
@@ -142,13 +92,13 @@ def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points
 )
 def test_extrapolated_stretches_are_shaded(grades, stretches):
     frame = pl.DataFrame({"kind": ["fitted"] * 3, "running": [1.0, 2.0, 3.0], "grade": grades})
-    assert model_frames.beyond_visited(frame).rows() == stretches
+    assert pass_frame.beyond_visited(frame).rows() == stretches
 
 
 def test_a_layout_whose_state_is_not_known_has_no_operating_point():
     made = changing_model()
     unknown = replace(made, forecasts=replace(made.forecasts, today=replace(made.forecasts.today, state=None)))
-    assert "current" not in set(model_frames.curve_frame(unknown)["kind"])
+    assert "current" not in set(pass_frame.curve_frame(unknown)["kind"])
 
 
 @pytest.mark.parametrize("reason", ["no steady state: 3 steps cannot show a steady state", HOSTILE])
@@ -157,7 +107,7 @@ def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(
     html = render(unknown)
     page = Page(html)
     assert f"No model result: {reason}." in page.text
-    assert not set(CHARTS) & set(specs_of(page)) and "actions" not in page.ids
+    assert "figure-pass-curve" not in specs_of(page) and "actions" not in page.ids
     assert "<img src=x" not in html
     assert f"No model result: {reason}." in " ".join(card(unknown, 200).split())
     assert as_document(unknown)["recommendation"]["why"] == reason

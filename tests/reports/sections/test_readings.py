@@ -13,7 +13,6 @@ from rlscope.reports.charts.lengths import response_lengths
 from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
-from rlscope.reports.sections.layouts import instead_of_chart
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import never_stale
 from rlscope.reports.sections.throughput import (
@@ -207,15 +206,6 @@ def test_staleness_that_is_always_0_is_said_instead_of_drawn(stalenesses, said):
     rows = pl.DataFrame({"staleness": stalenesses, "tokens": [5] * len(stalenesses)}, schema_overrides={
         "staleness": pl.Int64, "tokens": pl.Int64})  # fmt: skip
     assert never_stale(rows) == said and never_stale(None) == ""
-
-
-@pytest.mark.parametrize(
-    ("stalenesses", "said"),
-    [([2, 2], "2 versions at the 95th percentile"), ([1, 2], ""), ([], "No layout has a known staleness.")],
-)
-def test_throughput_against_one_staleness_or_none_is_said_instead_of_drawn(stalenesses, said):
-    frame = pl.DataFrame({"sample_staleness_p95": stalenesses}, schema={"sample_staleness_p95": pl.Int64})
-    assert said in instead_of_chart(frame) and bool(instead_of_chart(frame)) == bool(said)
 
 
 def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():

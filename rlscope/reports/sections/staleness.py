@@ -68,11 +68,9 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 
 def _costs(analysis: AnalysisResult) -> Iterator[Block]:
-    moments, sources = analysis.answers.get("version_moments"), _version_sources(analysis)
+    moments = analysis.answers.get("version_moments")
     effective = effective_share_of_all(moments)
     yield from staleness_blocks(analysis)
-    if sources:
-        yield Paragraph(f"Version source: {sources}.", "note")
     price = Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
     yield Part("Cost of staleness", [price, *([] if effective is None or moments is None else ratios_table(moments))])
 
@@ -94,12 +92,6 @@ def ratios_table(moments: pl.DataFrame) -> Iterator[Block]:
     if shown.height < moments.height:
         yield Paragraph(f"{fmt.count(moments.height - shown.height)} staler rows are in the query.", "note")
     yield Asked(["version_moments"])
-
-
-def _version_sources(analysis: AnalysisResult) -> str:
-    sources = analysis.staleness.version_source_tokens
-    total = sum(sources.values())
-    return ", ".join(f"{source.replace('_', ' ')} ({fmt.percent(n / total)})" for source, n in sources.items() if n)
 
 
 def _price(effective: float) -> str:

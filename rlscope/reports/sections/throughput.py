@@ -5,8 +5,7 @@ from typing import Final
 
 import polars as pl
 
-from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, RunFacts, Throughput
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.blocks import Block, Charts
 from rlscope.reports.card import throughput_blocks
 from rlscope.reports.charts import training
@@ -20,22 +19,11 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     # Tokens that are counted by step would be drawn as zeros over time.
     knows_times = run.tokens_trained is not None and analysis.throughput.counted_tokens is None
     rates = answers.get("throughput") if knows_times else None
-    reading = rates_reading(analysis.throughput)
     figures = [
-        drawn_frame(_RATES.saying(reading), rates, run, update_moments(analysis)),
+        drawn_frame(_RATES, rates, run, update_moments(analysis)),
         drawn_frame(_PHASES, phases_frame(answers, run), run),
     ]
     return [*throughput_blocks(analysis), Charts(figures)]
-
-
-def rates_reading(rates: Throughput) -> str:
-    """Return the end of the caption of the rates: whether more is generated than trained."""
-    trained, generated = rates.achieved_tokens_per_s, rates.generated_tokens_per_s
-    more = "" if not trained or not generated or generated / trained < 1.0 + _APART_RATIO else (
-        f"{fmt.significant(generated / trained)} times as many tokens are generated as trained: samples pile up, or "
-        "are dropped. "
-    )  # fmt: skip
-    return f"{more}Healthy: both lines steady and close together."
 
 
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
@@ -54,11 +42,10 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
     return rows if window is None else rows.filter(window.is_inside)
 
 
-_APART_RATIO: Final = 0.1
-"""Smaller differences come from samples in flight when a run begins and ends."""
 _RATES: Final = Figure(
     "Measured tokens per second",
-    "Tokens per second. Shaded: the steady state.",
+    "Tokens per second. Shaded: the steady state. Healthy: both lines steady and close together; if much more is "
+    "generated than trained, samples pile up or are dropped.",
     "throughput", "trained_tokens_per_s", training.throughput, "the tokens trained on are not known over time",
 )  # fmt: skip
 _PHASES: Final = Figure(

@@ -60,19 +60,10 @@ _WORKERS_NAMED: Final = 5
 """Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05
 """Share of the tokens that left the queue from which dropping counts as the samplers' main loss."""
-_RECORD: Final[Mapping[str, str]] = {
-    Cause.SAMPLERS: (
-        'Record what the samplers wait for and analyze again: put `with run.wait("backpressure"):` around `queue.put`, '
-        '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
-        "calls, and call `run.engine_step(...)` after every forward pass."
-    ),
-    Cause.TRAINERS: (
-        'Record what the trainers wait for and analyze again: put `with run.wait("samples"):` around the call that '
-        "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
-        "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
-    ),
-}
-"""Code to add on the side whose GPU time is mostly in no recorded state."""
+_RECORD: Final = (
+    "Record what the {side} do or wait for: `rlscope doctor` lists the lines of code to add. Then analyze a new run."
+)
+"""The next step if the GPU time of a side is mostly in no recorded state."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -205,7 +196,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if analysis.data_quality.no_verdict:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:
-        return _RECORD[analysis.verdict.unrecorded_side]
+        return _RECORD.format(side=analysis.verdict.unrecorded_side)
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == Cause.UNKNOWN:
         return _without_ranking(analysis)
     first = first_action(analysis)

@@ -17,7 +17,6 @@ from rlscope.reports.sections.queue import depth_sentence, parts_sentence, updat
 from rlscope.reports.sections.staleness import never_stale
 from rlscope.reports.sections.throughput import (
     phases_frame,
-    rates_reading,
     throughput_section,
 )
 from rlscope.reports.sections.training import metrics_frame
@@ -87,12 +86,6 @@ def test_the_depth_of_a_queue_is_its_median(median, said):
     frame = pl.DataFrame({"depth_mean_samples": [median] * 3, "capacity_samples": [100] * 3})
     assert depth_sentence(frame) == f"Half of the time it holds {said} samples."
     assert depth_sentence(None) == ""
-
-
-@pytest.mark.parametrize(("generated", "is_said"), [(1_100.0, True), (1_099.0, False)])
-def test_more_generated_than_trained_is_said_from_10_percent_on(generated, is_said):
-    said = rates_reading(Throughput(1_000.0, 1_000.0, generated))
-    assert ("times as many tokens are generated" in said) == is_said
 
 
 @pytest.mark.parametrize(("start_s", "shown_s"), [(63.0, 0.0), (64.0, 64.0)])

@@ -27,6 +27,7 @@ def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     assert "Alerts, built-in rules" in text
     told = " ".join(text.split())
     assert "trainers_idle severity warning when from 1 min to 1 min 30 s value 40.0%" in told
+    assert "cost 7.5 GPU-s" in told
     assert text.index("worker_silent") < text.index("trainers_idle"), "highest severity first"
     assert "[red]<b>idle</b> 40%[/red]" in text
     assert "Alerts" not in card(QUIET, 100)

@@ -5,7 +5,7 @@ Texts may have code between backticks. Everything else that a format needs, such
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 """Kind of time that a GPU spends in a state."""
@@ -133,35 +133,6 @@ class Table(Block):
     faint: frozenset[int] = frozenset()
     """Places of the rows that matter less."""
     is_numbered: bool = False
-
-
-class DifferenceRow(NamedTuple):
-    """A quantity of both runs, as text."""
-
-    name: str
-    before: str
-    after: str
-    change: str
-    interval: str = ""
-    """The 95% interval; empty if there is none."""
-    verdict: str = ""
-    """Whether the change is significant: yes or no; empty if it was not tested."""
-
-
-@dataclass(frozen=True, slots=True)
-class Differences(Block):
-    """Quantities of two runs with their change; significant ones and the total stand out."""
-
-    title: str
-    letter: str
-    """Name of the run, or of the runs, compared with the baseline."""
-    rows: Sequence[DifferenceRow]
-    baseline: str = "A"
-    """Name of the run, or of the runs, to compare with."""
-
-
-TESTED: Final = "significant"
-"""Title of the column that says whether a difference is significant."""
 
 
 class StateStyle(NamedTuple):

@@ -70,12 +70,6 @@ def _table(block: blocks.Table) -> Iterator[str]:
     yield from table(columns, rows)
 
 
-def _differences(block: blocks.Differences) -> Iterator[str]:
-    columns = ("", block.baseline, block.letter, "change", "95% interval", blocks.TESTED)
-    places = [place for place in range(len(columns)) if place == 0 or any(row[place] for row in block.rows)]
-    yield from table([columns[place] for place in places], [[row[place] for place in places] for row in block.rows])
-
-
 def _roles(block: blocks.Roles) -> Iterator[str]:
     rows = [(role.role, role.spent, role.named_words) for role in block.roles]
     yield from table(("", "GPU time", "largest states"), rows)
@@ -109,7 +103,6 @@ _RENDERERS: Final[Mapping[type[Block], Callable[[Any], Iterator[str]]]] = {
     blocks.Bullets: _bullets,
     blocks.Facts: _facts,
     blocks.Table: _table,
-    blocks.Differences: _differences,
     blocks.Roles: _roles,
     blocks.Switch: _switch,
     blocks.Links: _links,

@@ -181,24 +181,6 @@ def _stacks(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_numbered
     return Group(*lines)
 
 
-def _differences(block: blocks.Differences, width: int) -> RenderableType:
-    is_wide = width >= _WIDE
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("", overflow="fold", min_width=22 if is_wide else 14)
-    for name in (block.baseline, block.letter, "change", *(["95% interval"] if is_wide else [])):
-        table.add_column(name, justify="right", no_wrap=is_wide, overflow="fold")
-    if is_wide:
-        table.add_column(blocks.TESTED, no_wrap=True)
-    for row in block.rows:
-        is_significant = row.verdict == "yes"
-        change = Text(row.change, style="bold" if is_significant else "")
-        more = (row.interval, row.verdict) if is_wide else ()
-        mark = "*" if is_significant and not is_wide else ""
-        table.add_row(plain(row.name), row.before, row.after, change + Text(mark), *more)
-    is_explained = not is_wide and any(row.verdict for row in block.rows)
-    return Group(table, *([Text("* significant", style="dim")] if is_explained else []))
-
-
 def _callout(callout: blocks.Callout, _width: int) -> RenderableType:
     head = Text(f"{callout.severity:<9}", style=_SEVERITIES[callout.severity])
     head.append_text(plain(callout.title)).stylize("bold", 9)
@@ -270,7 +252,6 @@ _RENDERERS: Final[Mapping[type[Block], Callable[[Any, int], RenderableType]]] = 
     blocks.Checks: _checks,
     blocks.Facts: _facts,
     blocks.Table: _table,
-    blocks.Differences: _differences,
     blocks.Callout: _callout,
     blocks.Ledger: _ledger,
     blocks.Roles: _roles,

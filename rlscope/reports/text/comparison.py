@@ -19,8 +19,6 @@ from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
 from rlscope.reports.blocks import (
     Answer,
     Block,
-    DifferenceRow,
-    Differences,
     Fact,
     Facts,
     Fold,
@@ -87,9 +85,11 @@ _WORTH_NAMING: Final = 0.005
 
 
 _SIGNIFICANT: Final = (
-    'Each interval covers its own row only. "Significant" means after correction for testing all rows, and only if the '
-    "halves of neither run differ by more."
+    "Intervals are 95% intervals and cover their own row only. * significant, after correction for testing all rows, "
+    "and only if the halves of neither run differ by more."
 )
+_DifferenceRow = tuple[str, str, str, str, str]
+"""Name of a quantity, both values, the change with a mark if it is significant, and its interval if it has one."""
 
 
 class PairBlocks(NamedTuple):
@@ -153,7 +153,7 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
         f"Means over the runs of each setting, {BASES[repeated.basis]}. Each run counts once, so the intervals "
         "also cover what differs between runs of one setting, for example the seed and the node."
     )
-    return Part(title, [Paragraph(sentence, "note"), Differences(title, after, rows, before)])
+    return Part(title, [Paragraph(f"{sentence} {_SIGNIFICANT}", "note"), _table(title, after, rows, before)])
 
 
 def _about(run: ComparedRun) -> str:
@@ -179,7 +179,7 @@ def pair_blocks(compared: RunComparison) -> list[PairBlocks]:
 def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     found, title = pair.differences, f"{letter} against A"
     rows = [_row(row) for row in found.quantities if (row.difference.before, row.difference.after) != (None, None)]
-    numbers = Differences(title, letter, [*rows, *(_learning(row) for row in found.learning)])
+    numbers = _table(title, letter, [*rows, *(_learning(row) for row in found.learning)])
     breakdowns = [breakdown_block(each, letter) for each in found.breakdowns]
     parts = [Part(each.title, [each]) for each in breakdowns]
     more = "Breakdown of the change by state"
@@ -406,23 +406,30 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     return f"Steady state ({', '.join(steps)})."
 
 
-def _row(row: Row) -> DifferenceRow:
+def _row(row: Row) -> _DifferenceRow:
     return _difference_words(*QUANTITIES[row.quantity], row.difference)
 
 
-def _learning(row: LearningRow) -> DifferenceRow:
+def _learning(row: LearningRow) -> _DifferenceRow:
     where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
     return _difference_words(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
 
 
-def _difference_words(name: str, write: Write, found: Difference) -> DifferenceRow:
+def _difference_words(name: str, write: Write, found: Difference) -> _DifferenceRow:
     signed = fmt.signed_percent if found.scale == "ratio" else _signed(write)
-    numbers = (write(found.before), write(found.after), signed(found.change))
-    return DifferenceRow(name, *numbers, _ends(signed, found), _verdict(found))
+    return (name, write(found.before), write(found.after), _marked(signed(found.change), found), _ends(signed, found))
 
 
-def _verdict(found: Difference) -> str:
-    return "" if found.p_value is None else "yes" if found.is_significant else "no"
+def _marked(change: str, found: Difference | None) -> str:
+    return f"{change}*" if found is not None and found.is_significant else change
+
+
+def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: str = "A") -> Table:
+    """Return quantities of two runs, or of two settings, with their change; without intervals if no row has one."""
+    columns = ("", baseline, letter, "change", "95% interval")
+    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    cells = [row[:shown] for row in rows]
+    return Table(title, columns[:shown], cells, "compared", numbers=frozenset({1, 2, 3}), wide=frozenset({4}))
 
 
 def _ends(signed: Write, found: Difference | None) -> str:
@@ -463,7 +470,7 @@ _NOTHING: Final = 0.0005
 """Minimum share of the total at which the row "other" is shown."""
 
 
-def breakdown_block(each: Breakdown, letter: str) -> Differences:
+def breakdown_block(each: Breakdown, letter: str) -> Table:
     """Return the rows of a breakdown, with its small parts in one row; the last row is the total."""
     title, write = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
@@ -472,17 +479,15 @@ def breakdown_block(each: Breakdown, letter: str) -> Differences:
     rest = each.parts[len(shown) :]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
-        rows.append(DifferenceRow("other", write(before), write(after), signed(change)))
-    rows.append(DifferenceRow("total", write(each.before), write(each.after), signed(each.change)))
-    return Differences(f"{title}, {each.role}" if each.role else title, letter, rows)
+        rows.append(("other", write(before), write(after), signed(change), ""))
+    rows.append(("total", write(each.before), write(each.after), signed(each.change), ""))
+    return _table(f"{title}, {each.role}" if each.role else title, letter, rows)
 
 
-def _part(part: BreakdownPart, each: Breakdown, write: Write) -> DifferenceRow:
+def _part(part: BreakdownPart, each: Breakdown, write: Write) -> _DifferenceRow:
     found, signed = part.difference, _signed(write)
-    numbers = (write(part.before), write(part.after), signed(part.change))
-    return DifferenceRow(
-        part_name(part, each), *numbers, _ends(signed, found), "" if found is None else _verdict(found)
-    )
+    change = _marked(signed(part.change), found)
+    return (part_name(part, each), write(part.before), write(part.after), change, _ends(signed, found))
 
 
 def part_name(part: BreakdownPart, each: Breakdown) -> str:

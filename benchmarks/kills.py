@@ -140,11 +140,13 @@ class Trap:
 def be_killed(arguments: Sequence[str]) -> None:
     """Record numbered rows until the kill. This is the recorder's own process."""
     import rlscope_otel
+    from rlscope_otel import open_journal
 
     folder, rate, function, file, place, nth, life_s, stops = arguments
     trap = Trap(Phase(function, file, place), int(nth))
     handed = mmap.mmap(os.open(f"{folder}.handed", os.O_RDWR), HANDED.size)
-    run = rlscope_otel.start_run(folder, "sampler", "w0", max_journal_bytes=JOURNAL_BYTES[int(rate)])
+    open_journal._FULL_BYTES = JOURNAL_BYTES[int(rate)]
+    run = rlscope_otel.start_run(folder, "sampler", "w0")
     trap.is_set = stops == "0"
     number, began_s = 0, time.monotonic()
     burst = max(1, int(rate) // 500)

@@ -50,7 +50,9 @@ GROWTH_ALLOWED: Final = 1.05
 """Of the steady recorder's memory: what a median of samples may differ by."""
 RECORDER: Final = f"""
 import sys, time, rlscope_otel
-run = rlscope_otel.start_run(sys.argv[1], "sampler", sys.argv[2], max_journal_bytes={JOURNAL_BYTES})
+from rlscope_otel import open_journal
+open_journal._FULL_BYTES = {JOURNAL_BYTES}
+run = rlscope_otel.start_run(sys.argv[1], "sampler", sys.argv[2])
 pause_s, number = float(sys.argv[3]), 0
 while True:
     for _ in range(20):

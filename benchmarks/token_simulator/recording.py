@@ -254,7 +254,6 @@ class Recording:
             "gpu_count": 0 if is_relay else gpus,
             "gpu_ids": [],
             "device_name": None if is_relay else self._world.device_name,
-            "device_memory_bytes": None,
             "kv_capacity_tokens": self._world.kv_capacity_tokens if is_engine else None,
             "max_running": self._layout.max_running if is_engine else None,
             "framework": "simulated",

@@ -1,9 +1,5 @@
 """Converts rows of the host into Arrow batches of the trace format. No I/O."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to the modules that convert, read and write.
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -7,7 +7,12 @@ A full buffer refuses the newest row and counts it.
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
+MOST_ROWS: Final = 200_000
+"""Maximum rows in memory per table."""
+ROWS_PER_BATCH: Final = 50_000
+"""A buffer of so many rows is written at once."""
 Row = tuple[object, ...]
 """The columns of a table in schema order, without `worker_id`, which is added when the rows are written."""
 

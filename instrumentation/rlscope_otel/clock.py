@@ -1,11 +1,10 @@
 """The run's clock: the wall clock read once at the start, plus a monotonic clock.
 
-So a step of the wall clock during the run cannot cause a negative duration. `anchors` reads the wall clock again, which
-shows how far the two clocks drifted apart.
+So a step of the wall clock during the run cannot cause a negative duration.
 """
 
 import time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -53,31 +52,15 @@ class ManualClock:
         self._wall_ns += by_ns
 
 
-class Anchors(NamedTuple):
-    """One pair of readings from the start and one from now; their difference is the drift."""
-
-    wall_ns: int
-    monotonic_ns: int
-    wall_at_flush_ns: int
-    monotonic_at_flush_ns: int
-
-
 class RunClock:
     """Wall time at the start plus monotonic time since."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._wall_start_ns = clock.wall_ns()
-        self._monotonic_start_ns = clock.monotonic_ns()
+        self.offset_ns = clock.wall_ns() - clock.monotonic_ns()
+        """Difference between the time of the run and the monotonic clock."""
         self.read_ns = clock.monotonic_ns
         """Reads the monotonic clock alone, for hooks that add `offset_ns` later."""
-        self.offset_ns = self._wall_start_ns - self._monotonic_start_ns
-        """Difference between the time of the run and the monotonic clock."""
         offset_ns, read_ns = self.offset_ns, self.read_ns
         # One call and no lookups of attributes: hooks read the clock several times a step.
         self.now_ns = lambda: offset_ns + read_ns()
         """UTC epoch nanoseconds; never smaller than an earlier reading."""
-
-    def anchors(self) -> Anchors:
-        """Return the readings of the start and current ones."""
-        return Anchors(self._wall_start_ns, self._monotonic_start_ns, self._clock.wall_ns(), self._clock.monotonic_ns())

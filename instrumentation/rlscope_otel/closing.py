@@ -8,9 +8,6 @@ The files on disk are consistent at every moment, even if the process is killed:
 4. The journal is removed.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-
 import contextlib
 import os
 import time

@@ -142,13 +142,8 @@ def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int, faults: Faults
 
 def description_of(nvml: Nvml, gpus: Sequence[Gpu]) -> Mapping[str, object]:
     """Return the devices' own description, as fields of the worker's identity."""
-    first = gpus[0].handle
-    memory = or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(first))
-    return {
-        "gpu_ids": tuple(gpu.gpu_id for gpu in gpus),
-        "device_name": or_none(lambda: nvml.nvmlDeviceGetName(first)),
-        "device_memory_bytes": memory.total if memory else None,
-    }
+    name = or_none(lambda: nvml.nvmlDeviceGetName(gpus[0].handle))
+    return {"gpu_ids": tuple(gpu.gpu_id for gpu in gpus), "device_name": name}
 
 
 def _gpu(nvml: Nvml, name: str, *, keep_name: bool) -> Gpu:

@@ -7,10 +7,6 @@ and of the message. So a reader can tell a whole batch from one that is incomple
 without decoding it, and can begin at any batch. No I/O.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to the modules that convert, read and write.
-
 import re
 import struct
 import zlib

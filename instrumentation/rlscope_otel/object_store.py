@@ -4,17 +4,65 @@ pyarrow provides the clients (S3, Google Cloud Storage, Azure). They take creden
 profiles or the role of the machine.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-
 import os
-from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pyarrow import fs
+# Where an address is only checked, the clients are not loaded.
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _REQUEST_TIMEOUT_S: Final = 30.0
+_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
+_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
+"""Matches names of parameters that may hold a secret."""
+
+
+def holds_credentials(address: str) -> bool:
+    """Return whether an address names a user or a secret before the host, or in a parameter."""
+    scheme, _, rest = unquote(address).partition("://")
+    # A secret may hold slashes and question marks; the name of a bucket holds no colon.
+    if re.match(r"[^/@?]*:.*@", rest):
+        return True
+    # In Azure's addresses the container stands before the @.
+    if not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest):
+        return True
+    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)
+
+
+def without_secrets(text: str) -> str:
+    """Return a client's message without the credentials of the environment."""
+    for secret in filter(None, map(os.environ.get, _SECRETS)):
+        text = text.replace(secret, "***")
+    return text
+
+
+def opened(address: str, **options: object) -> "tuple[fs.FileSystem, str]":
+    """Return the store of an address, and the folder in it. options: for the client of S3.
+
+    Raises OSError, or ValueError for an unknown kind of address.
+    """
+    from pyarrow import fs
+
+    parts = urlsplit(address)
+    if parts.scheme != "s3":
+        store, base = fs.FileSystem.from_uri(address)
+        return store, base.rstrip("/")
+    given = dict(parse_qsl(parts.query))
+    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
+    endpoint, region = (
+        given.get(name) or next(filter(None, map(os.environ.get, names)), None)
+        for name, names in zip(("endpoint_override", "region"), variables, strict=True)
+    )
+    if region is None:
+        region = "us-east-1" if endpoint else fs.resolve_s3_region(parts.netloc)
+    if endpoint:
+        options["endpoint_override"] = endpoint
+    store = fs.S3FileSystem(region=region, connect_timeout=_CONNECT_TIMEOUT_S, **options)
+    return store, f"{parts.netloc}{parts.path}".rstrip("/")
 
 
 class ObjectStore:
@@ -22,13 +70,17 @@ class ObjectStore:
 
     def __init__(self, address: str) -> None:
         """Raises OSError or ValueError, from the client, for a store that cannot be opened."""
-        parts = urlsplit(address)
-        self._is_local = parts.scheme == "file"
-        if parts.scheme == "s3":
-            self._store, self._base = _s3(parts.netloc, dict(parse_qsl(parts.query))), parts.netloc + parts.path
-        else:
-            self._store, self._base = fs.FileSystem.from_uri(address)
-        self._base = self._base.rstrip("/")
+        from pyarrow import fs
+
+        self._is_local = urlsplit(address).scheme == "file"
+        # No retries here: the next round copies what failed, together with newer files.
+        retries = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+        options = {"request_timeout": _REQUEST_TIMEOUT_S, "retry_strategy": retries}
+        try:
+            # A small file in one request, not three.
+            self._store, self._base = opened(address, **options, allow_delayed_open=True)
+        except TypeError:  # A pyarrow that is too old for it.
+            self._store, self._base = opened(address, **options)
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file under a name, whatever was there. Raises OSError."""
@@ -61,28 +113,7 @@ class ObjectStore:
 
     def names(self, folder: str) -> list[str]:
         """The names of the files right in a folder. Raises OSError."""
+        from pyarrow import fs
+
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
         return [each.base_name for each in self._store.get_file_info(selector) if each.type == fs.FileType.File]
-
-
-def _s3(bucket: str, given: dict[str, str]) -> fs.FileSystem:
-    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
-    endpoint, region = (
-        given.get(name) or next(filter(None, map(os.environ.get, names)), None)
-        for name, names in zip(("endpoint_override", "region"), variables, strict=True)
-    )
-    if region is None:
-        region = "us-east-1" if endpoint else fs.resolve_s3_region(bucket)
-    options: dict[str, object] = {
-        "region": region,
-        "connect_timeout": _CONNECT_TIMEOUT_S,
-        "request_timeout": _REQUEST_TIMEOUT_S,
-        # No retries here: the next round copies what failed, together with newer files.
-        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1),
-        **({"endpoint_override": endpoint} if endpoint else {}),
-    }
-    try:
-        # A small file in one request, not three.
-        return fs.S3FileSystem(**options, allow_delayed_open=True)
-    except TypeError:  # A pyarrow that is too old for it.
-        return fs.S3FileSystem(**options)

@@ -5,9 +5,6 @@ it was. If that fails too, or if somebody changed or removed the file, the rows 
 takes nothing after the first batch that is not whole.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-
 import os
 import time
 import zlib
@@ -18,9 +15,11 @@ import pyarrow as pa
 
 from rlscope_otel import forks, journal, schema
 
+_FULL_BYTES = 32 * 2**20
+"""A journal of that size is closed."""
 _AGED_S = 3600.0
 _AGED_BYTES = 4 * 2**20
-"""A journal of that age and size is closed, however slowly it grows."""
+"""One of that age and size too, however slowly it grows."""
 
 
 class Owner(NamedTuple):
@@ -124,11 +123,11 @@ class Journals:
             self._ended.append(self._open)
         self._open = None
 
-    def ended(self, max_bytes: int) -> list[OpenJournal]:
+    def ended(self) -> list[OpenJournal]:
         """Take the journals that are to be closed."""
         current = self._open
         if current is not None and (
-            current.bytes >= max_bytes or (current.bytes >= _AGED_BYTES and current.age_s >= _AGED_S)
+            current.bytes >= _FULL_BYTES or (current.bytes >= _AGED_BYTES and current.age_s >= _AGED_S)
         ):
             self.end()
         ended, self._ended = self._ended, []

@@ -10,7 +10,7 @@ from typing import Self
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.trace import SpanProcessor
 
-from rlscope_otel import exits, gpu, metrics, schema
+from rlscope_otel import buffers, exits, gpu, metrics, schema
 from rlscope_otel.batches import convert_once
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
@@ -42,9 +42,8 @@ class Recording:
         """Errors in the hooks of this run, counted by kind."""
         self.now_ns = clock.now_ns
         self.clock = clock
-        limit = settings.limits.max_buffered_rows if settings else 0
-        pressed_at = settings.limits.max_rows_per_batch if settings else 0
-        self._buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
+        limit = buffers.MOST_ROWS if settings else 0
+        self._buffers = {table: RowBuffer(limit, buffers.ROWS_PER_BATCH, self._press) for table in schema.TABLES}
         self._samples = SampleSink(self._buffers["samples"], clock.now_ns, self.faults, limit)
         self._processor = RowSpanProcessor(self._buffers, self.faults, self.flush)
         self._phases = PhaseSource(None, clock.now_ns, self.faults)
@@ -154,14 +153,14 @@ class Recording:
         # Before the worker's time begins: else the half second counts as time that no hook accounts for.
         convert_once()
         self._writer = Writer(settings, self._buffers, self.clock, self.faults, self._tallies, self._phases.open)
-        if settings.upload is not None:
-            self._uploader = Uploader(settings.run_dir, settings.upload, self.faults)
+        if settings.upload_to is not None:
+            self._uploader = Uploader(settings.run_dir, settings.upload_to, self.faults)
         self._phases.keep = self._processor.phase_ended
         if settings.identity.role == "auxiliary":
             # Its hook sees responses, but they are not samples of the policy.
             self._buffers["samples"].close()
-        write, interval_s = partial(self._write, self._writer), settings.limits.flush_interval_s
-        self._thread = FlushThread(write, interval_s, self.faults, self._writer.close_some, self._writer.close_all)
+        writer, write = self._writer, partial(self._write, self._writer)
+        self._thread = FlushThread(write, settings.flush_interval_s, self.faults, writer.close_some, writer.close_all)
         try:
             self._thread.start()
         except RuntimeError as error:  # The host is at a limit of its own: the run continues, unrecorded.

@@ -6,10 +6,6 @@ This file is the contract: the recorder builds its Arrow batches from it, the st
 A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No data is NULL, never 0.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to the modules that convert, read and write.
-
 import re
 from functools import cache
 from typing import Final, NamedTuple

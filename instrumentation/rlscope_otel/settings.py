@@ -17,13 +17,13 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import parse_qsl, unquote
 
 from rlscope_otel import schema
 from rlscope_otel.errors import SetupError
+from rlscope_otel.object_store import holds_credentials
 from rlscope_otel.worker_file import Identity
 
 RUN_DIR_VARIABLE = "RLSCOPE_RUN_DIR"
@@ -34,33 +34,11 @@ GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
 UPLOAD_VARIABLE = "RLSCOPE_UPLOAD"
 
 _SCHEMES: Final = ("s3", "gs", "gcs", "abfs", "abfss", "file")
-_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
-"""Matches names of parameters that may hold a secret."""
 
 _Number = TypeVar("_Number", int, float)
 
 # Leaves room for the suffix of a restarted worker within the 128 characters of the format.
 _DEFAULT_ID_CHARACTERS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Intervals and limits of writing. Raises SetupError unless all are positive."""
-
-    flush_interval_s: float
-    max_rows_per_batch: int
-    """A buffer of so many rows is written at once."""
-    max_buffered_rows: int
-    """Maximum rows in memory per table."""
-    max_journal_bytes: int = 32 * 2**20
-    """Size at which a journal is closed."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0:
-                next_step = f"Omit {field.name} to use the default."
-                raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 
 
 def _address_fault(address: str) -> str | None:
@@ -72,37 +50,7 @@ def _address_fault(address: str) -> str | None:
         return f"an address of the scheme {scheme[:20]}"
     if not rest.strip("/"):
         return "an address without a folder"
-    return "an address that holds credentials" if _holds_credentials(scheme, rest) else None
-
-
-def _holds_credentials(scheme: str, rest: str) -> bool:
-    """Return whether the address names a user or a secret before the host, or in a parameter."""
-    rest = unquote(rest)
-    # A secret may hold slashes and question marks; the name of a bucket holds no colon.
-    if re.match(r"[^/@?]*:.*@", rest):
-        return True
-    # In Azure's addresses the container stands before the @.
-    if not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest):
-        return True
-    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
-    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """Destination and interval of the copy. Raises SetupError if the address is invalid."""
-
-    address: str
-    interval_s: float
-
-    def __post_init__(self) -> None:
-        fault = _address_fault(self.address)
-        if fault is not None:
-            expected = [f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)} and the path of a folder"]
-            next_step = f"Set {UPLOAD_VARIABLE} or upload_to. Clients find credentials in the environment."
-            raise SetupError.unknown_value("upload_to", fault, expected, next_step)
-        if not self.interval_s > 0:
-            raise SetupError.unknown_value("upload_interval_s", self.interval_s, ["more than 0"], "Omit it.")
+    return "an address that holds credentials" if holds_credentials(address) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +62,11 @@ class Settings:
     identity: Identity
     run_id: str | None
     config: Mapping[str, object]
-    limits: Limits
+    flush_interval_s: float
     gpu_interval_s: float | None
     """Seconds between GPU samples. None does not sample the GPUs."""
-    upload: Upload | None = None
+    upload_to: str | None = None
+    """Address that the files are copied to."""
 
 
 def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
@@ -126,19 +75,32 @@ def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
     return Path(found).absolute() if found else None
 
 
-def upload_of(upload_to: str | None, interval_s: float) -> Upload | None:
-    """Return the destination of the copy. None if the files are not copied."""
-    address = upload_to if upload_to is not None else os.environ.get(UPLOAD_VARIABLE)
-    return Upload(address, interval_s) if address else None
+def flush_interval_of(flush_interval_s: float) -> float:
+    """Seconds between flushes. Raises SetupError unless that is more than 0."""
+    if not flush_interval_s > 0:
+        next_step = "Omit flush_interval_s to use the default."
+        raise SetupError.unknown_value("flush_interval_s", flush_interval_s, ["more than 0"], next_step)
+    return flush_interval_s
 
 
-def name_of(worker_id: str | None, role: str, upload: Upload | None) -> str:
+def upload_of(upload_to: str | None) -> str | None:
+    """Return the address to copy to; None if the files are not copied. Raises SetupError if it is invalid."""
+    address = (upload_to if upload_to is not None else os.environ.get(UPLOAD_VARIABLE)) or None
+    fault = None if address is None else _address_fault(address)
+    if fault is not None:
+        expected = [f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)} and the path of a folder"]
+        next_step = f"Set {UPLOAD_VARIABLE} or upload_to. Clients find credentials in the environment."
+        raise SetupError.unknown_value("upload_to", fault, expected, next_step)
+    return address
+
+
+def name_of(worker_id: str | None, role: str, *, is_copied: bool) -> str:
     """The worker's name. One whose files are copied gets a name that no worker of another node has.
 
     Raises SetupError as `worker_id_of` does.
     """
     name = worker_id_of(worker_id, role)
-    return name if upload is None else f"{name[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}"
+    return f"{name[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}" if is_copied else name
 
 
 def role_of(role: str | None) -> str:

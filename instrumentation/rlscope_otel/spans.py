@@ -6,13 +6,12 @@ much, and the providers are the host's.
 
 import json
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
+from opentelemetry.trace import format_span_id, format_trace_id
 
 from rlscope_otel import conventions as c
 from rlscope_otel import schema
@@ -35,7 +34,7 @@ class _Unusable(ValueError):
 
 
 class RowSpanProcessor(SpanProcessor):
-    """Turns every span that ends into a row of the trace, on the thread that ends it and without I/O."""
+    """Turns every span and phase that ends into a row of the trace, on the thread that ends it and without I/O."""
 
     def __init__(self, buffers: Mapping[str, RowBuffer], faults: Faults, flush: Callable[[float], bool]) -> None:
         self._buffers = buffers
@@ -52,7 +51,7 @@ class RowSpanProcessor(SpanProcessor):
     def phase_ended(self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, object]) -> None:
         """Keep the row of a phase; whatever goes wrong costs this row only."""
         try:
-            self._keep(row_of_phase(name, start_ns, end_ns, attributes))
+            self._keep(_BUILDERS[name](start_ns, end_ns, attributes))
         except Exception as error:  # The host's values may fail in any way.
             self._lose(error)
 
@@ -79,17 +78,6 @@ def row_of(span: ReadableSpan) -> SpanRow:
         return build(span.start_time or 0, span.end_time or 0, span.attributes or {})
     except _Unusable as problem:
         return SpanRow("spans", _other_row(span), f"span {span.name!r} kept in `spans`: {problem}")
-
-
-def row_of_phase(name: str, start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:
-    """The row of a phase that has one of our names; an unusable one goes to `spans`, with the problem."""
-    try:
-        return _BUILDERS[name](start_ns, end_ns, attributes)
-    except _Unusable as problem:
-        said = json.dumps({key: _as_json(value) for key, value in attributes.items()}, default=str)
-        ids = secrets.token_hex(16), secrets.token_hex(8), None
-        row = (*ids, name, SpanKind.INTERNAL.name, start_ns, end_ns, StatusCode.UNSET.name, said)
-        return SpanRow("spans", row, f"span {name!r} kept in `spans`: {problem}")
 
 
 def open_entry(name: str, since_ns: int, attributes: Attributes) -> Mapping[str, object]:

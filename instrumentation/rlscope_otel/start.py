@@ -21,18 +21,13 @@ def start_run(
     gpu_count: int | None = None,
     gpu_ids: Sequence[str] = (),
     device_name: str | None = None,
-    device_memory_bytes: int | None = None,
     kv_capacity_tokens: int | None = None,
     max_running: int | None = None,
     framework: str | None = None,
     framework_version: str | None = None,
     flush_interval_s: float = 2.0,
-    max_rows_per_batch: int = 50_000,
-    max_buffered_rows: int = 200_000,
     gpu_interval_s: float | None = None,
-    max_journal_bytes: int = 32 * 2**20,
     upload_to: str | None = None,
-    upload_interval_s: float = 30.0,
     meter_provider: MeterProvider | None = None,
     clock: Clock | None = None,
 ) -> Run:
@@ -43,22 +38,23 @@ def start_run(
     the run continues, and recording starts as soon as the folder can be written. If the process can start no thread,
     one warning is logged and nothing is recorded.
 
-    Each flush appends to a journal per table, which becomes a Parquet file when it reaches `max_journal_bytes`, when it
-    is an hour old and has at least 4 MB, and at the end.
+    Each flush appends to a journal per table, which becomes a Parquet file at 32 MB, when it is an hour old and has at
+    least 4 MB, and at the end.
 
-    `upload_to`: an address such as `s3://bucket/run`, to which another process copies the files every
-    `upload_interval_s`. The worker's name then gets a suffix of its own.
+    `upload_to`: an address such as `s3://bucket/run`, to which another process copies the files every 30 s. The
+    worker's name then gets a suffix of its own.
     """
     run_clock = RunClock(clock or SystemClock())
     if (folder := settings.run_dir_of(run_dir)) is None:
         return Run(None, run_clock)
-    limits = settings.Limits(flush_interval_s, max_rows_per_batch, max_buffered_rows, max_journal_bytes)
+    interval_s = settings.flush_interval_of(flush_interval_s)
     role, ids = settings.role_of(role), tuple(str(gpu_id) for gpu_id in gpu_ids)
-    device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
+    device = (device_name, kv_capacity_tokens, max_running)
     identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
-    upload = settings.upload_of(upload_to, upload_interval_s)
-    name, sampled_s = settings.name_of(worker_id, role, upload), settings.gpu_interval_of(gpu_interval_s)
-    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s, upload)
+    copied_to = settings.upload_of(upload_to)
+    name = settings.name_of(worker_id, role, is_copied=copied_to is not None)
+    sampled_s = settings.gpu_interval_of(gpu_interval_s)
+    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), interval_s, sampled_s, copied_to)
     run = Run(chosen, run_clock, meter_provider)
     if run.active:
         exits.watch(run)

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rlscope_otel.worker_copy import Store, WorkerCopy
+from rlscope_otel.object_store import ObjectStore, without_secrets
+from rlscope_otel.worker_copy import WorkerCopy
 
 LONGEST_END_S: Final = 60.0
 """Maximum time that a copy continues after the end of the recording."""
 _FIRST_RETRY_S: Final = 1.0
 _LONGEST_RETRY_S: Final = 300.0
 _LONGEST_MESSAGE: Final = 500
-_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
 
 
 def retry_s(failures: int) -> float:
@@ -60,9 +60,7 @@ def copy_until_the_end(
 
 def _shown(error: Exception) -> str:
     """An error on one line, without what is secret."""
-    text = f"{type(error).__name__}: {error}"
-    for secret in filter(None, map(os.environ.get, _SECRETS)):
-        text = text.replace(secret, "***")
+    text = without_secrets(f"{type(error).__name__}: {error}")
     return " ".join(text.split())[:_LONGEST_MESSAGE]
 
 
@@ -76,12 +74,6 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def _opened(address: str) -> Store:
-    from rlscope_otel.object_store import ObjectStore
-
-    return ObjectStore(address)
-
-
 def main() -> int:
     """The process. Its signals are those of the host, which says by its own end when to end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -92,7 +84,7 @@ def main() -> int:
     def copy_new_files() -> bool:
         """Do a round of the copy. The first opens the store, and the next does if that fails."""
         if not copies:
-            copies.append(WorkerCopy(Path(run_dir), worker_id, _opened(address)))
+            copies.append(WorkerCopy(Path(run_dir), worker_id, ObjectStore(address)))
         return copies[0].round()
 
     def is_over(seconds: float) -> bool:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from rlscope_otel.faults import Faults
-from rlscope_otel.settings import Upload
 
 _KIND: Final = "cannot copy to the store"
+_INTERVAL_S = 30.0
+"""Between two rounds of the copy."""
 _RESTART_S: Final = 30.0
 _UNWANTED: Final = ("RLSCOPE_", "OTEL_")
 
@@ -32,9 +33,9 @@ _left: list[_Process] = []
 class Uploader:
     """The copy of one worker's files."""
 
-    def __init__(self, run_dir: Path, upload: Upload, faults: Faults) -> None:
+    def __init__(self, run_dir: Path, address: str, faults: Faults) -> None:
         self._run_dir = run_dir
-        self._upload = upload
+        self._address = address
         self._faults = faults
         self._process: _Process | None = None
         self._heard = b""
@@ -78,7 +79,7 @@ class Uploader:
     def _start(self, worker_id: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_UNWANTED)}
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        copied = (str(self._run_dir), worker_id, self._upload.address, str(self._upload.interval_s))
+        copied = (str(self._run_dir), worker_id, self._address, str(_INTERVAL_S))
         try:
             self._process = _Process(
                 [sys.executable, "-m", "rlscope_otel.upload", *copied],

@@ -13,31 +13,12 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, cast
 
 from rlscope_otel.journal import SUFFIX
+from rlscope_otel.object_store import ObjectStore
 
 _RUN_FILE: Final = "run.json"
-
-
-class Store(Protocol):
-    """Destination of the copy. Each call may raise any error of its client."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store a file under a name, whatever was there."""
-        ...
-
-    def get(self, name: str) -> bytes | None:
-        """Return the content of a file. None if there is no such file."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """The names of the files right in a folder."""
-        ...
 
 
 class _Journal(NamedTuple):
@@ -50,7 +31,7 @@ class _Journal(NamedTuple):
 class WorkerCopy:
     """The copy of one worker."""
 
-    def __init__(self, run_dir: Path, worker_id: str, store: Store) -> None:
+    def __init__(self, run_dir: Path, worker_id: str, store: ObjectStore) -> None:
         self._run_dir = run_dir
         self._worker_id = worker_id
         self._store = store

@@ -1,4 +1,4 @@
-"""`workers/<worker_id>.json`: who this process is, its clocks, and how much it wrote and lost.
+"""`workers/<worker_id>.json`: who this process is, and how much it wrote and lost.
 
 Every start of a recorder has its own file, named by the id of that start. If the name is taken (by an earlier start of
 the worker, or by another worker of that name), the recorder uses `<worker_id>.r1`, `.r2`, ... So the extent, counters
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from rlscope_otel import json_files
-from rlscope_otel.clock import Anchors
 
 _MOST_RESTARTS = 10_000
 _MOST_CHARACTERS = 128
@@ -26,7 +25,6 @@ class Identity:
     gpu_count: int = 0
     gpu_ids: tuple[str, ...] = ()
     device_name: str | None = None
-    device_memory_bytes: int | None = None
     kv_capacity_tokens: int | None = None
     max_running: int | None = None
     framework: str | None = None
@@ -39,7 +37,6 @@ class Progress:
 
     run_id: str | None
     """The run that the worker joined. Folders of several nodes, each a run of its own, may be copied into one."""
-    clock: Anchors
     last_flush_ns: int
     stopped_ns: int | None
     rows: Mapping[str, int]
@@ -91,7 +88,6 @@ class WorkerFile:
             "started_ns": self._started_ns,
             "stopped_ns": progress.stopped_ns,
             "last_flush_ns": progress.last_flush_ns,
-            "clock": progress.clock._asdict(),
             "rows": progress.rows,
             "closed": {table: files for table, files in progress.closed.items() if files},
             "dropped": progress.dropped,

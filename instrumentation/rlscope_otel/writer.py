@@ -6,7 +6,7 @@ fit are counted as dropped; once writing succeeds again, the next flush writes e
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlscope_otel import run_file, schema
+from rlscope_otel import buffers, run_file, schema
 from rlscope_otel.batches import Values, batch_of, coerced
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
@@ -123,7 +123,7 @@ class Writer:
 
     def _close_ended(self) -> None:
         for journals in self._journals.values():
-            self._closing.add(journals.ended(self._settings.limits.max_journal_bytes))
+            self._closing.add(journals.ended())
 
     def _note_unwritable(self, error: Exception) -> None:
         self._faults.note(f"cannot write {self._run_dir}", error)
@@ -147,11 +147,11 @@ class Writer:
                 )
 
     def _drain(self, table: str) -> bool:
-        """Write what one table holds now, in batches of at most `max_rows_per_batch`."""
+        """Write what one table holds now, in batches of at most `ROWS_PER_BATCH`."""
         buffer = self._buffers[table]
         held = len(buffer)
         while held > 0:
-            rows = buffer.oldest(min(held, self._settings.limits.max_rows_per_batch))
+            rows = buffer.oldest(min(held, buffers.ROWS_PER_BATCH))
             try:
                 written = self._write(table, rows)
             except OSError as error:
@@ -196,7 +196,6 @@ class Writer:
     def _progress(self) -> Progress:
         return Progress(
             run_id=self.run_id,
-            clock=self._clock.anchors(),
             last_flush_ns=self._clock.now_ns(),
             stopped_ns=self._stopped_ns,
             rows={table: journals.rows for table, journals in self._journals.items()},

@@ -39,7 +39,7 @@ def depths(count: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("max_bytes", "aged_bytes", "age_s", "is_due"),
+    ("full_bytes", "aged_bytes", "age_s", "is_due"),
     [
         (1, 10**9, 0.0, True),
         (10**9, 10**9, 3599.9, False),
@@ -49,23 +49,25 @@ def depths(count: int) -> pa.RecordBatch:
     ],
 )
 def test_a_journal_is_closed_at_a_size_or_at_an_age_and_a_smaller_size(
-    max_bytes: int, aged_bytes: int, age_s: float, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full_bytes: int, aged_bytes: int, age_s: float, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
     monkeypatch.setattr(open_journal.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(open_journal, "_FULL_BYTES", full_bytes)
     monkeypatch.setattr(open_journal, "_AGED_BYTES", aged_bytes)
     journals = Journals(tmp_path / "queue_depths")
     journals.append(depths(2), Owner("run-1", "w0"))
     now_s[0] = age_s
-    assert [each.number for each in journals.ended(max_bytes)] == ([1] if is_due else [])
+    assert [each.number for each in journals.ended()] == ([1] if is_due else [])
     journals.append(depths(3), Owner("run-1", "w0"))
     journals.end()
-    found = [(each.number, each.first_row, each.rows) for each in journals.ended(max_bytes)]
+    found = [(each.number, each.first_row, each.rows) for each in journals.ended()]
     assert found == ([(2, 2, 3)] if is_due else [(1, 0, 5)])
 
 
-def test_closed_files_follow_each_other_without_a_gap_and_no_row_moves(tmp_path: Path) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_journal_bytes=JOURNAL_BYTES) as run:
+def test_closed_files_follow_each_other_without_a_gap_and_no_row_moves(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(open_journal, "_FULL_BYTES", JOURNAL_BYTES)
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         recorded = 0
         while not {"1.parquet", "2.parquet", "3.parquet"} <= set(names(tmp_path)):
             record(run, recorded, 5)
@@ -176,9 +178,10 @@ def test_after_a_power_cut_the_whole_batches_are_read_and_the_rest_is_missing(st
 RECORD = """
 import os, signal, sys, threading, time, rlscope_otel
 from pathlib import Path
-from rlscope_otel import closing, exits
+from rlscope_otel import closing, exits, open_journal
+open_journal._FULL_BYTES = {bytes}
 {patch}
-run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=3600, max_journal_bytes={bytes})
+run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=3600)
 def record(first, count):
     for number in range(first, first + count):
         run.engine_step(number, number + 1)
@@ -233,10 +236,10 @@ def test_killed_in_a_closing_after(moment: str, ends: bool, start_script, tmp_pa
 
 ENDLESS = """
 import sys, time, rlscope_otel
-from rlscope_otel import closing
-closing._GROUP_ROWS = 50
+from rlscope_otel import closing, open_journal
+closing._GROUP_ROWS, open_journal._FULL_BYTES = 50, 300_000
 rows_per_s, flush_s = map(float, sys.argv[2:])
-run = rlscope_otel.start_run(sys.argv[1], "sampler", "w0", flush_interval_s=flush_s, max_journal_bytes=300_000)
+run = rlscope_otel.start_run(sys.argv[1], "sampler", "w0", flush_interval_s=flush_s)
 number, began_s = 0, time.monotonic()
 while True:
     for _ in range(max(1, int(rows_per_s / 500))):

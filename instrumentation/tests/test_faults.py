@@ -15,12 +15,12 @@ from tests.journals import COMPLETE, read_back
 START = """
 import errno, os, signal, socket, sys, threading, time, rlscope_otel
 from pathlib import Path
-from rlscope_otel import closing, exits, json_files, recorder, writer
+from rlscope_otel import closing, exits, json_files, open_journal, recorder, writer
 from rlscope_otel.open_journal import OpenJournal
-closing._REST_S = 0.1
+closing._REST_S, open_journal._FULL_BYTES = 0.1, 20_000
 run_dir = Path(os.environ["RLSCOPE_RUN_DIR"])
 {before}
-run = rlscope_otel.start_run(worker_id='w0', flush_interval_s={interval}, max_journal_bytes=20_000)
+run = rlscope_otel.start_run(worker_id='w0', flush_interval_s={interval})
 recorded = 0
 def record(count):
     global recorded
@@ -206,7 +206,8 @@ while len(os.listdir(ready)) < 2:
 
 CHILD = """
 def child(number):
-    own = rlscope_otel.start_run(worker_id=f"child-{number}", flush_interval_s=0.02, max_journal_bytes=1)
+    open_journal._FULL_BYTES = 1
+    own = rlscope_otel.start_run(worker_id=f"child-{number}", flush_interval_s=0.02)
     for each in range(20):
         own.engine_step(10**6 + each, 10**6 + each + 1)
     return own.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rlscope_otel import Run, journal, schema, start_run
+from rlscope_otel import Run, buffers, journal, open_journal, schema, start_run
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
@@ -36,15 +36,17 @@ def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: P
         assert until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
 
 
-def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
+def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker, monkeypatch) -> None:
+    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(101):
             run.engine_step(number, number + 1)
         assert until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
 
 
-def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_batch=100) as run:
+def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows, monkeypatch) -> None:
+    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(250):
             run.engine_step(number, number + 1)
         run.flush()
@@ -58,10 +60,11 @@ def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
     assert [row["start_ns"] for row in rows("engine_steps")] == list(range(250))
 
 
-def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path: Path, rows) -> None:
+def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path: Path, rows, monkeypatch) -> None:
     threads_count, each = 32, 1000
-    sizes = {"max_rows_per_batch": 500, "max_journal_bytes": 20_000}
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, **sizes) as run:
+    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 500)
+    monkeypatch.setattr(open_journal, "_FULL_BYTES", 20_000)
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01) as run:
 
         def steps(first: int) -> None:
             for number in range(first, first + each):
@@ -162,9 +165,11 @@ def test_a_full_disk_is_one_warning_and_what_fits_in_memory_is_written_later_wit
 
 
 def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
-    tmp_path: Path, rows, worker, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, rows, worker, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_batch=5, max_buffered_rows=10) as run:
+    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 5)
+    monkeypatch.setattr(buffers, "MOST_ROWS", 10)
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01) as run:
         (tmp_path / "engine_steps").write_text("a file where the folder should be")
         for number in range(100):
             run.engine_step(number, number + 1)

@@ -281,7 +281,7 @@ def test_after_stop_the_run_is_inert(run: Run, rows, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("step_ns", [-1_000_000, 1_000_000])
-def test_a_stepped_wall_clock_does_not_touch_durations_and_the_worker_file_shows_the_step(
+def test_a_stepped_wall_clock_does_not_touch_durations(
     step_ns: int, run: Run, clock: ManualClock, rows, worker
 ) -> None:
     with run.wait("samples"):
@@ -290,10 +290,7 @@ def test_a_stepped_wall_clock_does_not_touch_durations_and_the_worker_file_shows
         clock.advance(100)
     run.stop()
     assert [row["end_ns"] - row["start_ns"] for row in rows("activities")] == [200]
-    found = worker("w0")
-    assert found["stopped_ns"] - found["started_ns"] == 200
-    assert found["clock"]["wall_at_flush_ns"] - found["clock"]["wall_ns"] == 200 + step_ns
-    assert found["clock"]["monotonic_at_flush_ns"] - found["clock"]["monotonic_ns"] == 200
+    assert worker("w0")["stopped_ns"] - worker("w0")["started_ns"] == 200
 
 
 def test_logging_is_left_as_the_host_set_it(run: Run) -> None:

@@ -168,14 +168,11 @@ def test_a_disabled_sdk_takes_nothing_from_the_run(tmp_path: Path, rows, monkeyp
     assert (len(rows("engine_steps")), len(rows("activities")), caplog.text) == (1, 1, "")
 
 
-def test_a_step_whose_version_cannot_be_read_is_kept_as_a_span_and_counted(run: Run, rows) -> None:
+def test_a_step_whose_version_cannot_be_read_is_counted_and_dropped(run: Run, rows, worker) -> None:
     with run.train_step(7, version_in="none"):  # pyright: ignore[reportArgumentType]
         pass
-    (row,) = rows("spans")
-    assert (row["name"], row["kind"], row["status"]) == ("rlscope.train_step", "INTERNAL", "UNSET")
-    assert (len(row["trace_id"]), len(row["span_id"]), row["parent_span_id"]) == (32, 16, None)
-    assert json.loads(row["attributes"]) == {"rlscope.train.step": 7}
-    assert rows("train_steps") == []
+    assert rows("train_steps") == rows("spans") == []
+    assert worker("w0")["dropped"]["spans"] == 1
     assert run.faults.counts == {"rlscope.train_step rlscope.train.version_in": 1, "spans": 1}
 
 

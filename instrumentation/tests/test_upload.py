@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlscope_otel import Run, SetupError, start_run, upload, uploader
+from rlscope_otel import Run, SetupError, open_journal, start_run, upload, uploader
 from rlscope_otel.worker_copy import WorkerCopy
 
 from rlscope.errors import RlscopeError
@@ -67,8 +67,9 @@ def record(run: Run, count: int = 1) -> None:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Run]:
-    with start_run(tmp_path / "run", "sampler", "w0", flush_interval_s=3600, max_journal_bytes=5000) as run:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setattr(open_journal, "_FULL_BYTES", 5000)
+    with start_run(tmp_path / "run", "sampler", "w0", flush_interval_s=3600) as run:
         yield run
 
 
@@ -265,10 +266,9 @@ def no_process_is_left() -> Iterator[None]:
     uploader._left.clear()
 
 
-def test_a_run_in_a_bucket_is_the_run_on_disk(tmp_path: Path, bucket: Any) -> None:
-    with start_run(
-        tmp_path / "run", "sampler", "w0", upload_to="s3://runs/monday", upload_interval_s=0.2, flush_interval_s=0.05
-    ) as run:
+def test_a_run_in_a_bucket_is_the_run_on_disk(tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploader, "_INTERVAL_S", 0.2)
+    with start_run(tmp_path / "run", "sampler", "w0", upload_to="s3://runs/monday", flush_interval_s=0.05) as run:
         for _ in range(30):
             run.engine_step(time.monotonic_ns(), time.monotonic_ns() + 1)
             time.sleep(0.02)
@@ -279,11 +279,10 @@ def test_a_run_in_a_bucket_is_the_run_on_disk(tmp_path: Path, bucket: Any) -> No
 
 
 def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(
-    tmp_path: Path, bucket: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = start_run(
-        tmp_path / "run", "sampler", "w0", upload_to="s3://later/monday", upload_interval_s=0.1, flush_interval_s=0.05
-    )
+    monkeypatch.setattr(uploader, "_INTERVAL_S", 0.1)
+    run = start_run(tmp_path / "run", "sampler", "w0", upload_to="s3://later/monday", flush_interval_s=0.05)
     run.engine_step(1, 2)
     until(lambda: run.faults.counts.get("cannot copy to the store", 0) > 1)
     bucket.create_dir("later")
@@ -307,7 +306,9 @@ def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_who
 
 SCRIPT = """
 import os, sys, time, rlscope_otel
-run = rlscope_otel.start_run(upload_to="s3://runs/monday", upload_interval_s=3600, flush_interval_s=0.05)
+from rlscope_otel import uploader
+uploader._INTERVAL_S = 3600
+run = rlscope_otel.start_run(upload_to="s3://runs/monday", flush_interval_s=0.05)
 run.engine_step(1, 2)
 run.flush()
 time.sleep(0.2)

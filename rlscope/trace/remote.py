@@ -4,7 +4,6 @@ pyarrow provides the clients for S3, Google Cloud Storage and Azure. They find c
 variables, profiles or the machine's role. Credentials are never part of an address, a message or a file.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from rlscope_otel.journal import SUFFIX
+from rlscope_otel.object_store import holds_credentials, opened, without_secrets
 from rlscope_otel.schema import TABLES
 
 from rlscope import format as fmt
@@ -30,12 +29,10 @@ _SPARE_RATIO: Final = 1.1
 """Required free space as a multiple of the size to copy."""
 _AT_ONCE: Final = 16
 """Files that are copied concurrently: each copy mostly waits for the store."""
+_REQUEST_TIMEOUT_S: Final = 60.0
 _TRIES: Final = 3
 """Maximum attempts to list and copy: a recorder may replace a journal by its Parquet file between the two."""
 _ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
-_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
-_SECRET_NAME: Final = re.compile("key|secret|token|sig|pass|credential", re.IGNORECASE)
-"""Name of an address parameter that may hold a secret."""
 _EXPECTED: Final = "a readable run folder"
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
     r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|Not a valid bucket name": (
@@ -75,16 +72,6 @@ def shown_address(address: str | Path) -> str:
     return re.sub(r"//(?:[^/:@?]*:.*|[^/@?]*)@", "//***@", url).partition("?")[0]
 
 
-def _holds_credentials(url: str) -> bool:
-    """Return whether an address names a user or a secret before the host, or in a parameter."""
-    scheme, _, rest = unquote(url).partition("://")
-    # In Azure addresses the container precedes the @.
-    if re.match(r"[^/@?]*:.*@", rest) or (not scheme.startswith("abfs") and re.match(r"[^/?]*@", rest)):
-        return True
-    parameters = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
-    return any("@" in value or _SECRET_NAME.search(name) for name, value in parameters)
-
-
 def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) -> Path:
     """Copy the files of a run to a new temporary folder, which the caller must remove.
 
@@ -92,7 +79,7 @@ def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) 
     LimitError if the run is too large to copy.
     """
     url, shown = _ADDRESS.sub(r"\1://", str(address), count=1), shown_address(address)
-    if _holds_credentials(url):
+    if holds_credentials(url):
         raise ArgumentError.of(
             shown,
             found="credentials in the address",
@@ -113,7 +100,7 @@ def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) 
 
 def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> None:
     say(f"opening {shown}")
-    store, base = _opened(url)
+    store, base = opened(url, request_timeout=_REQUEST_TIMEOUT_S)
     # Copy the worker files first, so that every file that they count is listed afterwards.
     beside = [each for each in _listed(store, base, ("", "workers")) if _is_stated(each.name)]
     if RUN_FILE not in {each.name for each in beside}:
@@ -140,25 +127,6 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
 
 def _is_stated(name: str) -> bool:
     return name == RUN_FILE or (name.startswith("workers/") and name.endswith(".json"))
-
-
-def _opened(url: str) -> "tuple[fs.FileSystem, str]":
-    """Return the store and the run's folder in it. Raises OSError, or ValueError for an unknown kind of address."""
-    from pyarrow import fs
-
-    parts = urlsplit(url)
-    if parts.scheme != "s3":
-        return fs.FileSystem.from_uri(url)
-    given = dict(parse_qsl(parts.query))
-    endpoint = (
-        given.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    )
-    region = given.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if region is None:
-        region = "us-east-1" if endpoint else fs.resolve_s3_region(parts.netloc)
-    options = {"endpoint_override": endpoint} if endpoint else {}
-    store = fs.S3FileSystem(region=region, connect_timeout=10.0, request_timeout=60.0, **options)
-    return store, f"{parts.netloc}{parts.path}".rstrip("/")
 
 
 def _listed(store: "fs.FileSystem", base: str, folders: Sequence[str]) -> list[_Object]:
@@ -226,7 +194,5 @@ def _explained(shown: str, error: Exception) -> RunFolderError:
     for pattern, (cause, remedy) in _CAUSES.items():
         if re.search(pattern, text):
             return RunFolderError.of(shown, found=cause, expected=_EXPECTED, next_step=remedy)
-    for secret in filter(None, map(os.environ.get, _SECRETS)):
-        text = text.replace(secret, "***")
-    found = "nothing" if isinstance(error, FileNotFoundError) else text
+    found = "nothing" if isinstance(error, FileNotFoundError) else without_secrets(text)
     return RunFolderError.of(shown, found=found, expected=_EXPECTED, next_step="Check the address.")

@@ -159,10 +159,10 @@ def test_a_store_that_does_not_answer_is_said(no_settings: None, monkeypatch: py
 def test_what_a_client_says_is_explained_without_the_secret(
     message: str, found: str, no_settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: str) -> None:
+    def fail(_: str, **__: object) -> None:
         raise OSError(message)
 
-    monkeypatch.setattr(remote, "_opened", fail)
+    monkeypatch.setattr(remote, "opened", fail)
     with pytest.raises(RunFolderError, match=f"found {found}; expected") as raised:
         remote.fetch_run("s3://runs/monday")
     assert SECRET not in str(raised.value)

@@ -10,14 +10,12 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from rlscope_otel import exits, settings
-from rlscope_otel.errors import SetupError
+from rlscope_otel import exits
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import version_of
+from rlscope_otel.integrations.host import started_run, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
-from rlscope_otel.start import start_run
 
 # AReaL gives the executor of its evaluations a cap that is none.
 _NO_CAP = 10**9
@@ -65,15 +63,8 @@ class Workers:
 
     def _started(self, role: str, worker_id: str | None, config: dict[str, Any]) -> Run:
         gpus = None if role == "trainer" else self.rollout_gpus
-        try:
-            name = settings.worker_id_of(worker_id, role)
-            version = version_of("areal")
-            return start_run(
-                role=role, worker_id=name, gpu_count=gpus, framework="areal", framework_version=version, config=config
-            )
-        except SetupError as error:
-            self.faults.note("start", error)
-            return start_run(run_dir="")
+        about = {"framework": "areal", "framework_version": version_of("areal"), "config": config}
+        return started_run(role, worker_id, gpu_count=gpus, **about)
 
 
 WORKERS = Workers()

@@ -33,7 +33,11 @@ def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
     found = live_run(worker_id)
     if found is not None:
         return found
-    role = os.environ.get(settings.ROLE_VARIABLE) or role
+    return started_run(os.environ.get(settings.ROLE_VARIABLE) or role, worker_id, **identity)
+
+
+def started_run(role: str, worker_id: str | None, **identity: Any) -> Run:
+    """A new run from the environment, in this role whatever RLSCOPE_ROLE says."""
     try:
         return start_run(role=role, worker_id=worker_id, **identity)
     except SetupError as error:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -141,12 +142,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) ->
         before = getattr(areal_workers, state)
         monkeypatch.setattr(before, "__dict__", type(before)().__dict__)
     monkeypatch.setattr(loading, "_awaited", set())
-    start = areal_workers.WORKERS._started.__func__.__globals__["start_run"]
-    monkeypatch.setitem(
-        areal_workers.WORKERS._started.__func__.__globals__,
-        "start_run",
-        lambda **how: start(**how, clock=clock, flush_interval_s=3600),
-    )
+    started = partial(areal_workers.started_run, clock=clock, flush_interval_s=3600)
+    monkeypatch.setattr(areal_workers, "started_run", started)
     modules = {
         "areal.infra.workflow_executor": (WorkflowExecutor, BatchTaskDispatcher, trace_session_event),
         "areal.infra.remote_inf_engine": (RemoteInfEngine,),

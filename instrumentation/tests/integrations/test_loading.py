@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations import areal, loading, prime_rl, sglang, verl
+from rlscope_otel.integrations import areal, loading, sglang, verl
 from rlscope_otel.integrations.loading import once_loaded
 
 
@@ -78,7 +78,7 @@ def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: P
     assert seen == []
 
 
-@pytest.mark.parametrize("hook", [areal.instrument, prime_rl.install, sglang.register, verl.activate])
+@pytest.mark.parametrize("hook", [areal.instrument, sglang.register, verl.activate])
 def test_without_a_run_folder_a_hook_waits_for_no_module(hook: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loading, "_awaited", set())
     hook()

@@ -8,17 +8,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlscope_otel.clock import ManualClock
     from rlscope_otel.errors import SetupError
     from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
     from rlscope_otel.recorder import Run
     from rlscope_otel.samples import Sample
     from rlscope_otel.start import start_run
 
-__all__ = ["ManualClock", "Phase", "Run", "Sample", "SetupError", "TrainStep", "WeightUpdate", "start_run"]
+__all__ = ["Phase", "Run", "Sample", "SetupError", "TrainStep", "WeightUpdate", "start_run"]
 
 _MODULES = {
-    "ManualClock": "clock",
     "Phase": "phases",
     "Run": "recorder",
     "Sample": "samples",

@@ -27,31 +27,6 @@ class SystemClock:
     monotonic_ns = staticmethod(time.monotonic_ns)
 
 
-class ManualClock:
-    """A clock that moves only when advanced: for tests, and for replaying recorded times."""
-
-    def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
-        self._wall_ns = wall_ns
-        self._monotonic_ns = monotonic_ns
-
-    def wall_ns(self) -> int:
-        """The wall time it was set to, plus what it was advanced by."""
-        return self._wall_ns
-
-    def monotonic_ns(self) -> int:
-        """The monotonic time it was set to, plus what it was advanced by."""
-        return self._monotonic_ns
-
-    def advance(self, duration_ns: int) -> None:
-        """Let both clocks run on by a duration."""
-        self._wall_ns += duration_ns
-        self._monotonic_ns += duration_ns
-
-    def step_wall(self, by_ns: int) -> None:
-        """Set the wall clock forward or back, as a time daemon may; the monotonic clock does not notice."""
-        self._wall_ns += by_ns
-
-
 class RunClock:
     """Wall time at the start plus monotonic time since."""
 

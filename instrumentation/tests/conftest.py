@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock, Run, exits
+from rlscope_otel import Run, exits
 
 from tests.journals import recorded_rows
+from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, object]]]
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock, Run
+from rlscope_otel import Run
+
+from tests.manual_clock import ManualClock
 
 
 def test_every_activity_becomes_a_row_with_its_interval(run: Run, clock: ManualClock, rows) -> None:

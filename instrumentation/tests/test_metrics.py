@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rlscope_otel import ManualClock, Run, metrics, start_run
+from rlscope_otel import Run, metrics, start_run
 from rlscope_otel.tallies import Tallies, bucket_of
+
+from tests.manual_clock import ManualClock
 
 LABELS = {
     "rlscope.queue",

@@ -11,9 +11,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from rlscope_otel import ManualClock, start_run
+from rlscope_otel import start_run
 from rlscope_otel.integrations import areal, areal_workers, loading
 from rlscope_otel.integrations.areal_workers import WORKERS, Workers
+
+from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000

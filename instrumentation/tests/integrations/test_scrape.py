@@ -14,10 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rlscope_otel import ManualClock, Run, start_run
+from rlscope_otel import Run, start_run
 from rlscope_otel.clock import RunClock
 from rlscope_otel.integrations import scrape
 from rlscope_otel.integrations.engine_readings import Point, Reading, points_of, readings_of
+
+from tests.manual_clock import ManualClock
 
 PAGES = Path(__file__).parent / "pages"
 VLLM, SGLANG = (PAGES / name for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))

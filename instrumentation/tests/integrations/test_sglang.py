@@ -7,9 +7,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from rlscope_otel import ManualClock, Run, start_run
+from rlscope_otel import Run, start_run
 from rlscope_otel.integrations import loading, sglang
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
+
+from tests.manual_clock import ManualClock
 
 MS = 1_000_000
 SCHEDULER, UPDATER = (

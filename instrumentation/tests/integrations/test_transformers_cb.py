@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock, Run
+from rlscope_otel import Run
 from rlscope_otel.integrations import transformers_cb
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
+
+from tests.manual_clock import ManualClock
 
 ADVANCES_NS = {"prepare": 10, "forward": 100, "update": 5}
 EOS = 2

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock
 from rlscope_otel.integrations import trl_async
 from rlscope_otel.integrations.trl_rollouts import Recording, limits_of, start_loop, tag
+
+from tests.manual_clock import ManualClock
 
 STEP_NS = 100
 PAUSE_NS, SYNC_NS, RESUME_NS = 3, 20, 2

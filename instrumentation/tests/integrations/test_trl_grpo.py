@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rlscope_otel import ManualClock
 from rlscope_otel.integrations import trl_grpo
+
+from tests.manual_clock import ManualClock
 
 GENERATE_NS, REWARD_NS, LOGPROBS_NS, TRAIN_NS, LOAD_NS = 100, 20, 30, 50, 7
 EOS = 2

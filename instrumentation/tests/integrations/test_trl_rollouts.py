@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rlscope_otel import ManualClock
 from rlscope_otel.integrations import trl_rollouts
 from rlscope_otel.integrations.request_ids import RequestName, name_of
 from rlscope_otel.integrations.trl_rollouts import Recording, Rollouts, engine_records, tag, untag
+
+from tests.manual_clock import ManualClock
 
 REQUEST_NS = 400
 

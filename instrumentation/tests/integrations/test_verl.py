@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock, Run
+from rlscope_otel import Run
 from rlscope_otel.integrations import loading, verl, verl_actors
+
+from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000

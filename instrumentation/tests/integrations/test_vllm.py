@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 import rlscope_otel
-from rlscope_otel import ManualClock, Run, exits
+from rlscope_otel import Run, exits
 from rlscope_otel.integrations import vllm as hook
 from rlscope_otel.integrations import vllm_passes, vllm_requests
 
 from tests.journals import recorded_rows
+from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, Any]]]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.journals import COMPLETE, read_back
+from tests.nightly import nightly
 
 START = """
 import errno, os, signal, socket, sys, threading, time, rlscope_otel
@@ -93,12 +94,12 @@ def half_refusing(pwrite):
 @pytest.mark.parametrize(
     "place",
     [
-        "os.pwrite = refusing(os.pwrite)",
         "os.pwrite = half_refusing(os.pwrite)",
-        "os.write = refusing(os.write)",
         "os.fsync = refusing(os.fsync)",
-        "json_files._write_part = refusing(json_files._write_part)",
         "os.replace = refusing(os.replace)",
+        nightly("os.pwrite = refusing(os.pwrite)"),
+        nightly("os.write = refusing(os.write)"),
+        nightly("json_files._write_part = refusing(json_files._write_part)"),
     ],
 )
 def test_a_disk_that_fills_and_empties_again_costs_no_row(place: str, start_script, tmp_path: Path) -> None:
@@ -145,11 +146,11 @@ while not run.flush():
     "place",
     [
         "os.pwrite = stuck(os.pwrite)",
-        "os.pread = stuck(os.pread)",
-        "os.write = stuck(os.write)",
         "os.fsync = stuck(os.fsync)",
-        "json_files.replace = stuck(json_files.replace)",
-        "Path.unlink = stuck(Path.unlink)",
+        nightly("os.pread = stuck(os.pread)"),
+        nightly("os.write = stuck(os.write)"),
+        nightly("json_files.replace = stuck(json_files.replace)"),
+        nightly("Path.unlink = stuck(Path.unlink)"),
     ],
 )
 def test_no_hook_waits_for_a_disk_that_hangs(place: str, start_script, tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ sys.exit(0)
     assert read_back(tmp_path) == (list(range(100)), COMPLETE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_a_signal_while_a_journal_is_closed_and_another_is_written(number: int, start_script, tmp_path: Path) -> None:
     then = """
 record_until(closed_files)

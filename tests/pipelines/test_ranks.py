@@ -1,9 +1,5 @@
 """Data-parallel trainers of the example: together they do what one does, and the trace says which did what."""
 
-import multiprocessing
-import random
-from functools import partial
-
 import pytest
 
 from rlscope.pipeline import analyze
@@ -52,68 +48,3 @@ def test_peers_wait_for_samples_with_the_lead_and_at_a_barrier_while_it_evaluate
     states = {(state.role, state.state, state.reason) for state in analyze(recorded.run_dir, also_ask=()).ledger.states}
     assert ("trainer", "waiting", "barrier") in states
     assert ("trainer", "waiting_for_samples", None) in states or ("trainer", "waiting_for_samples", "samples") in states
-
-
-def one_step(rank, ranks, rendezvous, weights):
-    """The weights after one step on a share of a made-up batch."""
-    from types import SimpleNamespace
-
-    import rlscope_otel
-    import torch
-
-    from examples.pipeline_rl.options import Options
-    from examples.pipeline_rl.ranks import Peers, Replica
-
-    torch.set_num_threads(1)
-    torch.manual_seed(7)
-    options = Options(run_dir=None, trainers=ranks, width=32, layers=1, response_cap=32)
-    replica = Replica(options, SimpleNamespace(rendezvous=rendezvous), rlscope_otel.start_run(None, "trainer"), rank)
-    sent = [[] for _ in range(ranks - 1)]
-    pipes = [SimpleNamespace(send=shares.append) for shares in sent]
-    mine = Peers(pipes).divide(made_up_batch(), step=1, version=1, is_published=True)
-    share = mine if rank == 0 else sent[rank - 1][0]
-    replica.compute(share)
-    replica.agree(2)
-    weights.put((rank, replica.weights.tolist()))
-    replica.end()
-
-
-def made_up_batch():
-    from examples.pipeline_rl.groups import FinishedGroup, FinishedSample
-    from examples.pipeline_rl.grpo import ScoredGroup
-
-    source = random.Random(3)
-
-    def sample(name):
-        length = source.randint(3, 30)
-        tokens = tuple(source.randint(0, 9) for _ in range(length))
-        return FinishedSample(name, tokens, tuple(-source.random() for _ in range(length)), (1,) * length)
-
-    return [
-        ScoredGroup(
-            FinishedGroup(f"g{number}", number + 5, tuple(sample(f"g{number}-{place}") for place in range(4)), 0),
-            tuple(source.random() for _ in range(4)),
-            0,
-        )
-        for number in range(5)
-    ]
-
-
-def test_a_step_of_three_ranks_is_the_step_of_one(tmp_path):
-    context = multiprocessing.get_context("spawn")
-
-    def weights_of(ranks):
-        found = context.SimpleQueue()
-        step = partial(one_step, ranks=ranks, rendezvous=str(tmp_path / f"of-{ranks}"), weights=found)
-        processes = [context.Process(target=step, args=(rank,)) for rank in range(ranks)]
-        for process in processes:
-            process.start()
-        got = dict(found.get() for _ in processes)
-        for process in processes:
-            process.join()
-        return [got[rank] for rank in range(ranks)]
-
-    (alone,), together = weights_of(1), weights_of(3)
-    for weights in together:
-        assert weights == pytest.approx(alone, abs=1e-5)
-    assert together[0] == together[1] == together[2]

@@ -7,8 +7,8 @@ has less detail.
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from types import FunctionType, TracebackType
 from typing import Any
@@ -94,7 +94,7 @@ class Seams:
         return Seams, (self._faults, self.now_ns)
 
     def watch(self, owner: Any, name: str, watch: Watch) -> bool:
-        """Watch `owner.name`, a plain function of a class or a module, of any of Python's four kinds.
+        """Watch `owner.name`, a function of a class or a module: a plain one, a coroutine or a generator.
 
         Returns False, and counts it, if the host has no such function.
         """
@@ -133,12 +133,9 @@ class Seams:
             self._restores.pop()()
 
     def _watched(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
-        kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Callable[..., Any]]], ...] = (
-            (inspect.iscoroutinefunction, self._coroutine),
-            (inspect.isasyncgenfunction, self._async_generator),
-            (inspect.isgeneratorfunction, self._generator),
-        )
-        return next((wrap for is_kind, wrap in kinds if is_kind(host)), self._function)(host, watch)
+        if inspect.iscoroutinefunction(host):
+            return self._coroutine(host, watch)
+        return self._generator(host, watch) if inspect.isgeneratorfunction(host) else self._function(host, watch)
 
     def _function(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
         owner = watch.owner
@@ -170,17 +167,6 @@ class Seams:
                 for item in items:
                     self.tell(watch.each, call, item)
                     yield item
-
-        return watched
-
-    def _async_generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
-        async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            """Yield the host's items, and show each of them, between what watches the whole."""
-            with _Around(self, watch, args, kwargs) as call:
-                async with aclosing(host(*args, **kwargs)) as items:
-                    async for item in items:
-                        self.tell(watch.each, call, item)
-                        yield item
 
         return watched
 

@@ -3,17 +3,21 @@
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rlscope_otel
+from rlscope_otel import uploader
 
 import rlscope
 from rlscope.errors import ArgumentError, LimitError, RlscopeError, RunFolderError
 from rlscope.importers.join import resolve
 from rlscope.importers.target import ImportOptions
 from rlscope.trace import remote
+from tests.journals import COMPLETE, read_back
 from tests.trace.recorded import record
 from tests.trace_folder import engine_row, train_row
 
@@ -88,6 +92,22 @@ def test_a_run_in_a_bucket_is_analysed_as_the_same_run_on_disk(run: Path, store:
     assert SECRET not in "".join(said)
     del analysis
     assert temporary(tmp_path) == []
+
+
+def test_a_recorder_copies_its_run_to_a_bucket_as_it_is_on_disk(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "_INTERVAL_S", 0.2)
+    with rlscope_otel.start_run(
+        tmp_path / "recorded", "sampler", "w0", upload_to="s3://runs/monday", flush_interval_s=0.05
+    ) as recorder:
+        for _ in range(30):
+            recorder.engine_step(time.monotonic_ns(), time.monotonic_ns() + 1)
+            time.sleep(0.02)
+    assert recorder.faults.counts == {}
+    copy = remote.fetch_run("s3://runs/monday")
+    assert read_back(copy) == read_back(tmp_path / "recorded")
+    assert read_back(copy)[1] == COMPLETE
 
 
 @pytest.mark.parametrize("address", ["s3://runs/team/monday/", "s3:/runs/team/monday"])

@@ -11,6 +11,8 @@ import rlscope_otel
 from rlscope.pipeline import analyze
 from tests.nightly import nightly
 
+pytestmark = pytest.mark.usefixtures("no_model")
+
 CAP = 2
 """Staleness above which a sample is dropped, versions."""
 

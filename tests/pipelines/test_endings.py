@@ -14,7 +14,7 @@ from tests.journals import recorded_rows
 from tests.nightly import nightly
 from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_of, start
 
-pytestmark = pytest.mark.pipelines
+pytestmark = [pytest.mark.pipelines, pytest.mark.usefixtures("no_model")]
 
 ENDLESS = ("--steps", "1000000")
 # A trainer that is so much faster always leaves room in the queue, so that the sampler is never held back; seven slots

@@ -6,7 +6,7 @@ from rlscope.pipeline import analyze
 from tests.journals import recorded_rows
 from tests.pipelines.pipeline_process import run
 
-pytestmark = pytest.mark.pipelines
+pytestmark = [pytest.mark.pipelines, pytest.mark.usefixtures("no_model")]
 
 STEPS, TRAINERS = 12, 3
 

@@ -5,7 +5,7 @@ import pytest
 from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import run
 
-pytestmark = pytest.mark.pipelines
+pytestmark = [pytest.mark.pipelines, pytest.mark.usefixtures("no_model")]
 
 # A first step of more than a thousand tokens, which tells the noise of version 0, and five versions after it.
 LONG_ENOUGH = (

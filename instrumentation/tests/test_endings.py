@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -226,8 +225,5 @@ open_journal.OpenJournal._write = lambda *_: threading.Event().wait(60)
     process = start_script(script(then=then))
     until_ready(process)
     assert process.stdout.readline() == "slow\n"
-    sent_s = time.monotonic()
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(timeout=30)
-    assert process.returncode == -signal.SIGTERM
-    assert time.monotonic() - sent_s < 10
+    assert process.wait(timeout=30) == -signal.SIGTERM

@@ -14,28 +14,24 @@ LONG_ENOUGH = (
 )
 
 
-def findings_of(run_dir, *flags):
-    ended = run(run_dir, *LONG_ENOUGH, "--synchronous", "--learning-rate", "0.002", *flags)
+def analysis_of(run_dir, *flags):
+    ended = run(run_dir, *LONG_ENOUGH, *flags)
     assert ended.exit_status == 0, ended.stderr
-    return {finding.rule: finding for finding in analyze(run_dir, also_ask=()).findings}
+    return analyze(run_dir, also_ask=())
 
 
 def test_samplers_that_never_take_the_output_head_over_are_found(tmp_path):
-    found = findings_of(tmp_path, "--stale-head")["weights_not_applied"]
+    analysis = analysis_of(tmp_path, "--synchronous", "--learning-rate", "0.002", "--stale-head")
+    found = {finding.rule: finding for finding in analysis.findings}["weights_not_applied"]
     assert found.severity == "critical"
     assert found.evidence["noise_gap"] < 1e-9
     assert found.evidence["early_gap"] < found.evidence["late_gap"]
 
 
-def test_samplers_that_take_all_weights_over_are_not(tmp_path):
-    assert "weights_not_applied" not in findings_of(tmp_path)
-
-
 def test_tokens_on_old_context_and_steps_between_publications_do_not_look_like_old_weights(tmp_path):
     flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight-samples", "128", "--publish-every", "2")
-    ended = run(tmp_path, *LONG_ENOUGH, *flags)
-    assert ended.exit_status == 0, ended.stderr
-    analysis = analyze(tmp_path, also_ask=())
+    analysis = analysis_of(tmp_path, *flags)
+    assert "weights_not_applied" not in {finding.rule for finding in analysis.findings}
     assert max(analysis.answers["fresh_gap"]["gap"]) < 1e-9
     aged = analysis.answers["version_moments"].filter(staleness=0)
     assert aged["ratio_variance"][0] > 1e-6

@@ -30,7 +30,7 @@ _LONGEST_ROW_NS = 1_000_000_000
 
 Batch = tuple[int, int, int, int | None, int | None, int | None, bool]
 """Batch of one forward pass, known once it is scheduled: time of scheduling, running and waiting requests, prompt
-tokens (None if every request is scheduled for one token), free blocks or used tokens of the KV cache, preemptions, and
+tokens (None if every request is scheduled for one token), free blocks of the KV cache if known, preemptions, and
 whether its sampled tokens are torn. A plain tuple, because it is created at every pass."""
 PREFILL, TORN = 3, 6
 Note = tuple[Batch, int, int, int | None, int | None, bool]
@@ -63,13 +63,13 @@ class Steps:
         """Set up the times of an engine.
 
         capacity_tokens: size of the KV cache, None if it is unknown. blocks: number of its blocks, except one that is
-        never used; 0 if a batch has the used tokens, not the free blocks.
+        never used; 0 if it is unknown.
         """
         self._run = run
         self._records_idleness = records_idleness
         self._owns_its_process = owns_its_process
         """Whether time between passes is vLLM's; else it is the host program's, but for what a step encloses."""
-        self.capacity_tokens, self.blocks = capacity_tokens, blocks
+        self._capacity_tokens, self.blocks = capacity_tokens, blocks
         self._recorded_ns: int | None = None
         """Up to where time is accounted for, when what follows belongs to the next pass."""
         self._last_output_ns = 0
@@ -157,9 +157,10 @@ class Steps:
         """End the row of the last pass; `is_idle`: no request is left."""
         row, self._row = self._row, None
         if row is not None:
-            start_ns, _, busy_ns, (_, running, waiting, prefill, kv_used, preemptions, _), decode = row
-            if self.blocks and kv_used is not None and self.capacity_tokens is not None:
-                kv_used = round((1.0 - kv_used / self.blocks) * self.capacity_tokens)
+            start_ns, _, busy_ns, (_, running, waiting, prefill, free_blocks, preemptions, _), decode = row
+            kv_used: int | None = None
+            if free_blocks is not None and self._capacity_tokens is not None:
+                kv_used = round((1.0 - free_blocks / self.blocks) * self._capacity_tokens)
             self._run.engine_step(
                 start_ns, end_ns, busy_ns, 1, running, waiting, decode, prefill or 0, kv_used, preemptions
             )
@@ -265,18 +266,12 @@ class Passes:
             # One token each. In the prompt it can only be a last chunk of one token, which costs what decoding does.
             None if tokens == running and not new else prefill_tokens_of(output),
             # As `usage` of the manager has it, which is three calls.
-            scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks
-            if self._blocks
-            else self._kv_used_tokens(scheduler),
+            scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks if self._blocks else None,
             None if preempted is None else len(preempted),
             weights.is_changing and weights.pass_begins(),
         )
         if new:
             self._requests.scheduled(new, at_ns + self._offset_ns)
-
-    def _kv_used_tokens(self, scheduler: Any) -> int | None:
-        capacity_tokens = self._steps.capacity_tokens
-        return None if capacity_tokens is None else round(scheduler.kv_cache_manager.usage * capacity_tokens)
 
     def _put_out(
         self, scheduler: Any, at_ns: int, outputs: Any, scheduler_output: Any, *_args: Any, **_kwargs: Any
@@ -358,7 +353,7 @@ def telling(
 
 
 def blocks_of(scheduler: Any) -> int:
-    """Return the number of blocks of the KV cache, except one that is never used; 0 if only `usage` is available."""
+    """Return the number of blocks of the KV cache, except one that is never used; 0 if they cannot be counted."""
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     blocks = getattr(pool, "num_gpu_blocks", None)
     free = getattr(getattr(pool, "free_block_queue", None), "num_free_blocks", None)

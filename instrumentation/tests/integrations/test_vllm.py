@@ -84,7 +84,9 @@ def make_core(clock: ManualClock) -> Any:
     class Scheduler:
         def __init__(self) -> None:
             self.requests: dict[str, FakeRequest] = {}
-            self.kv_cache_manager = SimpleNamespace(usage=0.25)
+            # One of the nine blocks is never given out.
+            blocks = SimpleNamespace(num_gpu_blocks=9, free_block_queue=SimpleNamespace(num_free_blocks=6))
+            self.kv_cache_manager = SimpleNamespace(block_pool=blocks)
             self.state = PauseState.UNPAUSED
             self.scheduled: set[str] = set()
             self.finished_req_ids: set[str] = set()
@@ -872,16 +874,19 @@ def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows
 
 
 @pytest.mark.parametrize(("free_blocks", "used_tokens"), [(0, CAPACITY_TOKENS), (8, 0), (6, CAPACITY_TOKENS // 4)])
-def test_the_used_cache_is_that_of_the_free_blocks_where_vllm_has_them(run, clock, rows, free_blocks, used_tokens):
-    core = make_core(clock)
-    # One block is never given out.
-    core.scheduler.kv_cache_manager.block_pool = SimpleNamespace(
-        num_gpu_blocks=9, free_block_queue=SimpleNamespace(num_free_blocks=free_blocks)
-    )
-    hook.Recorder(core, run, owns_its_process=True)
+def test_the_used_cache_is_what_the_free_blocks_leave(core, rows, free_blocks, used_tokens):
+    core.scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks = free_blocks
     add(core, "a")
     core.step(a="stop")
     assert [row["kv_used_tokens"] for row in rows("engine_steps")] == [used_tokens]
+
+
+def test_of_a_cache_whose_blocks_cannot_be_counted_nothing_is_said(run, clock, rows):
+    core = make_core(clock)
+    core.scheduler.kv_cache_manager = SimpleNamespace()
+    hook.Recorder(core, run, owns_its_process=True)
+    play(core, clock, "add a; step a=stop")
+    assert [row["kv_used_tokens"] for row in rows("engine_steps")] == [None]
 
 
 def test_rows_of_many_passes_come_in_order_and_none_is_kept_back_for_long(core, clock, run, rows, tmp_path):

@@ -33,7 +33,7 @@ def test_the_own_loop_is_recorded_and_gets_the_verdict_that_is_named(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RLSCOPE_")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    analysis = rlscope.analyze(tmp_path / "runs" / "monday")
+    analysis = rlscope.analyze(tmp_path / "runs" / "monday", page=False)
     assert analysis.verdict.bottleneck == verdict.replace(" ", "_")
     assert (analysis.run.steps, analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (40, 1, 1)
     assert not analysis.data_quality.workers_without_end and not analysis.data_quality.dropped_rows

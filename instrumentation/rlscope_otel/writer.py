@@ -29,7 +29,7 @@ class Writer:
     def __init__(
         self,
         settings: Settings,
-        buffers: Mapping[str, RowBuffer],
+        rows: Mapping[str, RowBuffer],
         clock: RunClock,
         faults: Faults,
         tallies: Tallies,
@@ -43,7 +43,7 @@ class Writer:
         self.run_id: str | None = None
         self._settings = settings
         self._run_dir = settings.run_dir
-        self._buffers = buffers
+        self._buffers = rows
         self._clock = clock
         self._faults = faults
         self._tallies = tallies

@@ -141,30 +141,20 @@ class TrainStep(Phase):
             "tokens": tokens,
         }
         self._keep((c.TRAIN[column], value) for column, value in values.items())
+        # A host may give anything, and its tensors may fail in any way.
         if importance is not None:
-            self._keep_importance(importance)
+            self._source.faults.attempt(f"{self.name} importance", self._keep_importance, importance)
         if fresh is not None:
-            self._keep_fresh(fresh)
+            self._source.faults.attempt(f"{self.name} fresh", self._keep_fresh, fresh)
 
     def _keep_importance(self, importance: Iterable[Moment]) -> None:
-        try:
-            self.attributes.update(_importance_attributes(importance))
-        except Exception as error:  # A host's tensor may fail in any way.
-            self._source.faults.note(f"{self.name} importance", error)
+        moments = [(int(s), int(n), float(w), float(w2)) for s, n, w, w2 in importance]
+        self.attributes.update({key: tuple(moment[at] for moment in moments) for at, key in enumerate(c.IMPORTANCE)})
 
     def _keep_fresh(self, fresh: FreshMoment) -> None:
-        try:
-            tokens, sum_w, sum_w2 = fresh
-        except Exception as error:  # A host may give anything.
-            self._source.faults.note(f"{self.name} fresh", error)
-            return
+        tokens, sum_w, sum_w2 = fresh
         values = {"fresh_tokens": tokens, "fresh_sum_w": sum_w, "fresh_sum_w2": sum_w2}
         self._keep((c.TRAIN[column], value) for column, value in values.items())
-
-
-def _importance_attributes(importance: Iterable[Moment]) -> Mapping[str, object]:
-    moments = [(int(s), int(n), float(w), float(w2)) for s, n, w, w2 in importance]
-    return {key: tuple(moment[at] for moment in moments) for at, key in enumerate(c.IMPORTANCE)}
 
 
 class WeightUpdate(Phase):

@@ -51,7 +51,6 @@ SLOW: Final = (
     "tests/model/training/test_scaling_exponent.py",
     # They start processes, build packages, or wait for a clock.
     "tests/alerts/live/test_follow.py",
-    "tests/alerts/live/test_live_clocks.py",
     "tests/alerts/notify/test_real_alertmanager.py",
     "tests/test_mcp_server.py",
     "tests/test_packaging.py",

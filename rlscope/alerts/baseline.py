@@ -44,7 +44,7 @@ class BaselineRule:
     def rule(self, value: float, note: str) -> Rule:
         """Return the rule with the threshold for a value of the baseline; `note` names the source of the value."""
         threshold = self.factor * value + self.offset
-        plain = Rule(self.name, self.metric, None, self.direction, threshold, WHOLE_RUN, kind=self.kind,
+        plain = Rule(self.name, self.metric, self.direction, threshold, WHOLE_RUN, kind=self.kind, min_evidence=1,
                      labels={"severity": self.severity})  # fmt: skip
         text = f"{written(plain, value)} in {note}".replace("{", "{{").replace("}", "}}")
         return replace(plain, annotations={"baseline": text})
@@ -90,7 +90,7 @@ def values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[s
     """Return each metric over the whole run after warm-up, without the metrics that have no value."""
     # A rule that always fires reports the value.
     always = tuple(
-        Rule(metric, metric, None, "above", -math.inf, WHOLE_RUN, kind="alarm", labels={"severity": "info"})
+        Rule(metric, metric, "above", -math.inf, WHOLE_RUN, kind="alarm", min_evidence=1, labels={"severity": "info"})
         for metric in dict.fromkeys(metrics)
     )
     alerts = evaluate_rules(run, replace(rules, rules=always)).alerts

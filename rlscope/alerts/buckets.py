@@ -1,19 +1,17 @@
 """A run split into buckets between ticks, from which the windows of all rules are added up. Evaluates no rule.
 
 The buckets come from the report's queries, so a window over the whole run has the report's value. A window costs only
-its own buckets, and late rows replace only the buckets they belong to. A rule's SQL is bucketed too.
+its own buckets, and late rows replace only the buckets they belong to.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import polars as pl
 
-from rlscope.alerts.types import RuleSet
 from rlscope.analysis.ledger import TRAINER_ROLES
-from rlscope.errors import QueryError, RuleError
-from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask, ask_own
+from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask
 from rlscope.trace.store import OpenRun
 
 Family = Literal["states", "idle", "engines", "queues", "tokens", "outcomes", "steps", "updates"]
@@ -87,8 +85,6 @@ class Parts:
     """Rows that the workers wrote and that are missing. None while this is unknown."""
     end_ns: int | None = None
     """End of the run; None while it is in progress."""
-    own: Mapping[str, pl.DataFrame] = field(default_factory=dict[str, pl.DataFrame])
-    """The results of SQL rules by rule name: bucket, at_ns, value."""
 
 
 def gather(
@@ -145,27 +141,3 @@ def _bucketed(rows: pl.DataFrame, column: str, ticks: Ticks) -> pl.DataFrame:
     """The rows with the bucket that they count in; rows before the first bucket are left out."""
     bucket = ((pl.col(column) - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
     return rows.with_columns(bucket).filter(pl.col("bucket") >= 0)
-
-
-def own_answers(run: OpenRun, rules: RuleSet, ticks: Ticks) -> Mapping[str, pl.DataFrame]:
-    """The results of the SQL rules by name, with the bucket of each row. Raises RuleError if one fails."""
-    return {rule.name: _answer(run, rule.name, rule.sql, ticks) for rule in rules.rules if rule.sql is not None}
-
-
-def _answer(run: OpenRun, name: str, sql: str, ticks: Ticks) -> pl.DataFrame:
-    try:
-        answer = ask_own(run, sql)
-    except QueryError as error:
-        raise RuleError(f"rule {name!r}: {error}") from error
-    kinds = {column: answer.schema.get(column) for column in ("at_ns", "value")}
-    at_ns, value = kinds["at_ns"], kinds["value"]
-    if at_ns is None or value is None or not at_ns.is_integer() or not (value.is_numeric() or value == pl.Null):
-        raise RuleError.of(
-            f"the SQL of rule {name!r}",
-            found="columns " + ", ".join(f"{column} {kind}" for column, kind in answer.schema.items()),
-            expected="at_ns (integer, nanoseconds UTC) and value (a number)",
-            next_step="Name the columns with AS.",
-        )
-    rows = answer.select(pl.col("at_ns").cast(pl.Int64), pl.col("value").cast(pl.Float64)).drop_nulls()
-    bucket = ((pl.col("at_ns") - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
-    return rows.filter(pl.col("value").is_finite()).with_columns(bucket).filter(pl.col("bucket") >= 0)

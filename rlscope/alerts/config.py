@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSc
 from rlscope.alerts.durations import DURATION_SCHEMA, WINDOW_SCHEMA, parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.receiver import ReceiverTable, receivers_of
-from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
+from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
 from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, json_schema, parse_source, read_source
@@ -43,7 +43,6 @@ RULE_FILE: Final = FileKind(
     error=RuleError,
     advice={"receivers": "docs/watch.md shows receivers."},
 )
-_SQL_MIN_EVIDENCE: Final = 1
 _COMPARISON: Final = re.compile(r"([<>=!]+)")
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"}
 _MOST: Final = 1e18
@@ -72,20 +71,13 @@ class RuleTable:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
         use_attribute_docstrings=True,
-        json_schema_extra={
-            "allOf": [
-                {"oneOf": [{"required": ["metric"]}, {"required": ["sql"]}]},
-                {"oneOf": [{"required": ["above"]}, {"required": ["below"]}]},
-            ]
-        },
+        json_schema_extra={"oneOf": [{"required": ["above"]}, {"required": ["below"]}]},
     )
 
     name: _Text
     """Name in alerts and labels; unique in the file."""
-    metric: Annotated[_Text | None, Field(examples=["idle.trainer_ratio"])] = None
+    metric: Annotated[_Text, Field(examples=["idle.trainer_ratio"])]
     """A metric that `rlscope rules` lists."""
-    sql: _Text | None = None
-    """A SELECT of your own with the columns at_ns and value, instead of a metric."""
     above: _Threshold | None = None
     """Fires above this value, in the metric's unit."""
     below: _Threshold | None = None
@@ -98,11 +90,6 @@ class RuleTable:
     """Time that the rule keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     """Kind of the rule."""
-    min_evidence: _Whole | None = None
-    """Minimum evidence in the window; with less there is no data. The default is the metric's own minimum, or half
-    of what the window can hold on the run's GPUs if that is less."""
-    reduce: Reduction | None = None
-    """Function that makes one value of those that `sql` has in a window."""
     labels: _Texts = field(default_factory=dict[str, str])
     """Labels of its alerts; `severity` is info, warning or critical."""
     annotations: Annotated[
@@ -208,11 +195,11 @@ def one_off(text: str) -> Rule:
     return Rule(
         name=text,
         metric=words[0],
-        sql=None,
         direction="above" if words[1] == ">" else "below",
         threshold=float(words[2]),
         window=WHOLE_RUN,
         kind="alarm",
+        min_evidence=1,
         labels={"severity": "critical"},
     )
 
@@ -227,56 +214,35 @@ def _rules(source: ParsedFile, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
 
 
 def _rule(source: ParsedFile, place: Place, table: RuleTable) -> Rule:
-    _check_subject(source, place, table)
+    if table.metric not in BY_NAME:
+        raise source.unknown((*place, "metric"), "metric", table.metric, tuple(BY_NAME))
     direction, threshold = _condition(source, place, table)
-    least = BY_NAME[table.metric].min_evidence if table.metric is not None else _SQL_MIN_EVIDENCE
     return Rule(
         name=table.name,
         metric=table.metric,
-        sql=table.sql,
         direction=direction,
         threshold=threshold,
         window=table.window or DEFAULT_WINDOW,
         for_ns=table.for_ns or 0,
         keep_firing_for_ns=table.keep_firing_for_ns or 0,
         kind=table.kind,
-        min_evidence=least if table.min_evidence is None else table.min_evidence,
-        has_usual_evidence=table.min_evidence is None,
-        reduction=table.reduce or "mean",
         labels=_labels(source, place, table),
         annotations=_annotations(source, place, table),
     )
 
 
-def _check_subject(source: ParsedFile, place: Place, table: RuleTable) -> None:
-    """Check that the rule has either a metric or a SELECT, and that it fits the other keys."""
-    _check_one_of(source, place, table, ("metric", "sql"))
-    if table.metric is None:
-        return
-    if table.reduce is not None:
-        raise source.error((*place, "reduce"), found="`reduce` beside `metric`", expected="it only beside `sql`")
-    if table.metric not in BY_NAME:
-        raise source.unknown((*place, "metric"), "metric", table.metric, tuple(BY_NAME))
-
-
 def _condition(source: ParsedFile, place: Place, table: RuleTable) -> tuple[Direction, float]:
-    _check_one_of(source, place, table, ("above", "below"))
     direction: Direction = "below" if table.above is None else "above"
     threshold = table.below if table.above is None else table.above
-    assert threshold is not None
+    if threshold is None or None not in (table.above, table.below):
+        raise source.error(
+            place if threshold is None else (*place, "below"),
+            found="neither above nor below" if threshold is None else "both above and below",
+            expected="one of above and below in every rule",
+        )
     if not _is_reachable(table.metric, threshold):
         raise source.error((*place, direction), found=f"{threshold:g}", expected=_SHARE)
     return direction, threshold
-
-
-def _check_one_of(source: ParsedFile, place: Place, table: RuleTable, keys: tuple[str, str]) -> None:
-    given = [key for key in keys if getattr(table, key) is not None]
-    if len(given) != 1:
-        raise source.error(
-            (*place, keys[1]) if given else place,
-            found=f"both {keys[0]} and {keys[1]}" if given else f"neither {keys[0]} nor {keys[1]}",
-            expected=f"one of {keys[0]} and {keys[1]} in every rule",
-        )
 
 
 def _labels(source: ParsedFile, place: Place, table: RuleTable) -> dict[str, str]:
@@ -299,7 +265,7 @@ def _annotations(source: ParsedFile, place: Place, table: RuleTable) -> dict[str
     return table.annotations
 
 
-def _is_reachable(metric: str | None, threshold: float) -> bool:
+def _is_reachable(metric: str, threshold: float) -> bool:
     """Return whether values can lie on both sides of a threshold. A threshold of 30 on a ratio is a misread 30%."""
     return metric not in _SHARES or 0 <= threshold <= 1
 

@@ -12,24 +12,20 @@ Warm-up ends with the optimizer step that the rules name; only data-quality rule
 hints have no data.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-import polars as pl
-
-from rlscope.alerts.buckets import WorkerLife
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, Series, Timeline, Whole, own_values
+from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, Series, Timeline, Whole
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
-from rlscope.format import count, counted, quantity, significant
+from rlscope.format import count, quantity, significant
 
 _USUAL_SHARE: Final = 0.5
-"""Minimum evidence of a rule that names none: this share of a full window, and no more than the metric's own."""
+"""Least evidence of a rule: this share of a full window, and no more than the metric's own."""
 Phase = Literal["inactive", "pending", "firing"]
 LOOKBACK_NS: Final = 300_000_000_000
 """Prometheus' default lookback: an older sample is not current."""
@@ -116,22 +112,21 @@ _COUNTED_WITH_UNIT: Final = ("gpu_s", "s", "tokens")
 
 def written(rule: Rule, value: float | None) -> str:
     """A value of the rule's metric with its unit."""
-    unit = BY_NAME[rule.metric].unit if rule.metric is not None else ""
+    unit = BY_NAME[rule.metric].unit
     return quantity(f"value_{unit}", value) if unit in _WRITTEN_WITH_UNIT else significant(value)
 
 
 def condition(rule: Rule) -> str:
     """The rule's condition as text: metric, window, comparison, threshold."""
-    subject = rule.metric or "SQL rule"
     sign = ">" if rule.direction == "above" else "<"
-    return f"{subject} over {write_window(rule.window)} {sign} {written(rule, rule.threshold)}"
+    return f"{rule.metric} over {write_window(rule.window)} {sign} {written(rule, rule.threshold)}"
 
 
 def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
     """The rule's annotations with the current values filled in."""
     fields = {
         "rule": rule.name,
-        "metric": rule.metric or "SQL rule",
+        "metric": rule.metric,
         "value": written(rule, state.value),
         "worst": written(rule, state.worst_value),
         "threshold": written(rule, rule.threshold),
@@ -146,8 +141,6 @@ def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
 
 def evidence(rule: Rule, value: float) -> str:
     """The evidence behind a value, with its unit."""
-    if rule.metric is None:
-        return f"{count(value)} rows"
     unit = BY_NAME[rule.metric].evidence
     if unit in _COUNTED_WITH_UNIT:
         return quantity(f"evidence_{unit}", value)
@@ -212,7 +205,7 @@ def judge_ticks(
 def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> Alert:
     """The alert of a firing state, or of one that fired until end_ns."""
     assert state.fired_ns is not None and state.held_since_ns is not None
-    priced = rule.metric is not None and BY_NAME[rule.metric].price_ns is not None
+    priced = BY_NAME[rule.metric].price_ns is not None
     return Alert(
         rule=rule.name,
         severity=rule.severity,
@@ -233,7 +226,7 @@ def with_summary(rule: Rule, alert: Alert) -> Alert:
     if {"summary", "description"} & alert.annotations.keys():
         return alert
     window, value, threshold = write_window(rule.window), written(rule, alert.value), written(rule, rule.threshold)
-    summary = f"{rule.metric or 'SQL rule'} over {window} is {value}, {rule.direction} {threshold}"
+    summary = f"{rule.metric} over {window} is {value}, {rule.direction} {threshold}"
     return replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
@@ -253,21 +246,11 @@ def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | Non
 
 def _bind(rule: Rule, timeline: Timeline, made: dict[str, tuple[Series, Whole | None]]) -> _Bound:
     """A rule with its series; rules with the same metric share one."""
-    if rule.metric is None:
-        return _Bound(rule, _own_values(timeline.parts.own.get(rule.name), rule, timeline.first_bucket), None)
     if rule.metric not in made:
         metric = BY_NAME[rule.metric]
         price_ns = metric.price_ns(timeline) if metric.price_ns is not None else None
         made[rule.metric] = metric.series(timeline), price_ns
     return _Bound(rule, *made[rule.metric])
-
-
-def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Series:
-    values: dict[int, list[float]] = {}
-    if frame is not None:
-        for bucket, value in frame.sort("at_ns").select("bucket", "value").iter_rows():
-            values.setdefault(bucket - first_bucket, []).append(value)
-    return own_values(values, rule.reduction)
 
 
 def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
@@ -298,40 +281,19 @@ def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int)
     if window is None:
         return NOTHING
     reading = bound.series(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
-    enough = reading.evidence >= bound.rule.min_evidence or reading.evidence >= _usual(bound.rule, timeline, tick)
+    enough = reading.evidence >= _least_evidence(bound.rule, timeline, tick)
     return reading if enough else NOTHING._replace(evidence=reading.evidence)
 
 
-def _usual(rule: Rule, timeline: Timeline, tick: int) -> float:
-    """Minimum evidence of a rule that names none: a share of what its full window holds; infinite for other rules."""
-    if rule.metric is None or not rule.has_usual_evidence:
-        return math.inf
+def _least_evidence(rule: Rule, timeline: Timeline, tick: int) -> float:
+    if rule.min_evidence is not None:
+        return rule.min_evidence
+    metric = BY_NAME[rule.metric]
     ticks, first = timeline.ticks, _earliest(rule, timeline, tick)
     from_ns, until_ns = ticks.at_ns(first), ticks.at_ns(tick)
     there = [each for each in timeline.parts.workers if each.start_ns < until_ns and each.last_ns > from_ns]
-    per_s = BY_NAME[rule.metric].held_per_s(there)
-    return _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s if per_s else math.inf
-
-
-def never_fires(rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[str, ...]:
-    """Return one sentence for each rule whose minimum evidence is more than its window can hold in this run."""
-    return tuple(sentence for rule in rules.rules if (sentence := _never_fires(rule, rules.interval_ns, workers)))
-
-
-def _never_fires(rule: Rule, interval_ns: int, workers: Sequence[WorkerLife]) -> str | None:
-    length_ns = rule.window.length_ns
-    metric = None if rule.metric is None else BY_NAME[rule.metric]
-    per_s = None if metric is None else metric.held_per_s(workers)
-    if metric is None or not per_s or length_ns is None or rule.has_usual_evidence:
-        return None
-    held = -(-length_ns // interval_ns) * interval_ns / 1e9 * per_s
-    if rule.min_evidence <= held:
-        return None
-    over = f" over {counted(per_s, 'GPU', 'GPUs')}" if metric.evidence == "gpu_s" else ""
-    return (
-        f"rule {rule.name} can never fire: min_evidence is {evidence(rule, rule.min_evidence)}, and its window of "
-        f"{write_window(rule.window)}{over} holds {evidence(rule, held)}; lower min_evidence or lengthen the window"
-    )
+    per_s = metric.held_per_s(there)
+    return min(metric.min_evidence, _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s) if per_s else metric.min_evidence
 
 
 def _billed(bound: _Bound, state: RuleState, window: range, first_bucket: int) -> RuleState:

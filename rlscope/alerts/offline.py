@@ -17,10 +17,9 @@ from rlscope.alerts.buckets import (
     WorkerLife,
     gather,
     kv_capacities,
-    own_answers,
     worker_lives,
 )
-from rlscope.alerts.evaluate import condition, firing, judge_ticks, never_fires, warm_up_end_ns
+from rlscope.alerts.evaluate import condition, firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
@@ -77,7 +76,7 @@ class RuleReport:
     rules: tuple[RuleOutcome, ...]
     """All rules that were evaluated, in the order of the rule set."""
     warnings: tuple[str, ...]
-    """Data that could not be read, and rules that never fire, one sentence each."""
+    """Data that could not be read, one sentence each."""
     findings: tuple[Finding, ...] | None = None
     """Problems found by the diagnosis, the most expensive first; None if the diagnosis did not run."""
     fail_on_finding: Severity | None = None
@@ -114,16 +113,13 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, beside: Cells = NO_CELLS) -> Ru
     """Evaluate every tick of a run, up to the first at or after its end.
 
     beside: the cells of another grid that the run is asked about.
-    Raises RuleError if a rule's SQL fails.
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
     if ticks.tick_from(end_ns) > MOST_TICKS:
         return RuleReport(run.run_id, start_ns, end_ns, (), (*_unread(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
-    outcomes = _outcomes(run, rules, timeline, end_ns)
-    warnings = (*_unread(run), *never_fires(rules, timeline.parts.workers))
-    return RuleReport(run.run_id, start_ns, end_ns, outcomes, warnings)
+    return RuleReport(run.run_id, start_ns, end_ns, _outcomes(run, rules, timeline, end_ns), _unread(run))
 
 
 class _Whole(NamedTuple):
@@ -183,7 +179,8 @@ def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> Ru
 
 def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
     """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
-    if rule.metric is not None and not BY_NAME[rule.metric].looks_back:
+    metric = BY_NAME[rule.metric]
+    if not metric.looks_back:
         return None
     has_warm_up = rule.kind != "data_quality" and rules.warm_up_steps > 0
     start_ns = timeline.warm_up_end_ns if has_warm_up else timeline.start_ns
@@ -198,19 +195,16 @@ def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> 
     longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
     if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
         return None
-    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0, has_usual_evidence=False)
-    if steps >= ENOUGH_STEPS and rule.has_usual_evidence and _counts_time(rule):
-        form = replace(form, min_evidence=0)
+    least = rule.min_evidence
+    if least is None:
+        least = 0 if steps >= ENOUGH_STEPS and metric.evidence in _EVIDENCE_OF_TIME else metric.min_evidence
+    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0, min_evidence=least)
     return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)
 
 
 def _fits(rule: Rule, length_ns: int, steps: int) -> bool:
     window = rule.window
     return length_ns >= window.length_ns if window.length_ns is not None else steps >= (window.steps or 0)
-
-
-def _counts_time(rule: Rule) -> bool:
-    return rule.metric is not None and BY_NAME[rule.metric].evidence in _EVIDENCE_OF_TIME
 
 
 def whole_timeline(
@@ -234,7 +228,6 @@ def whole_timeline(
         max_staleness=run.config.max_staleness,
         missing_rows=None if run.completeness.state == "unknown" else run.completeness.concerned_rows,
         end_ns=end_ns,
-        own=own_answers(run, rules, ticks),
     )
     return Timeline(
         parts=parts,
@@ -273,7 +266,7 @@ def step_ends(run: OpenRun) -> tuple[int, ...]:
 
 def families_of(rules: RuleSet) -> tuple[Family, ...]:
     """The families of rows that the rules' metrics need."""
-    needed = {BY_NAME[rule.metric].family for rule in rules.rules if rule.metric is not None}
+    needed = {BY_NAME[rule.metric].family for rule in rules.rules}
     return tuple(family for family in FAMILIES if family in needed)
 
 

@@ -5,7 +5,7 @@ Sums are integers or exactly rounded, so a window's value does not depend on wha
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -14,7 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from rlscope.alerts.buckets import Family, Parts, Ticks
-from rlscope.alerts.types import Reduction
 from rlscope.analysis.staleness import weighted_quantile
 
 Statistic = Literal["mean", "p50", "p95", "p99", "max"]
@@ -252,25 +251,6 @@ def longest_stretch(timeline: Timeline, starts_ns: Whole, ends_ns: Whole, worker
 def constant(value: float | None, evidence: float = 0) -> Series:
     """Return a value of the whole run, the same in every window."""
     return lambda _first, _after: MetricReading(value, evidence)
-
-
-_REDUCED: Final[Mapping[Reduction, Callable[[Sequence[float]], float]]] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "sum": math.fsum,
-    "min": min,
-    "max": max,
-    "last": lambda values: values[-1],
-}
-
-
-def own_values(values: Mapping[int, Sequence[float]], reduction: Reduction) -> Series:
-    """Return the reduction of the rows of a rule's SQL. values: by bucket, ordered by time."""
-
-    def over(first: int, after: int) -> MetricReading:
-        seen = [value for bucket in range(first, after) for value in values.get(bucket, ())]
-        return MetricReading(_REDUCED[reduction](seen), len(seen)) if seen else NOTHING
-
-    return over
 
 
 def merged(old: pl.DataFrame | None, new: pl.DataFrame, replaced: Iterable[int], keep_from: int) -> pl.DataFrame:

@@ -9,7 +9,6 @@ from rlscope.document import computed_field
 
 Direction = Literal["above", "below"]
 RuleKind = Literal["data_quality", "alarm", "hint"]
-Reduction = Literal["mean", "min", "max", "sum", "last"]
 
 INTERVAL_NS: Final = 10_000_000_000
 """Between two evaluations unless the rules say otherwise: about as often as workers flush."""
@@ -39,10 +38,8 @@ class Rule:
 
     name: str
     """Name of the rule."""
-    metric: str | None
-    """A name of `metrics.METRICS`; None for a rule with ad-hoc SQL."""
-    sql: str | None
-    """A SELECT of the user's with the columns at_ns and value; None for a rule with a metric."""
+    metric: str
+    """A name of `metrics.METRICS`."""
     direction: Direction
     """Side of the threshold on which the condition holds."""
     threshold: float
@@ -55,12 +52,9 @@ class Rule:
     """Time for which it keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     """Kind of the rule: data quality, alarm or hint."""
-    min_evidence: int = 1
-    """Least evidence in the window, in what the metric counts; with less there is no data."""
-    has_usual_evidence: bool = False
-    """Whether min_evidence is the metric's own, because the file names none."""
-    reduction: Reduction = "mean"
-    """Reduction of the SELECT's values within a window to one value."""
+    min_evidence: int | None = None
+    """Least evidence in the window, in what the metric counts; with less there is no data. None: the metric's own, or
+    half of what the window holds on the run's GPUs if that is less."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels of the rule, including `severity`."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -139,27 +139,23 @@ def correct_tables(
     workers: Sequence[Worker],
     found: FoundClocks,
     kept: Sequence[str],
-    *,
-    workers_too: bool = True,
 ) -> tuple[str, ...]:
     """Replace the tables by corrected views; return the names of those that are now tables instead of views.
 
-    kept: relations that were tables, not views, before. workers_too: whether to correct the workers too; False if their
-    times are correct already. Raises duckdb.Error.
+    kept: relations that were tables, not views, before. Raises duckdb.Error.
     """
     clocks = {each.host: each for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
         return tuple(kept)
     connection.from_arrow(_shift_rows(workers, clocks)).create(_SHIFTS)
-    for table in (*TABLES, *(["workers"] if workers_too else ())):
+    for table in (*TABLES, "workers"):
         kind = "TABLE" if table in kept else "VIEW"
         connection.execute(f"ALTER {kind} {table} RENAME TO {RECORDED}{table}")
     for table, columns in TABLES.items():
         times = [column.name for column in columns if column.name in _TIMES]
         if table != "deliveries":
             _create_view(connection, table, dict.fromkeys(times, "own"))
-    if workers_too:
-        _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"))
+    _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"))
     return _correct_deliveries(connection, workers, found.queue_host)
 
 

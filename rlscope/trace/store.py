@@ -254,15 +254,11 @@ def _read_files(folder: Path) -> _Given:
 
 @contextmanager
 def open_rows(
-    folder: Path,
-    manifest: RunManifest,
-    workers: Sequence[Worker],
-    rows: Mapping[str, pa.Table],
-    found: FoundClocks | None = None,
+    folder: Path, manifest: RunManifest, workers: Sequence[Worker], rows: Mapping[str, pa.Table]
 ) -> Generator[OpenRun]:
     """Open rows in memory as if they were the whole run; a missing table is empty. No file of the folder is read.
 
-    rows: tables in the contract's schema. found: clocks to correct the rows by; the workers are already correct.
+    Times are taken as they were written. rows: tables in the contract's schema.
     """
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
@@ -272,12 +268,10 @@ def open_rows(
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(workers_table(workers)).create_view("workers")
-        with _reading(folder):
-            kept = () if found is None else correct_tables(connection, workers, found, (), workers_too=False)
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
         _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, {}, (*OPENED, *kept), macros_sql)) as locked:
+        with closing(LockedConnection(connection, {}, OPENED, macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,
@@ -496,15 +490,6 @@ def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) 
     if sessions.settings is None:
         return rows
     return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
-
-
-def compare_clocks(run: OpenRun, workers: Sequence[Worker]) -> FoundClocks:
-    """Estimate the clocks of the workers' hosts from the rows of an open, uncorrected run.
-
-    Raises UnreadableDataError if the rows cannot be read.
-    """
-    with _reading(run.folder):
-        return estimate_run_clocks(run.connection, workers)
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:

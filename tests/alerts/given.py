@@ -12,11 +12,10 @@ from tests.trace_folder import Row, activity, train_row, worker, write_run
 S = 1_000_000_000
 
 
-def rule(
-    name: str, metric: str | None, above: float, window: RuleWindow, severity: Severity = "warning", **more: Any
-) -> Rule:
-    """A hint that fires above a value."""
-    return replace(Rule(name, metric, None, "above", above, window, labels={"severity": severity}), **more)
+def rule(name: str, metric: str, above: float, window: RuleWindow, severity: Severity = "warning", **more: Any) -> Rule:
+    """A hint that fires above a value, with any evidence."""
+    hint = Rule(name, metric, "above", above, window, min_evidence=1, labels={"severity": severity})
+    return replace(hint, **more)
 
 
 def run_of(

@@ -16,14 +16,12 @@ S = 1_000_000_000
 STALE = Rule(
     name="stale",
     metric="staleness.tokens.p95",
-    sql=None,
     direction="above",
     threshold=4.0,
     window=RuleWindow(None, 20),
     for_ns=90 * S,
     keep_firing_for_ns=300 * S,
     kind="alarm",
-    min_evidence=5,
     labels={"severity": "critical", "team": "rl"},
     annotations={"summary": "{value} of {threshold}"},
 )
@@ -39,7 +37,6 @@ above = 4
 window = "20 steps"
 for = "1m30s"
 keep_firing_for = "5m"
-min_evidence = 5
 [rules.labels]
 severity = "critical"
 team = "rl"
@@ -47,13 +44,9 @@ team = "rl"
 summary = "{value} of {threshold}"
 
 [[rules]]
-name = "own"
-sql = \"\"\"
-SELECT end_ns AS at_ns,
-loss = 1 AS value FROM train_steps
-\"\"\"
+name = "shallow"
+metric = "queue.depth"
 below = 0.5
-reduce = "max"
 """
 
 
@@ -67,9 +60,9 @@ def test_a_file_of_rules_is_read_as_it_is_written(tmp_path: Path) -> None:
     rules = load_rules(written(tmp_path, TOML))
     assert rules.rules[0] == STALE
     assert (rules.interval_ns, rules.warm_up_steps) == (5 * S, 0)
-    own = rules.rules[1]
-    assert (own.metric, own.direction, own.threshold, own.reduction) == (None, "below", 0.5, "max")
-    assert (own.window, own.severity, own.kind) == (RuleWindow(300 * S), "warning", "hint")
+    shallow = rules.rules[1]
+    assert (shallow.direction, shallow.threshold, shallow.for_ns, shallow.min_evidence) == ("below", 0.5, 0, None)
+    assert (shallow.window, shallow.severity, shallow.kind) == (RuleWindow(300 * S), "warning", "hint")
 
 
 def test_the_example_is_what_is_built_in(tmp_path: Path) -> None:
@@ -85,7 +78,7 @@ def test_the_schema_accepts_the_rules_and_receivers_that_are_shown_and_refuses_w
         assert check.is_valid(tomllib.loads(text))
     rule = {"name": "a", "metric": "queue.depth", "above": 1}
     assert check.is_valid({"rules": [rule | {"window": "20 steps", "for": "1m30s"}]})
-    for wrong in ({"below": 1}, {"sql": "SELECT 1"}, {"window": "5 min"}, {"for": 300}, {"for": "s"}, {"kind": "hnt"}):
+    for wrong in ({"below": 1}, {"window": "5 min"}, {"for": 300}, {"for": "s"}, {"kind": "hnt"}):
         assert not check.is_valid({"rules": [rule | wrong]})
 
 
@@ -97,18 +90,17 @@ MISTAKES = [
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = true', "rules[0].above", "True", "a number"),
     (DEPTH + 'below = 2', "rules[0].below", "both above and below", "one of"),
     ('# c\n[[rules]]\nname = "a"\nmetric = "queue.depth"', "rules[0]", "neither above nor below", "one of"),
-    ('[[rules]]\nname = "a"\nabove = 1', "rules[0]", "neither metric nor sql", "one of"),
+    ('[[rules]]\nname = "a"\nabove = 1', "rules[0].metric", "no such key", "a non-empty string"),
     ('[[rules]]\nmetric = "queue.depth"\nabove = 1', "rules[0].name", "no such key", "a non-empty string"),
     (DEPTH + 'window = "5 min"', "rules[0].window", "'5 min'", "such as 30s"),
     (DEPTH + 'for = 300', "rules[0].for", "300", "with a unit"),
-    (DEPTH + 'reduce = "max"', "rules[0].reduce", "reduce", "beside `sql`"),
     (DEPTH + 'kind = "hnt"', "rules[0].kind", "'hnt'", "mean 'hint'?"),
-    (DEPTH + 'min_evidence = -1', "rules[0].min_evidence", "-1", "at least 0"),
+    ("warm_up_steps = -1", "warm_up_steps", "-1", "at least 0"),
     (DEPTH + '[rules.labels]\nseverity = "fatal"', "rules[0].labels.severity", "'fatal'", ""),
     (DEPTH + 'labels = { n = 1 }', "rules[0].labels.n", "1", "a string"),
     (DEPTH + 'annotations = {s="{vale}"}', "rules[0].annotations.s", "'vale'", "'value'"),
     (DEPTH + 'annotations = { s = "{" }', "rules[0].annotations.s", "'{'", "in braces"),
-    (DEPTH + '[[rules]]\nname = "a"\nsql = "SELECT 1"\nabove = 1',
+    (DEPTH + '[[rules]]\nname = "a"\nmetric = "kv.used_ratio"\nabove = 1',
      "rules[1].name", "'a'", "a name of its own"),
     ('intervall = "5s"', "intervall", "key 'intervall'", "Did you mean 'interval'?"),
     ('\ninterval = "0s"', "interval", "'0s'", "at least 1ms"),
@@ -120,7 +112,7 @@ MISTAKES = [
     ('[[rules]]\nname = "a', "", "not TOML", ""),
     (DEPTH + f'window = "{"9" * 400} steps"', "rules[0].window", "str of 408 characters", "such as `20 steps`"),
     (DEPTH + f'for = "{"9" * 5000}s"', "rules[0].for", "str of 5003 characters", "such as 30s"),
-    (DEPTH + f"min_evidence = {10**12 + 1}", "rules[0].min_evidence", "1000000000001", "at most 1e+12"),
+    (f"warm_up_steps = {10**12 + 1}", "warm_up_steps", "1000000000001", "at most 1e+12"),
     (f"warm_up_steps = {2**63}", "warm_up_steps", "more than 64 bits", ""),
     (DEPTH.replace("1", "1e999"), "rules[0].above", "inf", "at most 1e+18"),
     (DEPTH.replace("1", "nan"), "rules[0].above", "nan", "at most 1e+18"),
@@ -217,4 +209,4 @@ def test_the_rules_that_the_documentation_shows_are_rules() -> None:
     text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     shown = text.split("```toml\n")[1].split("```")[0]
     rules = rules_of(parse_source(shown, "alerts.md", RULE_FILE))
-    assert [rule.name for rule in rules.rules] == ["trainers_idle", "loss_explodes"]
+    assert [rule.name for rule in rules.rules] == ["trainers_idle", "queue_empty"]

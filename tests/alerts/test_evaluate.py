@@ -9,7 +9,7 @@ from tests.alerts.given import S
 
 
 def rule(for_s: int = 0, keep_s: int = 0, direction: Direction = "above") -> Rule:
-    return Rule("r", "queue.depth", None, direction, 4.0, RuleWindow(S), for_s * S, keep_s * S)
+    return Rule("r", "queue.depth", direction, 4.0, RuleWindow(S), for_s * S, keep_s * S)
 
 
 def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, list[tuple[int, int]]]:

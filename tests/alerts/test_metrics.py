@@ -33,7 +33,7 @@ from tests.trace_folder import (
 S = 1_000_000_000
 TRACE = Path(__file__).parents[2] / "sample_traces" / "overproduction"
 EVERY = RuleSet(
-    tuple(Rule(metric.name, metric.name, None, "above", 0.0, RuleWindow(S)) for metric in METRICS),
+    tuple(Rule(metric.name, metric.name, "above", 0.0, RuleWindow(S)) for metric in METRICS),
     interval_ns=S,
     warm_up_steps=0,
 )

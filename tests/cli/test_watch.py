@@ -52,7 +52,6 @@ kind = "alarm"
 metric = "idle.trainer_ratio"
 above = 0.5
 window = "5s"
-min_evidence = 1
 labels = { severity = "critical" }
 annotations = { summary = "idle {value}" }
 [[rules]]
@@ -61,7 +60,6 @@ kind = "alarm"
 metric = "idle.trainer_ratio"
 above = 1
 window = "5s"
-min_evidence = 1
 labels = { severity = "critical" }
 """
 RECEIVERS = """

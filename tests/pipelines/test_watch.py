@@ -27,7 +27,6 @@ above = 0.2
 window = "3s"
 for = "1s"
 keep_firing_for = "1h"
-min_evidence = 1
 labels = { severity = "critical" }
 annotations = { summary = "the trainer stands still {value}" }
 [[rules]]
@@ -36,7 +35,6 @@ kind = "alarm"
 metric = "staleness.tokens.max"
 above = 1000
 window = "3s"
-min_evidence = 1
 labels = { severity = "critical" }
 [[receivers]]
 name = "hook"

@@ -3,8 +3,8 @@
 A tick is due once every running worker has recorded something that ends after it, or grace_ns after it. Late rows
 update the buckets they belong to and count in later ticks. Earlier ticks are not evaluated again; the number of late
 rows is reported. Ticks, definitions and code are those of `offline`, so a run whose rows all arrive in time has the
-same result as after its end. Clocks that disagree are corrected by the evidence in the rows (`clocks`). Memory is
-bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
+same result as after its end. Times are taken as they were written: clocks that disagree are corrected after the run.
+Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
 """
 
 import hashlib
@@ -17,9 +17,8 @@ import polars as pl
 import pyarrow as pa
 from rlscope_otel.schema import TIMES
 
-from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
-from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, never_fires, warm_up_end_ns, with_summary
-from rlscope.alerts.live.clocks import LiveClocks
+from rlscope.alerts.buckets import Family, Parts, Ticks, gather
+from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns, with_summary
 from rlscope.alerts.live.facts import (
     LONGEST_SHOWN_NS,
     SHOWN,
@@ -47,12 +46,12 @@ from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
-from rlscope.trace.worker_files import KnownWorkers, Worker, read_workers
+from rlscope.trace.worker_files import KnownWorkers, read_workers
 
 GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
-_ONLY_OWN: Final = frozenset({"gpu_samples", "spans"})
-"""Tables that no built-in metric reads."""
+_READ: Final = frozenset(TIMES) - {"gpu_samples", "spans"}
+"""Tables that metrics are computed from."""
 _STATE_VERSION: Final = 1
 
 
@@ -70,24 +69,18 @@ class LiveRun:
         """Number of buckets in the longest window."""
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._rows = LiveRows()
-        self._clocks = LiveClocks()
         self._known_workers: KnownWorkers = {}
         families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
         self._families_ns: dict[Family, int] = {
             family: max(_kept_ns(rules, family), LONGEST_SHOWN_NS if shown_steps else 0) for family in families
         }
         """Reach of the buckets of each family into the past."""
-        self._asks_own = any(rule.sql is not None for rule in rules.rules)
-        self._tables = frozenset(TIMES) if self._asks_own else frozenset(TIMES) - _ONLY_OWN
-        self._files = LiveFiles(folder, grace_ns, self._tables)
+        self._files = LiveFiles(folder, grace_ns, _READ)
         self._pending: list[Piece] = []
         """Rows that start after the last requested time, and that are too many to hold."""
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
-        self._written: Sequence[Worker] = ()
-        """The workers as their files were written."""
         self._frames: dict[Family, pl.DataFrame] = {}
-        self._own: dict[str, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
         self._ticks: Ticks | None = None
         self._filled = 0
@@ -158,20 +151,14 @@ class LiveRun:
         written, self._odd_times = with_usual_times(written, {}, window)
         # If a time was removed, the window of the other workers may change.
         new = self._files.look(written, now_ns, manifest.run_id, None if self._odd_times else window)
-        self._pending += [piece for piece in new.pieces if piece.table in self._tables]
+        self._pending += [piece for piece in new.pieces if piece.table in _READ]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
-        workers = self._workers_of(written, now_ns)
+        workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
         self._start_ticks(manifest, workers)
         self._keep(new.read)
-        workers, resolved = self._catch_up(manifest, workers, now_ns)
+        resolved = self._catch_up(manifest, workers, now_ns)
         return self._view(manifest, workers, now_ns, resolved)
-
-    def _workers_of(self, written: Sequence[Worker], now_ns: int) -> LiveWorkers:
-        """Return the workers with their times corrected by the known clock errors."""
-        self._written = written
-        right, ends_ns = self._clocks.corrected(written), self._clocks.corrected_ends(self._files.last_ns)
-        return LiveWorkers.of(right, self._files, ends_ns, now_ns, self._grace_ns)
 
     def _restore(self, state: Mapping[str, object]) -> None:
         origin_ns = cast("int | None", state["origin_ns"])
@@ -182,7 +169,6 @@ class LiveRun:
         self._dirty_from = self._filled
         self._warm_up_end_ns = cast("int | None", state["warm_up_end_ns"])
         self._late_rows, self._late_ns = cast("int", state["late_rows"]), cast("int", state["late_ns"])
-        self._clocks.is_resumed = self._evaluated > 0
         states = cast("Mapping[str, Mapping[str, object]]", state["states"])
         self._states = {name: RuleState(**fields) for name, fields in states.items()}  # type: ignore[arg-type]
 
@@ -193,31 +179,24 @@ class LiveRun:
         if origin_ns is not None:
             self._ticks = Ticks(origin_ns, self._rules.interval_ns)
 
-    def _catch_up(
-        self, manifest: RunManifest, workers: LiveWorkers, now_ns: int
-    ) -> tuple[LiveWorkers, tuple[Alert, ...]]:
-        """Evaluate the due ticks in pieces, so that a long run need not fit in memory if the watch starts late.
+    def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
+        """Evaluate the due ticks, and return the resolved alerts.
 
-        Returns the workers, whose times may change with their clocks, and the resolved alerts.
+        They are evaluated in pieces, so that a long run need not fit in memory if the watch starts late.
         """
         resolved: list[Alert] = []
         ticks = self._ticks
         if ticks is None:
-            return workers, ()
+            return ()
         due = self._due(workers, now_ns, ticks)
         while self._filled < due:
             stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
             self._read_until(ticks.at_ns(stretch), ticks)
-            if self._clocks.is_due(self._written, ticks.at_ns(stretch)):
-                self._compare_clocks(manifest, ticks.at_ns(stretch), ticks)
-                workers = self._workers_of(self._written, now_ns)
-                due = self._due(workers, now_ns, ticks)
-                continue
             self._fill(manifest, workers, stretch, ticks)
             resolved += self._judge(manifest, workers, stretch, ticks)
-            self._rows.prune(ticks.at_ns(stretch), self._clocks.ahead_at(ticks.at_ns(stretch)))
+            self._rows.prune(ticks.at_ns(stretch))
         self._read_until(now_ns + self._grace_ns, ticks)
-        return workers, tuple(resolved)
+        return tuple(resolved)
 
     def _due(self, workers: LiveWorkers, now_ns: int, ticks: Ticks) -> int:
         """The first bucket that is not due."""
@@ -225,15 +204,6 @@ class LiveRun:
         if due_ns is None or until_ns is None:
             return self._filled
         return min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
-
-    def _compare_clocks(self, manifest: RunManifest, until_ns: int, ticks: Ticks) -> None:
-        evaluated_ns = ticks.at_ns(self._evaluated) if self._evaluated else None
-        with open_rows(self._folder, manifest, self._written, self._rows.all) as run:
-            moved_ns = self._clocks.compare(run, self._written, until_ns, evaluated_ns)
-        if moved_ns:
-            # Windows of later ticks only use buckets whose rows are all still in memory, by the corrected clocks.
-            again = max(0, CORRECTED_NS - moved_ns) // ticks.interval_ns
-            self._dirty_from = min(self._dirty_from, max(0, self._filled - again))
 
     def _keep(self, found: Sequence[ReadRows]) -> None:
         """Keep the rows that were read, and note the first bucket that is out of date."""
@@ -246,12 +216,9 @@ class LiveRun:
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
         """Read the pieces that start before until_ns, and note the first bucket that is out of date."""
         oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
-        found = [(piece, self._clocks.ahead_ns(piece.worker_id, piece.first_ns)) for piece in self._pending]
-        self._pending = [piece for piece, ahead_ns in found if piece.first_ns - ahead_ns >= until_ns]
-        due = [
-            each for each in found if each[0].first_ns - each[1] < until_ns and each[0].last_ns - each[1] >= oldest_ns
-        ]
-        for piece, _ in due:
+        due = [piece for piece in self._pending if piece.first_ns < until_ns and piece.last_ns >= oldest_ns]
+        self._pending = [piece for piece in self._pending if piece.first_ns >= until_ns]
+        for piece in due:
             rows = self._added(piece)
             if rows is not None and rows.num_rows:
                 self._note_old(rows, piece.table, ticks)
@@ -267,7 +234,7 @@ class LiveRun:
     def _note_old(self, rows: pa.Table, table: str, ticks: Ticks) -> None:
         """Count the late rows among these, and note the first bucket that they put out of date."""
         filled_ns = ticks.at_ns(self._filled)
-        count, first_ns = earliest(rows, table, filled_ns, self._clocks.ahead_at(filled_ns))
+        count, first_ns = earliest(rows, table, filled_ns)
         if count and self._filled == self._evaluated > 0:
             self._late_rows += count
             self._late_ns = max(self._late_ns, filled_ns - first_ns)
@@ -277,20 +244,16 @@ class LiveRun:
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
-        from_ns = ticks.at_ns(first)
-        ahead_ns = self._clocks.ahead_at(from_ns)
-        tables, since_ns = self._rows.since(from_ns, ahead_ns, until_ns=ticks.at_ns(until), whole=self._asks_own)
+        tables, since_ns = self._rows.since(ticks.at_ns(first), ticks.at_ns(until))
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
-        with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
+        with open_rows(self._folder, manifest, workers.since(since_ns), tables) as run:
             frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)
-            own = own_answers(run, self._rules, ticks)
             self._note_longest(ask(run, "longest_phases"))
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
         self._frames = {
             name: merged(self._frames.get(name), frame, replaced, self._family_from(name, keep, ticks))
             for name, frame in frames.items()
         }
-        self._own = {name: merged(self._own.get(name), frame, replaced, keep) for name, frame in own.items()}
         kept = [end_ns for end_ns in self._step_ends_ns if keep <= ticks.bucket_of(end_ns) < first]
         fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
         self._step_ends_ns = tuple(kept + fresh)
@@ -330,7 +293,6 @@ class LiveRun:
             stored_rows=self._files.stored_rows,
             max_staleness=config.max_staleness,
             end_ns=workers.end_ns,
-            own=self._own,
         )
         buckets = max(0, (self._filled if until is None else until) - first)
         return Timeline(parts, first, buckets, self._step_ends_ns, self._warm_up_end_ns)
@@ -361,11 +323,9 @@ class LiveRun:
             problems=(
                 *faulty,
                 *self._odd_times,
-                *self._clocks.notes(),
                 *self._files.skipped,
                 *self._files.missing(),
                 *self._rows.left_out(),
-                *never_fires(self._rules, workers.lives),
                 *self._late(),
             ),
         )
@@ -407,8 +367,8 @@ def _kept_ns(rules: RuleSet, family: Family) -> int:
     """Return the reach of the rules and the facts into past buckets of a family."""
     reaches_ns = [SHOWN_NS]
     for rule in rules.rules:
-        metric = None if rule.metric is None else BY_NAME[rule.metric]
-        if metric is not None and metric.family == family:
+        metric = BY_NAME[rule.metric]
+        if metric.family == family:
             reaches_ns.append((metric.looks_back and rule.window.length_ns) or HISTORY_NS)
     return max(reaches_ns)
 

@@ -24,8 +24,6 @@ _MOST_CHUNKS: Final = 64
 _NEVER_NS: Final = 2**63 - 1
 _LACKS: Final = "lack a value that the format requires"
 _CANNOT_BE: Final = "have a value that cannot be"
-Ahead = Mapping[str, int]
-_NOT_AHEAD: Final[Ahead] = {}
 
 
 class LiveRows:
@@ -34,8 +32,8 @@ class LiveRows:
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
         self._added: dict[str, list[pa.Table]] = {}
-        """Rows that are not in their table yet. Joining them for each file would copy the table each time."""
-        """Rows that were already read, with the format's schema and without rows that lack a value."""
+        """Rows that are not in their table yet, with the format's schema and without rows that lack a value. Joining
+        them for each file would copy the table each time."""
         self._left_out: dict[tuple[str, str], int] = {}
         self._marks = fitted(arrow_schema("engine_steps").empty_table(), "engine_steps")
         """One engine row of each worker: having any decides how its updates are counted."""
@@ -70,36 +68,22 @@ class LiveRows:
         """Keep rows of the contract's schema that were read already."""
         self._added.setdefault(table, []).append(rows)
 
-    def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
-        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
-
-        ahead_ns: by worker, how far a clock that is off is ahead.
-        """
+    def prune(self, now_ns: int) -> None:
+        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
         for table, rows in self._joined().items():
             kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
-            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns, ahead_ns)
+            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns)
 
-    @property
-    def all(self) -> dict[str, pa.Table]:
-        """Every row in memory, by table."""
-        return dict(self._joined())
-
-    def since(
-        self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD, *, until_ns: int = _NEVER_NS, whole: bool = False
-    ) -> tuple[dict[str, pa.Table], int]:
-        """The rows needed by buckets from from_ns to until_ns, and the earliest start of those that reach into them.
-
-        ahead_ns: as for `prune`. whole: whether samples, deliveries and weight updates are needed for anything else.
-        """
+    def since(self, from_ns: int, until_ns: int = _NEVER_NS) -> tuple[dict[str, pa.Table], int]:
+        """The rows needed by buckets from from_ns to until_ns, and the earliest start of those that reach into them."""
         tables = dict(self._joined())
-        if not whole:
-            tables |= _recent(tables, from_ns, ahead_ns)
+        tables |= _recent(tables, from_ns)
         for table in ("engine_steps", "activities"):
             if table in tables:
-                held = _from(tables[table], "end_ns", from_ns, ahead_ns)
-                tables[table] = held.filter(pa.array(_instants(held, "start_ns", ahead_ns) < until_ns))
-        reaching = [_from(tables[table], "end_ns", from_ns, ahead_ns) for table in _SPANS if table in tables]
-        starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
+                held = _from(tables[table], "end_ns", from_ns)
+                tables[table] = held.filter(pa.array(held["start_ns"].to_numpy() < until_ns))
+        reaching = [_from(tables[table], "end_ns", from_ns) for table in _SPANS if table in tables]
+        starts_ns = [int(rows["start_ns"].to_numpy().min()) for rows in reaching if rows.num_rows]
         if self._marked:
             engines = tables.get("engine_steps", self._marks.slice(0, 0))
             elsewhere = self._marked.difference(engines["worker_id"].unique().to_pylist())
@@ -136,13 +120,13 @@ class LiveRows:
             self._marks = pa.concat_tables([self._marks, rows.take(pa.array(new))]).combine_chunks()
 
 
-def earliest(rows: pa.Table, table: str, before_ns: int, ahead_ns: Ahead) -> tuple[int, int]:
-    """The number of rows that begin before a time, and the earliest start of all rows. ahead_ns: as for `prune`."""
-    starts_ns = _instants(rows, TIMES[table][0], ahead_ns)
+def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
+    """The number of rows that begin before a time, and the earliest start of all rows."""
+    starts_ns = rows[TIMES[table][0]].to_numpy()
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 
-def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> dict[str, pa.Table]:
+def _recent(tables: Mapping[str, pa.Table], from_ns: int) -> dict[str, pa.Table]:
     """Return the rows of the joined tables that buckets from from_ns on need, which are a few of an hour.
 
     These are deliveries taken since then or trained on by a step that ended since then, their samples, and all rows of
@@ -150,9 +134,9 @@ def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> di
     """
     found: dict[str, pa.Table] = {}
     if "deliveries" in tables:
-        steps = _from(tables["train_steps"], "end_ns", from_ns, ahead_ns)["step"] if "train_steps" in tables else []
+        steps = _from(tables["train_steps"], "end_ns", from_ns)["step"] if "train_steps" in tables else []
         taken = tables["deliveries"]
-        is_recent = _instants(taken, "taken_ns", ahead_ns) >= from_ns
+        is_recent = taken["taken_ns"].to_numpy() >= from_ns
         found["deliveries"] = taken.filter(pa.array(is_recent | _is_among(taken["step"], steps)))
     if "samples" in tables:
         delivered = found["deliveries"]["sample_id"] if "deliveries" in found else []
@@ -160,7 +144,7 @@ def _recent(tables: Mapping[str, pa.Table], from_ns: int, ahead_ns: Ahead) -> di
         found["samples"] = samples.filter(pa.array(_is_among(samples["sample_id"], delivered)))
     if "weight_updates" in tables:
         updates = tables["weight_updates"]
-        versions = _from(updates, "end_ns", from_ns, ahead_ns)["version"]
+        versions = _from(updates, "end_ns", from_ns)["version"]
         found["weight_updates"] = updates.filter(pa.array(_is_among(updates["version"], versions)))
     return found
 
@@ -179,8 +163,8 @@ def _in_order(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.lexsort((rows["start_ns"].to_numpy(), workers.indices.to_numpy()))))
 
 
-def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:
-    is_kept = _instants(rows, column, ahead_ns) >= from_ns
+def _from(rows: pa.Table, column: str, from_ns: int) -> pa.Table:
+    is_kept = rows[column].to_numpy() >= from_ns
     # Chunk by chunk: to filter an hour of rows as one would copy all of them for the few that are dropped.
     kept: list[pa.RecordBatch] = []
     start = 0
@@ -190,12 +174,3 @@ def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Tabl
         if own.any():
             kept.append(batch if own.all() else batch.filter(pa.array(own)))
     return pa.Table.from_batches(kept, rows.schema)
-
-
-def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDArray[np.int64]:
-    instants = rows[column].to_numpy()
-    if not ahead_ns or not len(instants):
-        return instants
-    workers = rows["worker_id"].combine_chunks().dictionary_encode()
-    ahead = np.array([ahead_ns.get(name, 0) for name in workers.dictionary.to_pylist()], np.int64)
-    return instants - ahead[workers.indices.to_numpy()]

@@ -46,16 +46,9 @@ class LiveWorkers:
     """Workers that have ended: they recorded their stop, or were killed after training."""
 
     @classmethod
-    def of(
-        cls,
-        workers: Sequence[Worker],
-        files: LiveFiles,
-        last_ns: Mapping[str, int],
-        now_ns: int,
-        grace_ns: int,
-    ) -> "LiveWorkers":
-        """These workers, with the files seen since their files were read, and when each one's rows end."""
-        lives = tuple(_life(worker, last_ns) for worker in workers)
+    def of(cls, workers: Sequence[Worker], files: LiveFiles, now_ns: int, grace_ns: int) -> "LiveWorkers":
+        """These workers, with the files seen since their files were read."""
+        lives = tuple(_life(worker, files.last_ns) for worker in workers)
         trained = trained_until_ns(lives) is not None
         return cls(
             workers=tuple(workers),
@@ -63,7 +56,7 @@ class LiveWorkers:
             over=frozenset(
                 life.worker_id for life in lives if life.has_end or (trained and now_ns - life.last_ns >= grace_ns)
             ),
-            last_row_ns=dict(last_ns),
+            last_row_ns=dict(files.last_ns),
             complete=frozenset(each.worker_id for each in workers if files.is_complete(each)),
         )
 

@@ -65,11 +65,10 @@ def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts)) == expected
 
 
-def without_sql_and_steps(rules: RuleSet) -> RuleSet:
+def without_steps(rules: RuleSet) -> RuleSet:
     """Rules that need of the run no more than their windows, which are short."""
     windows = {rule.name: RuleWindow(rule.window.length_ns or 2 * rules.interval_ns) for rule in rules.rules}
-    plain = (replace(rule, window=windows[rule.name]) for rule in rules.rules if rule.sql is None)
-    return replace(rules, rules=tuple(plain))
+    return replace(rules, rules=tuple(replace(rule, window=windows[rule.name]) for rule in rules.rules))
 
 
 @pytest.mark.parametrize(("seed", "restarts"), [nightly(3, False), nightly(4, False), (5, True)])
@@ -77,7 +76,7 @@ def test_what_no_window_reaches_is_left_out_and_the_judgement_is_the_same(
     tmp_path: Path, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "SHOWN_NS", 5 * S)
-    run, rules = make_run(tmp_path / "run", seed), without_sql_and_steps(RULES)
+    run, rules = make_run(tmp_path / "run", seed), without_steps(RULES)
     copy_all_but_tables(run, tmp_path / "live")
     expected = by_start(check(run, rules).alerts)
     assert len({alert.rule for alert in expected}) > 20

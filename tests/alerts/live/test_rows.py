@@ -40,9 +40,9 @@ def sample(name: str) -> Row:
     return sample_row(name, "e0", [(0, 0, 5)], started_ns=0, finished_ns=S)
 
 
-def samples_of(rows: LiveRows, *, whole: bool = False) -> tuple[list[str], list[str]]:
+def samples_of(rows: LiveRows) -> tuple[list[str], list[str]]:
     """The samples of the deliveries, and the samples, that the next buckets are given."""
-    tables, _ = rows.since(FROM_S * S, whole=whole)
+    tables, _ = rows.since(FROM_S * S)
     return tuple(tables[name]["sample_id"].to_pylist() for name in ("deliveries", "samples"))  # type: ignore[return-value]
 
 
@@ -71,17 +71,6 @@ def test_without_a_delivery_no_sample_is_needed() -> None:
     assert tables["samples"].num_rows == 0
 
 
-def test_where_a_users_sql_may_ask_for_anything_all_rows_are_given() -> None:
-    rows = held(deliveries=[taken("old", 10, 1)], samples=[sample("old"), sample("waiting")])
-    assert samples_of(rows, whole=True) == (["old"], ["old", "waiting"])
-
-
-def test_a_clock_that_is_ahead_says_later_than_it_was() -> None:
-    rows = held(deliveries=[taken("new", 104, None), taken("newer", 105, None)], samples=[sample("newer")])
-    tables, _ = rows.since(FROM_S * S, {"t0": 5 * S})
-    assert tables["deliveries"]["sample_id"].to_pylist() == ["newer"]
-
-
 def test_weight_updates_are_given_by_version_with_their_publication() -> None:
     def update(worker_id: str, end_s: int, version: int, phase: str = "apply") -> Row:
         return update_row(worker_id, (end_s - 1) * S, end_s * S, version, phase)
@@ -97,11 +86,10 @@ def test_weight_updates_are_given_by_version_with_their_publication() -> None:
     assert given == [("t0", 2), ("e0", 2), ("e1", 2)]
 
 
-@pytest.mark.parametrize(("ahead_s", "starts_s"), [(0, [100, 103]), (1, [103, 104])])
-def test_rows_that_start_after_the_buckets_are_not_given(ahead_s: int, starts_s: list[int]) -> None:
+def test_rows_that_start_after_the_buckets_are_not_given() -> None:
     rows = held(engine_steps=[engine_row("e0", at * S, (at + 1) * S) for at in (100, 103, 104)])
-    tables, _ = rows.since((FROM_S + 1) * S, {"e0": ahead_s * S}, until_ns=104 * S)
-    assert [start_ns // S for start_ns in tables["engine_steps"]["start_ns"].to_pylist()] == starts_s
+    tables, _ = rows.since((FROM_S + 1) * S, 104 * S)
+    assert [start_ns // S for start_ns in tables["engine_steps"]["start_ns"].to_pylist()] == [100, 103]
 
 
 def test_the_rows_of_an_engine_follow_each_other_whichever_file_came_first() -> None:

@@ -195,9 +195,9 @@ def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptio
     """
     from rlscope.analysis.checkup import examine
     from rlscope.importers.recognise import also_recognised
-    from rlscope.pipeline import read_run
     from rlscope.reports.documents.doctor import DoctorReport, OtherFile
     from rlscope.reports.text.doctor import checks
+    from rlscope.trace.store import read_run
 
     # Keep a reference: the temporary folder of an imported run is removed with the last one.
     folder = _folder(path, options, progress)

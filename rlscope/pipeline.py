@@ -4,10 +4,9 @@ Nothing is computed here. `rlscope_otel` writes the trace, and `reports` present
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -26,15 +25,16 @@ from rlscope.analysis.staleness import summarise_staleness
 from rlscope.analysis.step_phases import step_phases
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
-from rlscope.errors import UnreadableDataError
 from rlscope.model.causes import LossCause
 from rlscope.model.step_bounds import step_bounds
 from rlscope.trace.query import NO_CELLS, Cells, Grid, ask, make_grid, shorten_texts
-from rlscope.trace.store import OpenRun, Partitioner, open_run
+from rlscope.trace.store import OpenRun, Partitioner, read_run
+
+if TYPE_CHECKING:
+    from rlscope.model.observed import OtherRun
 
 Progress = Callable[[str], None]
 """Function that is called with a few words on the current activity."""
-_Read = TypeVar("_Read")
 
 QUESTIONS: Final = (
     "worker_extents",
@@ -118,55 +118,51 @@ def analyze(
         RunFolderError: The folder is not a run.
         AnalysisError: Another run of the constraints cannot be compared.
     """
-    return read_run(folder, lambda run: analyze_run(run, progress, constraints, also_ask), progress, divide)
+    return read_run(folder, lambda run: _analyze_run(run, progress, constraints, also_ask), progress, divide)
 
 
-def analyze_run(
-    run: OpenRun,
-    progress: Progress = say_nothing,
-    constraints: Constraints = NO_CONSTRAINTS,
-    also_ask: Sequence[str] = DRAWN,
-) -> AnalysisResult:
-    """Analyze an open run. Raises AnalysisError if another run of the constraints cannot be compared."""
-    # These imports are slow, and `check` does not need them.
-    from rlscope.analysis.advise import advise
-    from rlscope.analysis.observe import read_other_runs
-    from rlscope.model.forecast.result import NoModelResult
+def _analyze_run(run: OpenRun, progress: Progress, constraints: Constraints, also_ask: Sequence[str]) -> AnalysisResult:
+    from rlscope.analysis.other_runs import read_other_runs  # Slow, and `check` does not need it.
 
     others = read_other_runs(run, constraints.also, progress)
     rules = built_in_rules()
     grid = focused_grid(run, tick_cells(run, rules))
-    answers = _ask_all(run, grid, (*QUESTIONS, *also_ask), progress)
-    leave_out_laid_out(run.imported, answers)
-    evidence = _evidence(run, answers, progress)
-    facts = evidence.run
-    judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
-    losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
+    evidence = _evidence(run, _ask_all(run, grid, (*QUESTIONS, *also_ask), progress), progress)
     progress("fitting the model")
-    refusal = evidence.data_quality.refusal
+    explained = _explained(run, evidence, grid, constraints, others)
+    progress("evaluating the built-in alert rules")
+    return replace(explained, alerts=evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts)
+
+
+def _explained(
+    run: OpenRun, evidence: Evidence, grid: Grid, constraints: Constraints, others: tuple["OtherRun", ...]
+) -> AnalysisResult:
+    """Return the analysis: the evidence, and what the model makes of it. It has no alerts yet."""
+    # These imports are slow, and `check` does not need them.
+    from rlscope.analysis.advise import advise
+    from rlscope.model.forecast.result import NoModelResult
+
+    facts, answers, refusal = evidence.run, evidence.answers, evidence.data_quality.refusal
+    judged, timeline = Interval(grid.from_ns, grid.to_ns), answers["ledger_timeline"]
+    losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
     lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
     model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
-    progress("evaluating the built-in alert rules")
-    alerts = evaluate_rules(run, rules, beside=Cells(grid.origin_ns, grid.cell_ns)).alerts
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
-    timeline = answers["ledger_timeline"]
-    verdict = judge(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal)
     analysis = AnalysisResult(
         run=facts,
-        verdict=verdict,
+        verdict=judge(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal),
         throughput=measure_throughput(facts, answers, run.imported),
         ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=evidence.staleness,
         findings=find_all(evidence),
         model=model,
-        alerts=alerts,
         data_quality=evidence.data_quality,
         answers=answers,
         events=run_events(answers),
         learning=learning_of(answers["reward_moments"]),
     )
-    is_unmodelled = run.imported is not None and isinstance(model, NoModelResult)
+    is_unmodelled = run.imported is not None and known is None
     has_bounds = not refusal and (analysis.hides_samplers or is_unmodelled)
     return _with_step_bounds(analysis, grid.bucket_ns, judged) if has_bounds else analysis
 
@@ -197,6 +193,7 @@ def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:
 def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress) -> Evidence:
     """Return the evidence in the answers without the model. Replaces the answer "ledger" by "ledger_timeline"."""
     progress("adding up the ledger")
+    leave_out_laid_out(run.imported, answers)
     facts = gather_facts(run, answers)
     ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
     answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
@@ -267,23 +264,3 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
     extra = tuple(one_off(text) for text in one_offs)
     rules = load_rules(file) if file is not None else built_in_rules()
     return replace(rules, rules=extra if file is None and extra else (*rules.rules, *extra))
-
-
-def read_run(
-    folder: Path | str,
-    use: Callable[[OpenRun], _Read],
-    progress: Progress = say_nothing,
-    divide: Partitioner | None = None,
-) -> _Read:
-    """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out."""
-    read_all = False
-    while True:
-        connected = nullcontext() if divide is None else divide.connected()
-        try:
-            with connected, open_run(Path(folder), read_all=read_all, divide=divide) as run:
-                return use(run)
-        except UnreadableDataError:
-            if read_all:
-                raise
-            read_all = True
-            progress("a file is damaged: checking every file")

@@ -1,37 +1,25 @@
-"""Input of the model: answers of queries become `Observed`, train steps of other runs `OtherRun`. Nothing is fitted.
-
-From another run, only the steady train steps are read. Trainers that are known to differ are an error. A difference
-that is not recorded, or matters less for the speed of training, is a warning. Differences that no run records, such as
-the network, go unnoticed.
-"""
+"""Input of the model: answers of queries become `Observed`. Nothing is fitted."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.run_facts import steady_window, window_reason
-from rlscope.errors import AnalysisError, UnreadableDataError
 from rlscope.model.lengths import LengthLaw, measure_groups
 from rlscope.model.observed import (
     Delivered,
     Observed,
-    OtherRun,
     PassCosts,
     PreemptionCounts,
     SeenLoad,
     SeenScheduling,
     TrainerSteps,
 )
-from rlscope.model.warnings import ModelWarning
 from rlscope.trace.config import RunConfig
-from rlscope.trace.query import ask
-from rlscope.trace.store import OpenRun, open_run
 
 ASKED_OF_A_STRETCH: Final = (
     "pass_costs",
@@ -59,15 +47,6 @@ _FEWEST_QUEUED: Final = 20
 """Minimum number of samples or pairs. A share of fewer is uncertain by more than a tenth."""
 _UNRECORDED_RATIO: Final = 0.10
 """Share of the trainers' time without a state that may hide their waits."""
-_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
-"""Model settings that may differ between engines and trainers: engines serve it under a name and may quantize it."""
-_OF_TRAINING: Final = "train"
-"""Prefix of the user's settings that concern training."""
-_OF_LAYOUT: Final = "gpu"
-"""Substring of the user's settings that concern the layout, in which the runs may differ."""
-_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
-_TELLING: Final = ("train_steps/", "workers/")
-"""Folders in which every file must be readable. If files of some trainers were missing, the run would look smaller."""
 
 
 class UnobservableError(Exception):
@@ -97,56 +76,30 @@ def observe(
     Raises:
         UnobservableError: The run does not record what the model needs.
     """
-    gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
-    steps, step_numbers = _steps(answers, stretch)
-    updates = answers["weight_update_latency"].filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+    gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
+    steps, step_numbers = _delivered_steps(answers, stretch)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
-    if not steps.response_tokens.any():
-        raise UnobservableError(
-            f"no recorded sample was delivered to steps {step_numbers[0]} to {step_numbers[-1]}; `deliveries` must name"
-            " the steps of `train_steps` and the ids of `samples`"
-        )
     return Observed(
         *stretch,
-        trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
+        trainer_gpus=trainer_gpus(answers["trainer_steps"], step_numbers),
         engines=sampler_gpus // gpus_per_engine,
         gpus_per_engine=gpus_per_engine,
-        max_running=config.max_running or device.max_running,
-        kv_capacity_tokens=device.kv_capacity_tokens,
-        device_name=device.name,
+        **_device(answers["worker_devices"], config.max_running),
         steps=steps,
         passes=_passes(answers["pass_costs"]),
         engine_state_s=state_s,
-        began_samples=int(answers["length_counts"]["samples"].sum()),
         **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
-        finished_samples=answers["samples_in_flight"].item(0, "finished_segments"),
-        environment_samples=answers["samples_in_flight"].item(0, "environment_mean"),
+        **_samples(answers),
         delivered=_delivered(answers["judged_outcomes"]),
-        apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
-        update_delay_s=_mean(updates["publish_to_applied_s"]),
-        kv_kept=not (updates["kv"] == "recomputed").any(),
-        **_ages(answers, step_numbers)._asdict(),
-        environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
+        **_updates(answers["weight_update_latency"], stretch, state_s),
+        **_ages(answers, step_numbers),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
-        **_batches(answers)._asdict(),
+        **_batches(answers),
         preemption_counts=_preemption_counts(answers["preemptions"]),
         scheduling=_scheduling(answers),
         load=_load(answers, stretch.clip(timeline, bucket_ns)),
     )
-
-
-class ObservedTraining(NamedTuple):
-    """Observations of the trainers alone."""
-
-    gpus: int
-    steps: TrainerSteps
-
-
-def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> ObservedTraining:
-    """Return the train steps of an interval, from trainer_steps and training_steps. Raises UnobservableError."""
-    steps, numbers = _steps(answers, stretch)
-    return ObservedTraining(_trainer_gpus(answers["trainer_steps"], numbers), steps)
 
 
 class ObservedLengths(NamedTuple):
@@ -167,18 +120,40 @@ def observe_lengths(answers: Mapping[str, pl.DataFrame], max_output_tokens: int 
     return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
 
 
-class _Device(NamedTuple):
-    """Device of the engines. If they differ, the smallest values."""
+def _device(devices: pl.DataFrame, max_running: int | None) -> dict[str, Any]:
+    """Return the device and the limits of the engines; if they differ, the smallest values.
 
-    name: str | None
-    kv_capacity_tokens: int | None
-    max_running: int | None
-
-
-def _device(devices: pl.DataFrame) -> _Device:
+    max_running: the limit of the run's config, which comes first.
+    """
     samplers = devices.filter(role="sampler")
-    name = next((name for name in samplers["device_name"] if name), None)
-    return _Device(name, _least(samplers["kv_capacity_tokens"]), _least(samplers["max_running"]))
+    return {
+        "device_name": next((name for name in samplers["device_name"] if name), None),
+        "kv_capacity_tokens": _least(samplers["kv_capacity_tokens"]),
+        "max_running": max_running or _least(samplers["max_running"]),
+    }
+
+
+def _samples(answers: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """Return the samples that began, ran and finished in the interval."""
+    in_flight = answers["samples_in_flight"].row(0, named=True)
+    return {
+        "began_samples": int(answers["length_counts"]["samples"].sum()),
+        "finished_samples": in_flight["finished_segments"],
+        "environment_samples": in_flight["environment_mean"],
+        "environment_waits_s": tuple(answers["environment_waits"]["wait_s"]),
+    }
+
+
+def _updates(
+    latency: pl.DataFrame, stretch: Interval, state_s: Mapping[tuple[str, str | None], float]
+) -> dict[str, Any]:
+    """Return the weight updates that were applied in the interval; state_s: engine-seconds by state."""
+    applied = latency.filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+    return {
+        "apply_s": state_s.get(("applying_weights", None), 0.0) / len(applied) if len(applied) else None,
+        "update_delay_s": _mean(applied["publish_to_applied_s"]),
+        "kv_kept": not (applied["kv"] == "recomputed").any(),
+    }
 
 
 def _gpus_per_engine(devices: pl.DataFrame) -> int:
@@ -190,12 +165,28 @@ def _gpus_per_engine(devices: pl.DataFrame) -> int:
     return int(sizes[0])
 
 
-def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
+def trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
+    """Return the GPUs that trained in the steps with these numbers, from trainer_steps."""
     return int(steps.filter(pl.col("step").is_in(numbers.implode()))["trainer_gpus"].max() or 0)  # type: ignore[arg-type]
 
 
-def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
-    """Return the steps that start and end in the interval. A step starts at the end of the previous step."""
+def _delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
+    """Return the steps of the interval. Raises UnobservableError if no sample was delivered to them."""
+    steps, numbers = observe_steps(answers, stretch)
+    if not steps.response_tokens.any():
+        raise UnobservableError(
+            f"no recorded sample was delivered to steps {numbers[0]} to {numbers[-1]}; `deliveries` must name the steps"
+            " of `train_steps` and the ids of `samples`"
+        )
+    return steps, numbers
+
+
+def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
+    """Return the steps that start and end in the interval, and their numbers, from trainer_steps and training_steps.
+
+    A step starts at the end of the previous step. Raises UnobservableError for too few steps, or without GPUs, samples
+    or tokens.
+    """
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
     # Integers, because a float of nanoseconds since the epoch is off by up to 128 ns, which loses the first step.
     begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
@@ -288,18 +279,12 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
     )
 
 
-class _Ages(NamedTuple):
-    """Trained tokens and samples, by staleness."""
-
-    staleness: tuple[tuple[int, int], ...]
-    oldest_staleness: tuple[tuple[int, int], ...]
-
-
-def _ages(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> _Ages:
-    return _Ages(
-        _by_staleness(answers["token_staleness"], steps, "tokens"),
-        _by_staleness(answers["oldest_staleness"], steps, "samples"),
-    )
+def _ages(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> dict[str, Any]:
+    """Return the trained tokens and samples of these steps, by staleness."""
+    return {
+        "staleness": _by_staleness(answers["token_staleness"], steps, "tokens"),
+        "oldest_staleness": _by_staleness(answers["oldest_staleness"], steps, "samples"),
+    }
 
 
 def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[tuple[int, int], ...]:
@@ -314,26 +299,22 @@ def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
     return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
 
 
-class _Batches(NamedTuple):
-    """Order and size of the batches that trainers take."""
-
-    prefetched_batches: float | None
-    batches_per_step: float
-
-
-def _batches(answers: Mapping[str, pl.DataFrame]) -> _Batches:
-    """Return how trainers take their batches.
+def _batches(answers: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """Return the order and the size of the batches that trainers take.
 
     If s steps share a batch, the k-th of them seems to have k batches ahead that it does not have, (s - 1) / 2 on
     average. A trainer that takes its batch in equal parts, as samples come, has the first part when its step starts.
     """
     counted, filling = (answers[name].row(0, named=True) for name in ("batches_ahead", "batch_filling"))
     if counted["batches_ahead"] is None:
-        return _Batches(None, 1.0)
+        return {}
     sharing = counted["steps"] / counted["batches"]
     held, waited_for = filling["held_at_start"], filling["waited_for"]
     parts = waited_for / held if held and waited_for >= _FEWEST_QUEUED else 1.0
-    return _Batches(max(0.0, counted["batches_ahead"] - (sharing - 1.0) / 2.0), parts / sharing)
+    return {
+        "prefetched_batches": max(0.0, counted["batches_ahead"] - (sharing - 1.0) / 2.0),
+        "batches_per_step": parts / sharing,
+    }
 
 
 def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
@@ -416,130 +397,3 @@ def _least(values: pl.Series) -> int | None:
 def _mean(values: pl.Series) -> float | None:
     found = values.mean()
     return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats
-
-
-def read_other_runs(run: OpenRun, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
-    """Read the train steps of the runs in other folders.
-
-    Raises:
-        RunFolderError: A folder is not a run.
-        AnalysisError: A run is given twice, has other trainers or no steady train steps, or cannot be read completely.
-    """
-    found: list[OtherRun] = []
-    read = {run.folder}
-    for folder in folders:
-        progress(f"reading the train steps of {folder}")
-        if folder.resolve() in read:
-            raise AnalysisError.of(
-                folder,
-                found="a run that is already given",
-                expected="another run",
-                next_step="Name each run once; the analyzed run is always included.",
-            )
-        read.add(folder.resolve())
-        found.append(_read(run, folder))
-    return tuple(found)
-
-
-def _read(run: OpenRun, folder: Path) -> OtherRun:
-    try:
-        with open_run(folder) as other:
-            return _other_run(run, other, folder)
-    except UnreadableDataError:
-        with open_run(folder, read_all=True) as other:
-            return _other_run(run, other, folder)
-
-
-def _other_run(run: OpenRun, other: OpenRun, folder: Path) -> OtherRun:
-    _refuse_a_part(other, folder)
-    warnings = _compare(_trainers(run), _trainers(other), folder)
-    training = _training(other, folder)
-    return OtherRun(other.run_id, training.gpus, training.steps, warnings)
-
-
-def _refuse_a_part(other: OpenRun, folder: Path) -> None:
-    lost = [file.path for file in other.skipped_files if file.path.startswith(_TELLING)]
-    if lost:
-        raise AnalysisError.of(
-            folder,
-            found=f"{lost[0]} that cannot be read",
-            expected="all of its trainers and their steps: without some of them the others seem to scale otherwise",
-            next_step="Leave it out, or copy its files once more.",
-        )
-
-
-def _training(other: OpenRun, folder: Path) -> ObservedTraining:
-    answers = {name: ask(other, name) for name in ("training_steps", "trainer_steps")}
-    window = steady_window(answers["training_steps"])
-    if window is None:
-        raise _unusable(folder, window_reason(None, answers["training_steps"]["step"]))
-    try:
-        training = observe_training(answers, Interval(window.start_ns, window.end_ns))
-    except UnobservableError as error:
-        raise _unusable(folder, str(error)) from error
-    if not training.steps.trained.any():
-        raise _unusable(folder, "no step in its steady state says how many tokens it trained on, and for how long")
-    return training
-
-
-def _unusable(folder: Path, found: str) -> AnalysisError:
-    return AnalysisError.of(
-        folder,
-        found=found,
-        expected="a run with a steady state of train steps",
-        next_step="Leave it out, or record it for longer; `rlscope analyze` says what it does show.",
-    )
-
-
-class _Trainers(NamedTuple):
-    """Facts about the trainers, from run.json and the workers."""
-
-    model: Mapping[str, object]
-    facts: Mapping[str, object]
-    """Recorded facts, by their name in messages."""
-    settings: Mapping[str, object]
-    """The user's settings that concern training."""
-
-
-def _trainers(run: OpenRun) -> _Trainers:
-    devices = ask(run, "worker_devices").filter(pl.col("role").is_in(["trainer", "colocated"]))["device_name"]
-    config = run.config
-    facts = {
-        "config.framework": config.framework,
-        "config.gpus_per_trainer_replica": config.gpus_per_trainer_replica,
-        "the trainers' GPUs": " and ".join(sorted(devices.drop_nulls().unique())) or None,
-    }
-    return _Trainers(
-        model=config.model or {},
-        facts={name: value for name, value in facts.items() if value is not None},
-        settings={
-            name: value
-            for name, value in run.settings.items()
-            if name.startswith(_OF_TRAINING) and _OF_LAYOUT not in name
-        },
-    )
-
-
-def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[ModelWarning, ...]:
-    """Return warnings about possible differences. Raises AnalysisError if the trainers are known to differ."""
-    shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
-    named = {"name"} & own.model.keys() & theirs.model.keys()
-    for name in sorted(shape or named):
-        _same(folder, f"config.model.{name}", own.model[name], theirs.model[name])
-    for name in sorted(own.facts.keys() & theirs.facts.keys()):
-        _same(folder, name, own.facts[name], theirs.facts[name])
-    found = {
-        ModelWarning.MODEL_NOT_RECORDED: not (shape or named),
-        ModelWarning.OTHER_SETTINGS: own.settings != theirs.settings,
-    }
-    return tuple(warning for warning, holds in found.items() if holds)
-
-
-def _same(folder: Path, name: str, own: object, other: object) -> None:
-    if own != other:
-        raise AnalysisError.of(
-            folder,
-            found=f"{name} = {other!r}",
-            expected=f"{own!r}, as in the analyzed run: trainers of different models cannot be compared",
-            next_step=_ELSEWHERE,
-        )

@@ -25,7 +25,7 @@ from rlscope.importers.join import resolve
 from rlscope.pipeline import check, rules_to_check
 from rlscope.trace.manifest import RUN_FILE
 from rlscope.trace.query import ask
-from rlscope.trace.store import OpenRun, Partitioner, open_run
+from rlscope.trace.store import OpenRun, Partitioner, read_run
 
 _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "idle.trainer_ratio": TRAINER_ROLES,
@@ -76,8 +76,7 @@ def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
     value, note = known.values[wanted.metric], f"the baseline {known.name}"
     if not wanted.allows_noise:
         return wanted.rule(value, note)
-    with open_run(folder) as run:
-        steps = steady_steps(run)
+    steps = read_run(folder, steady_steps)
     if known.steps is None or steps is None:
         return wanted.rule(value, f"{note} (noise unknown)")
     noise = _noise_ratio(difference(known.steps, steps, "ratio"))
@@ -111,8 +110,7 @@ def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
         document = _read_document(baseline)
         return _Baseline(document.run.run_id, document.metrics, None)
     folder = resolve(baseline)
-    with open_run(folder.path) as run:
-        return _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run))
+    return read_run(folder.path, lambda run: _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
 """Minimum difference of the mean response length: a smaller one changes the rate too little to be worth a restart."""
-_LEAST_SAME: Final = 3
-"""Minimum number of distinct step times in common: fewer may be equal by chance, or by rounding."""
 _OVERLAP_RATIO: Final = 0.5
 """Minimum share of the shorter steady state that both runs cover: with less, they are at different points of
 training."""
@@ -31,8 +29,6 @@ class CompareWarningKind(StrEnum):
     """Trained tokens are the trainer's counts, which include prompts."""
     MODEL_MISSES = "model_misses"
     """The baseline's model missed the held-out part of the baseline."""
-    SAME_STEPS = "same_steps"
-    """The runs contain the same steps, for example a run and a part of its log."""
     HIDDEN_SAMPLERS = "hidden_samplers"
     """The log of one run does not show what its samplers do; the other run does."""
     DROPPED_LENGTHS = "dropped_lengths"
@@ -85,21 +81,6 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning
         yield CompareWarning(CompareWarningKind.COUNTS_PROMPTS, "tokens")
     if before.hides_samplers != after.hides_samplers:
         yield CompareWarning(CompareWarningKind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
-    if same := _same_steps(before, after):
-        yield CompareWarning(CompareWarningKind.SAME_STEPS, str(same))
-
-
-def _same_steps(before: ComparedRun, after: ComparedRun) -> int:
-    """Return the number of common steady-state steps; 0 unless each took exactly the same time in both runs."""
-    if before.table is None or after.table is None:
-        return 0
-    first, second = (
-        dict(zip(table.step.tolist(), table.period_s.tolist(), strict=True)) for table in (before.table, after.table)
-    )
-    # The period of the first step depends on what came before it.
-    common = sorted(first.keys() & second.keys())[1:]
-    is_same = all(first[step] == second[step] for step in common)
-    return len(common) if is_same and len({first[step] for step in common}) >= _LEAST_SAME else 0
 
 
 def _lengths(

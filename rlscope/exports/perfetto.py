@@ -15,10 +15,9 @@ from rlscope import format as fmt
 from rlscope.errors import ArgumentError, Bounds, RlscopeError
 from rlscope.exports.timeline import ROWS, Event, EventTimeline, TimeRange, Track, Value
 from rlscope.importers.join import resolve
-from rlscope.pipeline import read_run
 from rlscope.text_out import writing
 from rlscope.trace.query import ask
-from rlscope.trace.store import OpenRun
+from rlscope.trace.store import OpenRun, read_run
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket

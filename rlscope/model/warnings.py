@@ -57,8 +57,6 @@ class ModelWarning(StrEnum):
     """Another run has as many trainer GPUs as this one, so it carries no information about scaling."""
     MODEL_NOT_RECORDED = "model_not_recorded"
     """Nothing recorded shows that another run trains the same model."""
-    OTHER_SETTINGS = "other_settings"
-    """Another run has different training settings."""
     OTHER_LENGTHS = "other_lengths"
     """Another run's samples are so much longer or shorter that attention alone may change the time per token."""
 

@@ -6,13 +6,13 @@ it is still being written; small tables are read into memory once. `workers` has
 
 import shutil
 import tempfile
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import duckdb
 import polars as pl
@@ -37,6 +37,8 @@ from rlscope.trace.sessions import Sessions, keep_sessions_apart
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import Worker, dropped_rows, identity_gaps, read_workers, workers_table
+
+_Read = TypeVar("_Read")
 
 OPENED: Final = ("worker_extents", "worker_spans")
 """The questions whose answers every open run holds as tables from the start, because macros read them."""
@@ -182,6 +184,27 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
                     clocks=found.clocks,
                     split=split,
                 )
+
+
+def read_run(
+    folder: Path | str,
+    use: Callable[[OpenRun], _Read],
+    progress: Callable[[str], None] | None = None,
+    divide: Partitioner | None = None,
+) -> _Read:
+    """Open a run and return `use(run)`. If a file is damaged, read all files first and leave the damaged ones out."""
+    read_all = False
+    while True:
+        connected = nullcontext() if divide is None else divide.connected()
+        try:
+            with connected, open_run(Path(folder), read_all=read_all, divide=divide) as run:
+                return use(run)
+        except UnreadableDataError:
+            if read_all:
+                raise
+            read_all = True
+            if progress is not None:
+                progress("a file is damaged: checking every file")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import rlscope
 from rlscope.comparison.attribution import setting_changes
 from rlscope.comparison.differences import differences_of
-from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings, run_of
+from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.reports.text.comparison import compared_runs
@@ -42,7 +42,9 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared: rl
     assert pair.differences.basis == "steady"
     rate = pair.differences.row("tokens_per_s")
     assert rate.change == 0.0 and rate.low is not None and not rate.is_significant
-    assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS, CompareWarningKind.SAME_STEPS]
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS]
+    updates = pair.differences.row("update_s")
+    assert (updates.before, updates.after) == (None, None), "a log does not say when an engine has the weights"
     assert all("at an unknown date" in each.value for each in compared_runs(compared).facts)
 
 
@@ -87,16 +89,6 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     assert [*setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
     kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].warnings]
     assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
-
-
-def test_a_log_beside_a_part_of_itself_is_said_and_has_no_time_until_an_engine_has_the_weights(
-    compared: rlscope.Comparison, tmp_path: Path
-) -> None:
-    lines = LOG.read_text().splitlines(keepends=True)
-    (tmp_path / "part.log").write_text("".join(lines[:39]))
-    (pair,) = compare_runs(compared.baseline, [run_of(rlscope.analyze(tmp_path / "part.log", page=False))]).pairs
-    assert CompareWarningKind.SAME_STEPS in [each.kind for each in pair.warnings]
-    assert pair.differences.row("update_s").before is None and pair.differences.row("update_s").after is None
 
 
 def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference() -> None:

@@ -16,10 +16,10 @@ from rlscope import diagnose
 from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
-from rlscope.pipeline import find_problems, read_run
+from rlscope.pipeline import find_problems
 from rlscope.reports.text import findings
 from rlscope.trace.query import Grid, ask
-from rlscope.trace.store import OpenRun
+from rlscope.trace.store import OpenRun, read_run
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 

@@ -64,7 +64,7 @@ def read(folder: Path) -> tuple[dict[str, str], list[int]]:
     def look(run: OpenRun) -> tuple[dict[str, str], list[int]]:
         return {file.path: file.why for file in run.skipped_files}, ask(run, "training_steps")["step"].to_list()
 
-    return pipeline.read_run(folder, look)
+    return store.read_run(folder, look)
 
 
 def skipped(folder: Path) -> dict[str, str]:

@@ -366,7 +366,6 @@ _WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
     CompareWarningKind.MODEL_MISSES: (
         "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
     ),
-    CompareWarningKind.SAME_STEPS: "Both contain the same {about} steps: one run may be an excerpt of the other.",
     CompareWarningKind.SETTINGS_PARTLY_KNOWN: (
         "{about} settings are not compared because a run's log does not record them."
     ),

@@ -129,7 +129,6 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.SAME_TRAINERS: "it has as many trainer GPUs as this run, so it says nothing about scaling.",
     ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their LLM: it is assumed to be the same.",
-    ModelWarning.OTHER_SETTINGS: "its training settings differ; the effect is attributed to scaling.",
     ModelWarning.OTHER_LENGTHS: "its samples are much longer or shorter; the effect is attributed to scaling.",
     ModelWarning.CUT_LENGTHS: (
         "Responses at the cap are assumed to end there, because their full lengths were not observed. The throughput "

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from benchmarks.token_simulator import Layout, Limits, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.analysis.observe import read_other_runs
+from rlscope.analysis.other_runs import read_other_runs
 from rlscope.analysis.result import Constraints
 from rlscope.cli import app
 from rlscope.document import as_dict
@@ -130,7 +130,6 @@ def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(
         ({"model": None}, ("model_not_recorded",)),
         ({"model": {"experts": 8}}, ("model_not_recorded",)),
         ({"framework": None, "gpus_per_trainer_replica": None}, ()),
-        ({"train_dtype": "bf16"}, ("other_settings",)),
         ({"max_staleness": 3, "trainer_gpus": 4}, ()),
     ],
 )

@@ -19,12 +19,10 @@ from pydantic_core import core_schema
 from rlscope_otel.journal import SUFFIX
 from rlscope_otel.schema import FIRST_ROW_KEY, FORMAT_VERSION, KEYS, STAMP_KEYS, TABLES
 
-from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
 from rlscope.document import VERSION
 from rlscope.frameworks import frameworks
-from rlscope.planning.schema import plan_schema
 from rlscope.reports.check import CheckDocument
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.comparison import CompareDocument
@@ -191,11 +189,10 @@ _METRICS_INTRODUCTION: Final = """# Metrics of alert rules
 
 This page lists the metrics for [alert rules](alerts.md). Over the whole run, each equals the number in the report; the
 named query computes it. A window with less than the minimum evidence has no value; if a window can hold less than twice
-the minimum in GPU-s or s, it needs half of what it can hold. Metrics with a cost report the GPU-seconds lost while a
-rule fires.
+the minimum in GPU-s or s, it needs half of what it can hold.
 
-| metric | unit | meaning | query | minimum evidence | cost |
-|---|---|---|---|---|---|
+| metric | unit | meaning | query | minimum evidence |
+|---|---|---|---|---|
 """
 
 
@@ -206,8 +203,7 @@ def metrics_page() -> str:
         meaning = metric.meaning + ("" if metric.is_live else "; only after the run")
         noun = metric.evidence.replace("gpu_s", "GPU-s")
         least = f"{metric.min_evidence:,} {noun.removesuffix('s') if metric.min_evidence == 1 else noun}"
-        price = "GPU-s" if metric.price_ns is not None else ""
-        lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} | {price} |\n")
+        lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} |\n")
     return "".join(lines)
 
 
@@ -358,18 +354,6 @@ def _json_type(schema: Mapping[str, Any]) -> str:
     return schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
 
 
-def schema_page(title: str, schema: dict[str, Any]) -> str:
-    """Return the JSON Schema of a file that a person or the recorder writes."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return json.dumps(head | schema | {"title": title}, indent=2) + "\n"
-
-
-INPUT_SCHEMAS = {
-    "schema/run-config.schema.json": lambda: schema_page("The config of rlscope's run.json", run_config_schema()),
-    "schema/plan-file.schema.json": lambda: schema_page("A plan for `rlscope plan`", plan_schema()),
-    "schema/rules.schema.json": lambda: schema_page("Alert rules and receivers of rlscope", rules_schema()),
-}
-
 FRAMEWORK_TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "frameworks.md": {
         "Versions, staleness, caps": "caps",
@@ -406,7 +390,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics.md": metrics_page,
     "json.md": json_page,
     **{f"schema/{name}.schema.json": partial(schema_text, name) for name in DOCUMENTS},
-    **INPUT_SCHEMAS,
 }
 
 

@@ -10,17 +10,17 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from rlscope.alerts.durations import DURATION_SCHEMA, WINDOW_SCHEMA, parse_duration, parse_window
+from rlscope.alerts.durations import parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.receiver import ReceiverTable, receivers_of
 from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
-from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, json_schema, parse_source, read_source
+from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, parse_source, read_source
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and the window of Prometheus' own examples."""
@@ -60,23 +60,19 @@ _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Texts = dict[str, Annotated[str, Field(strict=True)]]
 _Whole = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 _Threshold = Annotated[float, BeforeValidator(_threshold)]
-_DurationNs = Annotated[int, BeforeValidator(parse_duration), WithJsonSchema(DURATION_SCHEMA)]
-_Window = Annotated[RuleWindow, BeforeValidator(parse_window), WithJsonSchema(WINDOW_SCHEMA)]
+_DurationNs = Annotated[int, BeforeValidator(parse_duration)]
+_Window = Annotated[RuleWindow, BeforeValidator(parse_window)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleTable:
     """One rule."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid",
-        use_attribute_docstrings=True,
-        json_schema_extra={"oneOf": [{"required": ["above"]}, {"required": ["below"]}]},
-    )
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: _Text
     """Name in alerts and labels; unique in the file."""
-    metric: Annotated[_Text, Field(examples=["idle.trainer_ratio"])]
+    metric: _Text
     """A metric that `rlscope rules` lists."""
     above: _Threshold | None = None
     """Fires above this value, in the metric's unit."""
@@ -92,19 +88,18 @@ class RuleTable:
     """Kind of the rule."""
     labels: _Texts = field(default_factory=dict[str, str])
     """Labels of its alerts; `severity` is info, warning or critical."""
-    annotations: Annotated[
-        _Texts, Field(description=f"Texts of its alerts; in braces: {', '.join(ANNOTATION_FIELDS)}.")
-    ] = field(default_factory=dict[str, str])
+    annotations: _Texts = field(default_factory=dict[str, str])
+    """Texts of its alerts, with ANNOTATION_FIELDS in braces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDocument:
     """A file of alert rules and of the receivers that are notified."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     interval_ns: Annotated[_DurationNs | None, Field(alias="interval")] = None
-    """Time between two evaluations, at least 1ms."""
+    """Time between two evaluations, at least 1s."""
     warm_up_steps: _Whole | None = None
     """Optimizer steps before any rule is evaluated."""
     rules: list[RuleTable] | None = None
@@ -116,11 +111,6 @@ class RuleDocument:
 @cache
 def _model() -> TypeAdapter[RuleDocument]:
     return TypeAdapter(RuleDocument)
-
-
-def rules_schema() -> dict[str, Any]:
-    """The JSON Schema of a file of rules and receivers."""
-    return json_schema(_model())
 
 
 def read_rule_file(path: Path) -> ParsedFile:
@@ -152,8 +142,8 @@ def rules_of(source: ParsedFile) -> RuleSet:
     """Return the rules of a document, or the built-in rules if it has none. Raises RuleError."""
     written = source.validated(_model())
     plain = RuleSet(_rules(source, written.rules) if written.rules is not None else built_in_rules().rules)
-    if written.interval_ns is not None and written.interval_ns < 1_000_000:
-        raise source.error(("interval",), found=repr(source.document["interval"]), expected="at least 1ms")
+    if written.interval_ns is not None and written.interval_ns < 1_000_000_000:
+        raise source.error(("interval",), found=repr(source.document["interval"]), expected="at least 1s")
     return replace(
         plain,
         interval_ns=plain.interval_ns if written.interval_ns is None else written.interval_ns,

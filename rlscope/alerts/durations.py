@@ -1,7 +1,7 @@
 """Durations and windows in the syntax of rules: `30s`, `1h30m`, `20 steps`. A number without a unit is an error."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from rlscope.alerts.types import WHOLE_RUN, RuleWindow
 
@@ -16,18 +16,6 @@ UNITS_NS: Final = {
 _PARTS: Final = re.compile("".join(rf"(?:(\d{{1,18}}){unit})?" for unit in reversed(UNITS_NS)))
 _STEPS: Final = re.compile(r"(\d{1,9}) steps?")
 _LONGEST_NS: Final = 366 * UNITS_NS["d"]
-
-DURATION_SCHEMA: Final[dict[str, Any]] = {
-    "type": "string",
-    "pattern": r"^(\d{1,18}d)?(\d{1,18}h)?(\d{1,18}m)?(\d{1,18}s)?(\d{1,18}ms)?$",
-    "minLength": 2,
-    "examples": ["30s", "1h30m"],
-}
-"""JSON Schema of the input of `parse_duration`."""
-WINDOW_SCHEMA: Final[dict[str, Any]] = {
-    "anyOf": [DURATION_SCHEMA, {"type": "string", "pattern": r"^\d{1,9} steps?$", "examples": ["20 steps"]}]
-}
-"""JSON Schema of the input of `parse_window`."""
 
 
 def parse_duration(written: object) -> int:

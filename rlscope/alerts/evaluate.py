@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, Series, Timeline, Whole
+from rlscope.alerts.series import HISTORY_NS, NOTHING, MetricReading, Series, Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
 from rlscope.format import count, quantity, significant
@@ -49,11 +49,6 @@ class RuleState:
     worst_value: float | None = None
     evidence: float = 0
     worker_id: str | None = None
-    cost_gpu_ns: int = 0
-    billed_to: int = 0
-    """The bucket up to which the cost has been added."""
-    paid_to: int = 0
-    """The bucket up to which earlier alerts counted the cost: no bucket counts twice."""
 
 
 INACTIVE: Final = RuleState()
@@ -100,9 +95,7 @@ def _not_holding(rule: Rule, state: RuleState, at_ns: int) -> Advance:
         kept_since_ns = at_ns if state.kept_since_ns is None else state.kept_since_ns
         if at_ns - kept_since_ns < rule.keep_firing_for_ns:
             return Advance(replace(state, kept_since_ns=kept_since_ns), None)
-    paid_to = state.billed_to if state.phase == "firing" else state.paid_to
-    ended = RuleState(known_ns=state.known_ns, billed_to=paid_to, paid_to=paid_to)
-    return Advance(ended, state if state.phase == "firing" else None)
+    return Advance(RuleState(known_ns=state.known_ns), state if state.phase == "firing" else None)
 
 
 _WRITTEN_WITH_UNIT: Final = ("versions", "ratio", "s", "tokens_per_s")
@@ -159,15 +152,6 @@ class Judged:
     """By rule name: ticks with enough data to evaluate it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """A rule, its metric over this timeline, and the metric's cost by bucket."""
-
-    rule: Rule
-    series: Series
-    price_ns: Whole | None
-
-
 def judge_ticks(
     rules: RuleSet, timeline: Timeline, first_tick: int, last_tick: int, states: Mapping[str, RuleState], run_id: str
 ) -> Judged:
@@ -176,25 +160,21 @@ def judge_ticks(
     timeline must cover the longest window before first_tick, and everything up to last_tick. A rule over the whole run
     is evaluated at last_tick only.
     """
-    made: dict[str, tuple[Series, Whole | None]] = {}
-    bound_rules = [_bind(rule, timeline, made) for rule in rules.rules]
-    order = sorted(bound_rules, key=lambda bound: bound.rule.kind != "data_quality")
-    now = {bound.rule.name: states.get(bound.rule.name, INACTIVE) for bound in order}
+    series = {name: BY_NAME[name].series(timeline) for name in {rule.metric for rule in rules.rules}}
+    order = sorted(rules.rules, key=lambda rule: rule.kind != "data_quality")
+    now = {rule.name: states.get(rule.name, INACTIVE) for rule in order}
     counts = dict.fromkeys(now, 0)
     resolved: list[Alert] = []
     for tick in range(first_tick, last_tick + 1):
         in_doubt = False
-        for bound in order:
-            rule, before = bound.rule, now[bound.rule.name]
+        for rule in order:
             if rule.window == WHOLE_RUN and tick < last_tick:
                 continue
-            window = _window(rule, rules, timeline, tick)
-            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline, tick)
+            window = None if in_doubt and rule.kind == "hint" else _window(rule, rules, timeline, tick)
+            reading = NOTHING if window is None else _reading(rule, series[rule.metric], window, timeline)
             counts[rule.name] += reading.value is not None
             at_ns = timeline.ticks.at_ns(tick)
-            after, ended = advance(rule, before, at_ns, reading)
-            if reading.value is not None and window is not None and rule.holds(reading.value):
-                after = _billed(bound, after, window, timeline.first_bucket)
+            after, ended = advance(rule, now[rule.name], at_ns, reading)
             now[rule.name] = after
             in_doubt |= rule.kind == "data_quality" and after.phase == "firing"
             if ended is not None:
@@ -205,7 +185,6 @@ def judge_ticks(
 def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> Alert:
     """The alert of a firing state, or of one that fired until end_ns."""
     assert state.fired_ns is not None and state.held_since_ns is not None
-    priced = BY_NAME[rule.metric].price_ns is not None
     return Alert(
         rule=rule.name,
         severity=rule.severity,
@@ -214,7 +193,6 @@ def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> A
         value=state.value,
         start_ns=state.fired_ns,
         end_ns=end_ns,
-        cost_gpu_s=state.cost_gpu_ns / 1e9 if priced else None,
         held_since_ns=state.held_since_ns,
         worst_value=state.worst_value,
         evidence=round(state.evidence),
@@ -244,15 +222,6 @@ def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | Non
     return step_ends_ns[warm_up_steps - 1] if 0 < warm_up_steps <= len(step_ends_ns) else None
 
 
-def _bind(rule: Rule, timeline: Timeline, made: dict[str, tuple[Series, Whole | None]]) -> _Bound:
-    """A rule with its series; rules with the same metric share one."""
-    if rule.metric not in made:
-        metric = BY_NAME[rule.metric]
-        price_ns = metric.price_ns(timeline) if metric.price_ns is not None else None
-        made[rule.metric] = metric.series(timeline), price_ns
-    return _Bound(rule, *made[rule.metric])
-
-
 def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
     """The buckets in the rule's window; None if all of them are warm-up."""
     first = 0
@@ -276,30 +245,19 @@ def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
     return max(furthest, timeline.ticks.bucket_of(timeline.step_ends_ns[before])) if before >= 0 else furthest
 
 
-def _reading(bound: _Bound, window: range | None, timeline: Timeline, tick: int) -> MetricReading:
+def _reading(rule: Rule, series: Series, window: range, timeline: Timeline) -> MetricReading:
     """The metric over the window; no value with too little evidence."""
-    if window is None:
-        return NOTHING
-    reading = bound.series(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
-    enough = reading.evidence >= _least_evidence(bound.rule, timeline, tick)
-    return reading if enough else NOTHING._replace(evidence=reading.evidence)
+    reading = series(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
+    least = BY_NAME[rule.metric].min_evidence if rule.min_evidence is None else rule.min_evidence
+    if reading.evidence >= least or (rule.min_evidence is None and _is_usual(rule, reading, timeline, window.stop)):
+        return reading
+    return NOTHING._replace(evidence=reading.evidence)
 
 
-def _least_evidence(rule: Rule, timeline: Timeline, tick: int) -> float:
-    if rule.min_evidence is not None:
-        return rule.min_evidence
-    metric = BY_NAME[rule.metric]
-    ticks, first = timeline.ticks, _earliest(rule, timeline, tick)
-    from_ns, until_ns = ticks.at_ns(first), ticks.at_ns(tick)
+def _is_usual(rule: Rule, reading: MetricReading, timeline: Timeline, tick: int) -> bool:
+    """Whether the evidence is the usual share of what the rule's full window holds."""
+    ticks = timeline.ticks
+    from_ns, until_ns = ticks.at_ns(_earliest(rule, timeline, tick)), ticks.at_ns(tick)
     there = [each for each in timeline.parts.workers if each.start_ns < until_ns and each.last_ns > from_ns]
-    per_s = metric.held_per_s(there)
-    return min(metric.min_evidence, _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s) if per_s else metric.min_evidence
-
-
-def _billed(bound: _Bound, state: RuleState, window: range, first_bucket: int) -> RuleState:
-    """Add the cost of the window's new buckets: each bucket counts once per rule."""
-    if bound.price_ns is None:
-        return state
-    start = max(window.start, state.billed_to) - first_bucket
-    more_ns = int(bound.price_ns[start : window.stop - first_bucket].sum())
-    return replace(state, cost_gpu_ns=state.cost_gpu_ns + more_ns, billed_to=window.stop)
+    per_s = BY_NAME[rule.metric].held_per_s(there)
+    return bool(per_s) and reading.evidence >= _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s

@@ -1,4 +1,4 @@
-"""The metrics that an alert rule can use: unit, meaning, evidence, the query that computes each, and its cost.
+"""The metrics that an alert rule can use: unit, meaning, evidence, and the query that computes each.
 
 Over the whole run each metric equals the number in the report. docs/metrics.md is generated from this list.
 """
@@ -51,8 +51,6 @@ class AlertMetric:
     min_evidence: int
     """With less evidence in the window the metric has no value."""
     series: Callable[[Timeline], Series]
-    price_ns: Callable[[Timeline], Whole] | None = None
-    """GPU-nanoseconds lost, by bucket; None for a metric without a cost."""
     is_live: bool = True
     """Whether it is known while the run is in progress."""
     looks_back: bool = True
@@ -74,17 +72,14 @@ def _states(timeline: Timeline, where: pl.Expr) -> Whole:
 
 
 def _gpu_share(name: str, meaning: str, lost: pl.Expr, roles: tuple[str, ...] | None = None) -> AlertMetric:
-    """Return the metric of the share of the roles' GPU time in the states `lost`, which is also its price."""
+    """Return the metric of the share of the roles' GPU time in the states `lost`."""
     of = pl.lit(True) if roles is None else pl.col("role").is_in(roles)
-
-    def lost_ns(timeline: Timeline) -> Whole:
-        return _states(timeline, lost & of)
 
     def series(timeline: Timeline) -> Series:
         all_ns = _states(timeline, of)
-        return ratio(lost_ns(timeline), all_ns, all_ns, _NS)
+        return ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
 
-    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, series, lost_ns, roles=roles)
+    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, series, roles=roles)
 
 
 _IDLE: Final = pl.col("state").is_in(IDLE_STATES)

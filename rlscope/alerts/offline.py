@@ -28,8 +28,6 @@ from rlscope.document import LEFT_OUT, computed_field
 from rlscope.trace.query import NO_CELLS, Cells, ask
 from rlscope.trace.store import OpenRun
 
-MOST_TICKS: Final = 500_000
-"""Two months at a tick every 10 s. Clocks that jump can make a run look a century long."""
 ENOUGH_STEPS: Final = 10
 """Steps of the shortest steady state. Over a whole run they are enough evidence, however short they were."""
 _EVIDENCE_OF_TIME: Final = ("gpu_s", "s")
@@ -114,9 +112,6 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, beside: Cells = NO_CELLS) -> Ru
 
     beside: the cells of another grid that the run is asked about.
     """
-    ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
-    if ticks.tick_from(end_ns) > MOST_TICKS:
-        return RuleReport(run.run_id, start_ns, end_ns, (), (*_unread(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, beside=beside)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     return RuleReport(run.run_id, start_ns, end_ns, _outcomes(run, rules, timeline, end_ns), _unread(run))
@@ -215,7 +210,7 @@ def whole_timeline(
 ) -> Timeline:
     """The run as one timeline, with the rows that the rules need; from origin_ns on, if given."""
     workers = worker_lives(run)
-    ticks, _, end_ns = _span(run, rules, workers)
+    ticks, end_ns = _span(run, rules, workers)
     ticks = ticks if origin_ns is None else replace(ticks, origin_ns=origin_ns)
     step_ends_ns = step_ends(run)
     parts = Parts(
@@ -240,23 +235,15 @@ def whole_timeline(
 
 def tick_cells(run: OpenRun, rules: RuleSet) -> Cells:
     """The time between the ticks at which the rules are evaluated, as cells."""
-    ticks, _, _ = _span(run, rules, worker_lives(run))
+    ticks, _ = _span(run, rules, worker_lives(run))
     return Cells(ticks.origin_ns, ticks.interval_ns)
 
 
-def _span(run: OpenRun, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
-    """The ticks of a run, its start and end."""
+def _span(run: OpenRun, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int]:
+    """The ticks of a run, and its end."""
     start_ns = min((worker.start_ns for worker in workers), default=0)
     end_ns = max((worker.last_ns for worker in workers), default=start_ns)
-    return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), start_ns, end_ns
-
-
-def _too_long(ticks: Ticks, end_ns: int) -> str:
-    days = (end_ns - ticks.origin_ns) / 8.64e13
-    return (
-        f"No rule was evaluated: by its workers' clocks the run lasts {days:.0f} days, more than {MOST_TICKS:,} ticks."
-        " Set a longer interval in the rules."
-    )
+    return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), end_ns
 
 
 def step_ends(run: OpenRun) -> tuple[int, ...]:

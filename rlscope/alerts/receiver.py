@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter
 
-from rlscope.alerts.durations import DURATION_SCHEMA, parse_duration
+from rlscope.alerts.durations import parse_duration
 from rlscope.analysis.result import Severity
 from rlscope.errors import SecretError
 from rlscope.input_file import ParsedFile, Place
@@ -122,16 +122,10 @@ _Url = Annotated[_Secret, AfterValidator(_public_url)]
 _Variable = Annotated[_Secret, AfterValidator(_variable)]
 
 
-def _without_default(part: dict[str, JsonValue]) -> None:
-    """Leave the default out of the schema: it is in seconds, and the file has durations."""
-    part.pop("default", None)
-
-
-_AS_WRITTEN: Final = (WithJsonSchema(DURATION_SCHEMA), Field(json_schema_extra=_without_default))
-_Seconds = Annotated[float, BeforeValidator(_seconds), *_AS_WRITTEN]
-_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), *_AS_WRITTEN]
-_Interval = Annotated[_Seconds, Field(alias="interval", description="Minimum time between two messages.")]
-_Repeat = Annotated[_Seconds | None, Field(alias="repeat", description="How often a firing alert is sent again.")]
+_Seconds = Annotated[float, BeforeValidator(_seconds)]
+_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds)]
+_Interval = Annotated[_Seconds, Field(alias="interval")]
+_Repeat = Annotated[_Seconds | None, Field(alias="repeat")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +134,18 @@ class _Common:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    name: Annotated[_Text, Field(description="Name in messages and errors; unique in the file.")]
-    severity: Annotated[Severity, Field(description="Alerts below this severity are not sent.")] = "info"
-    timeout_s: Annotated[_PositiveSeconds, Field(alias="timeout", description="Longest wait for the receiver.")] = (
-        TIMEOUT_S
-    )
+    name: _Text
+    """Name in messages and errors; unique in the file."""
+    severity: Severity = "info"
+    """Alerts below this severity are not sent."""
+    timeout_s: Annotated[_PositiveSeconds, Field(alias="timeout")] = TIMEOUT_S
+    """Longest wait for the receiver."""
     interval_s: _Interval = INTERVAL_S
+    """Minimum time between two messages."""
     repeat_s: _Repeat = None
     """Interval at which a firing alert is sent again. None sends it once."""
-    send_resolved: Annotated[bool, Field(strict=True, description="Whether the end of an alert is sent.")] = True
+    send_resolved: Annotated[bool, Field(strict=True)] = True
+    """Whether the end of an alert is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,17 +165,22 @@ class Receiver(_Common):
 class _WithSecretUrl(_Common):
     """A receiver whose URL is itself the secret, so that it cannot be in the file."""
 
-    url_env: Annotated[_Variable | None, Field(description="Environment variable that holds the URL.")] = None
-    url_file: Annotated[_Secret | None, Field(description="File that holds the URL.")] = None
+    url_env: _Variable | None = None
+    """Environment variable that holds the URL."""
+    url_file: _Secret | None = None
+    """File that holds the URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WithUrl(_WithSecretUrl):
     """A receiver with a URL and an optional bearer token."""
 
-    url: Annotated[_Url | None, Field(description="The URL, if it holds no secret.")] = None
-    token_env: Annotated[_Variable | None, Field(description="Environment variable that holds a bearer token.")] = None
-    token_file: Annotated[_Secret | None, Field(description="File that holds a bearer token.")] = None
+    url: _Url | None = None
+    """The URL, if it holds no secret."""
+    token_env: _Variable | None = None
+    """Environment variable that holds a bearer token."""
+    token_file: _Secret | None = None
+    """File that holds a bearer token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +213,7 @@ class CommandTable(_Common):
     kind: Literal["command"]
     command: Annotated[
         list[Annotated[str, Field(strict=True, min_length=1, json_schema_extra=_HIDDEN)]],
-        Field(min_length=1, json_schema_extra=_HIDDEN, description="The command and its arguments."),
+        Field(min_length=1, json_schema_extra=_HIDDEN),
     ]
 
 

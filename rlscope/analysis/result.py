@@ -62,8 +62,6 @@ class Alert:
     """The tick at which it began to fire, UTC epoch."""
     end_ns: int | None
     """The tick at which it was resolved; None while it fires."""
-    cost_gpu_s: float | None
-    """GPU-seconds lost up to its last tick. None if the metric has no price."""
     held_since_ns: int = 0
     """The first tick at which the condition held: start_ns minus the rule's `for`."""
     worst_value: float | None = None

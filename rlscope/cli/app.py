@@ -123,6 +123,7 @@ def with_options(
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        """Return the command with the options in place of the argument."""
         listed: list[Parameter] = []
         for own in signature(command).parameters.values():
             listed += options if own.name == name else [own.replace(kind=Parameter.KEYWORD_ONLY)]

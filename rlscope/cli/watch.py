@@ -22,6 +22,39 @@ if TYPE_CHECKING:
     from rlscope.alerts.live.watch import Look
 
 Show = Callable[["Look"], None]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        show_default="in the run folder, or beside the log",
+        help="State file, with the resume point and the alerts already sent.",
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval",
+        parser=seconds_of,
+        metavar="DURATION",
+        show_default="5s",
+        help="Poll interval, for example 5s or 1m.",
+    ),
+]
+Scrape = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scrape",
+        metavar="URL",
+        help="Metrics page of a vLLM or SGLang server without hooks, for example http://localhost:8000/metrics. "
+        "Its engines are recorded into the run folder, or beside the log. Repeatable.",
+    ),
+]
+Plain = Annotated[
+    bool,
+    typer.Option(
+        "--plain", help="Print one line per poll instead of a live screen. Without a terminal, one line per minute."
+    ),
+]
 
 
 @with_import_options
@@ -29,40 +62,11 @@ def watch(
     path: RunPath,
     options: "rlscope.ImportOptions",
     rules: RulesFile = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state",
-            show_default="in the run folder, or beside the log",
-            help="State file, with the resume point and the alerts already sent.",
-        ),
-    ] = None,
-    interval_s: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            parser=seconds_of,
-            metavar="DURATION",
-            show_default="5s",
-            help="Poll interval, for example 5s or 1m.",
-        ),
-    ] = 5.0,
-    scrape: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scrape",
-            metavar="URL",
-            help="Metrics page of a vLLM or SGLang server without hooks, for example http://localhost:8000/metrics. "
-            "Its engines are recorded into the run folder, or beside the log. Repeatable.",
-        ),
-    ] = None,
+    state: State = None,
+    interval_s: Interval = 5.0,
+    scrape: Scrape = None,
     fail_on: FailOnOption = "critical",
-    plain: Annotated[
-        bool,
-        typer.Option(
-            "--plain", help="Print one line per poll instead of a live screen. Without a terminal, one line per minute."
-        ),
-    ] = False,
+    plain: Plain = False,
 ) -> None:
     """Follow a run or a growing log: show the run's state and send an alert when a rule fires.
 

@@ -4,17 +4,15 @@
 consequences of the figures, which `planning.build` derives.
 """
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from rlscope.errors import RlscopeError
-from rlscope.input_file import FileKind, ParsedFile, json_schema, read_source
+from rlscope.input_file import FileKind, ParsedFile, read_source
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
 """A complete plan with every key explained; it can be planned as it is."""
@@ -244,7 +242,6 @@ class PlanFile(PlanTables):
 
 
 _MODEL: Final = TypeAdapter(PlanTables)
-_COMMENTED: Final = re.compile(r"(?:# )?(\w+) = .*?\s# *(.+)")
 
 
 def read_plan(path: Path) -> PlanFile:
@@ -252,21 +249,3 @@ def read_plan(path: Path) -> PlanFile:
     source = read_source(path, PLAN_FILE)
     tables = source.validated(_MODEL)
     return PlanFile(source=source, **{each.name: getattr(tables, each.name) for each in fields(tables)})
-
-
-def plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a plan; each key is described by the example's comment on it."""
-    schema = json_schema(_MODEL)
-    for section, name, meaning in _meanings():
-        schema["$defs"][section.capitalize()]["properties"][name]["description"] = meaning
-    return schema
-
-
-def _meanings() -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and comment of each line of the example that has a comment."""
-    section = ""
-    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
-        if header := re.match(r"(?:# )?\[(\w+)\]", line):
-            section = header[1]
-        elif section and (commented := _COMMENTED.fullmatch(line)):
-            yield section, commented[1], commented[2]

@@ -295,5 +295,5 @@ def _histogram(analysis: AnalysisResult) -> Iterator[Bars]:
 
 def alerts_table(analysis: AnalysisResult) -> Table:
     """Return the alerts of the built-in rules."""
-    rows = [(each.rule, each.severity, each.when, each.what, each.cost) for each in fired_rules(analysis)]
-    return Table("Built-in alert rules that fired", ("rule", "severity", "when", "value", "cost"), rows, "stacks")
+    rows = [(each.rule, each.severity, each.when, each.what) for each in fired_rules(analysis)]
+    return Table("Built-in alert rules that fired", ("rule", "severity", "when", "value"), rows, "stacks")

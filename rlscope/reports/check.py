@@ -85,9 +85,8 @@ def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
 
 
 def sentence(rule: Rule, alert: Alert) -> str:
-    """Return the condition, the value, its evidence and its cost."""
-    cost = "" if alert.cost_gpu_s is None else f"; it cost {fmt.gpu_time(alert.cost_gpu_s)}"
-    return f"{rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}{cost}"
+    """Return the condition, the value and its evidence."""
+    return f"{rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}"
 
 
 def _headline(report: RuleReport) -> str:

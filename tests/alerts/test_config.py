@@ -1,12 +1,10 @@
 """Rules are read from TOML, and what is not known is an error that names the key."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules, one_off, rules_of, rules_schema
+from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules, one_off, rules_of
 from rlscope.alerts.durations import parse_duration, parse_window, write_duration, write_window
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleWindow
 from rlscope.errors import RuleError
@@ -71,17 +69,6 @@ def test_the_example_is_what_is_built_in(tmp_path: Path) -> None:
     assert {"trainers_idle", "samplers_idle", "stale_tokens", "worker_silent"} <= {rule.name for rule in rules.rules}
 
 
-def test_the_schema_accepts_the_rules_and_receivers_that_are_shown_and_refuses_what_is_refused() -> None:
-    check = Draft202012Validator(rules_schema())
-    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
-    for text in (TOML, example(), page.split("```toml")[1].split("```")[0]):
-        assert check.is_valid(tomllib.loads(text))
-    rule = {"name": "a", "metric": "queue.depth", "above": 1}
-    assert check.is_valid({"rules": [rule | {"window": "20 steps", "for": "1m30s"}]})
-    for wrong in ({"below": 1}, {"window": "5 min"}, {"for": 300}, {"for": "s"}, {"kind": "hnt"}):
-        assert not check.is_valid({"rules": [rule | wrong]})
-
-
 DEPTH = '[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\n'
 MISTAKES = [
     ('[[rules]]\nname = "a"\nmetrc = "queue.depth"', "rules[0].metrc", "key 'metrc'", "Did you mean 'metric'?"),
@@ -103,7 +90,7 @@ MISTAKES = [
     (DEPTH + '[[rules]]\nname = "a"\nmetric = "kv.used_ratio"\nabove = 1',
      "rules[1].name", "'a'", "a name of its own"),
     ('intervall = "5s"', "intervall", "key 'intervall'", "Did you mean 'interval'?"),
-    ('\ninterval = "0s"', "interval", "'0s'", "at least 1ms"),
+    ('\ninterval = "0s"', "interval", "'0s'", "at least 1s"),
     ("warm_up_steps = 1.5", "warm_up_steps", "1.5", "whole number"),
     ("rules = 3", "rules", "3", "a list of tables"),
     ("rules = []", "rules", "[]", "at least one rule"),

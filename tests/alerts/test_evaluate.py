@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, RuleState, advance
+from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, Phase, RuleState, advance
 from rlscope.alerts.series import MetricReading
 from rlscope.alerts.types import Direction, Rule, RuleWindow
 from tests.alerts.given import S
@@ -81,8 +81,7 @@ def test_the_worst_value_is_the_furthest_beyond_the_threshold(direction: Directi
     assert (state.value, state.worst_value, state.evidence, state.worker_id) == (values[-1], worst, 7, "e0")
 
 
-def test_a_stretch_that_ends_leaves_nothing_behind_but_what_was_paid_and_when_data_was_last_seen() -> None:
-    firing = RuleState("firing", 1, 1, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
-    assert advance(rule(), firing, 2, MetricReading(0, 1)).state == RuleState(known_ns=2, billed_to=12, paid_to=12)
-    pending = RuleState("pending", 1, None, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
-    assert advance(rule(60), pending, 2, MetricReading(0, 1)).state == RuleState(known_ns=2, billed_to=4, paid_to=4)
+@pytest.mark.parametrize("phase", ["firing", "pending"])
+def test_a_stretch_that_ends_leaves_nothing_behind_but_when_data_was_last_seen(phase: Phase) -> None:
+    state = RuleState(phase, 1, 1, None, 1, 5, 5, 3, "e0")
+    assert advance(rule(60), state, 2, MetricReading(0, 1)).state == RuleState(known_ns=2)

@@ -7,8 +7,9 @@ from typing import Any, Final
 import pytest
 
 from rlscope.errors import RlscopeError
+from rlscope.input_file import json_schema
 from rlscope.planning.build import plan_ahead, plan_of
-from rlscope.planning.schema import plan_schema, read_plan
+from rlscope.planning.schema import _MODEL, read_plan
 from tests.planning.small_plan import SMALL_PLAN
 
 ENDS: Final = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -61,7 +62,7 @@ def numbers(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def keys() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    schema = plan_schema()
+    schema = json_schema(_MODEL)
     for section in schema["properties"]:
         for key, part in schema["$defs"][section.capitalize()]["properties"].items():
             yield section, key, part

@@ -34,14 +34,13 @@ from rlscope.alerts.live.pieces import Piece
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers, PhaseKind
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.offline import families_of, step_ends
+from rlscope.alerts.offline import step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Alert, EvidenceValue
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
-from rlscope.trace.files import SkippedFile
 from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_rows
@@ -68,18 +67,13 @@ class LiveRun:
         self._reach = -(-max(reaches_ns, default=0) // rules.interval_ns)
         """Number of buckets in the longest window."""
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
-        self._rows = LiveRows()
-        self._known_workers: KnownWorkers = {}
-        families: frozenset[Family] = SHOWN | frozenset(families_of(rules))
-        self._families_ns: dict[Family, int] = {
-            family: max(_kept_ns(rules, family), LONGEST_SHOWN_NS if shown_steps else 0) for family in families
-        }
+        self._families_ns = _families_ns(rules, LONGEST_SHOWN_NS if shown_steps else SHOWN_NS)
         """Reach of the buckets of each family into the past."""
+        self._known_workers: KnownWorkers = {}
         self._files = LiveFiles(folder, grace_ns, _READ)
+        self._rows = LiveRows()
         self._pending: list[Piece] = []
         """Rows that start after the last requested time, and that are too many to hold."""
-        self._faulty: list[SkippedFile] = []
-        self._odd_times: tuple[str, ...] = ()
         self._frames: dict[Family, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
         self._ticks: Ticks | None = None
@@ -146,19 +140,20 @@ class LiveRun:
         except RunFolderError as error:
             return LiveView(now_ns, None, (), None, False, (str(error),))
         # Worker files first, so that the rows they count are in files that exist by now.
-        written, self._faulty = read_workers(self._folder, self._known_workers)
+        written, faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, written)
-        written, self._odd_times = with_usual_times(written, {}, window)
+        written, odd_times = with_usual_times(written, {}, window)
         # If a time was removed, the window of the other workers may change.
-        new = self._files.look(written, now_ns, manifest.run_id, None if self._odd_times else window)
+        new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window)
         self._pending += [piece for piece in new.pieces if piece.table in _READ]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
-        manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
+        manifest = replace(manifest, created_ns=created_ns)
         workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
         self._start_ticks(manifest, workers)
         self._keep(new.read)
         resolved = self._catch_up(manifest, workers, now_ns)
-        return self._view(manifest, workers, now_ns, resolved)
+        problems = (*(f"skipped {file.path}: {file.why}" for file in faulty), *odd_times, *odd_creation)
+        return self._view(manifest, workers, now_ns, resolved, problems)
 
     def _restore(self, state: Mapping[str, object]) -> None:
         origin_ns = cast("int | None", state["origin_ns"])
@@ -297,38 +292,44 @@ class LiveRun:
         buckets = max(0, (self._filled if until is None else until) - first)
         return Timeline(parts, first, buckets, self._step_ends_ns, self._warm_up_end_ns)
 
-    def _view(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, resolved: Sequence[Alert]) -> LiveView:
+    def _view(
+        self,
+        manifest: RunManifest,
+        workers: LiveWorkers,
+        now_ns: int,
+        resolved: Sequence[Alert],
+        problems: Sequence[str],
+    ) -> LiveView:
         ticks = self._ticks
-        known = ticks is not None and self._filled > 0
-        facts = None
-        if ticks is not None:
-            steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
-            shown = max(1, self._shown_ns(steps, workers) // ticks.interval_ns)
-            newest_ns = max(workers.last_row_ns.values(), default=None)
-            until = self._filled if newest_ns is None else min(self._filled, ticks.tick_from(newest_ns))
-            timeline = self._timeline(manifest, workers, ticks, until - shown, until)
-            facts = facts_of(manifest, timeline, workers, steps, self._longest_ns, now_ns)
-        faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
-        if not workers.workers:
-            faulty.append("workers/: no readable worker file yet, so no GPU-second can be accounted for")
+        is_evaluated = self._filled > 0 and self._evaluated > 0
+        facts = None if ticks is None else self._facts(manifest, workers, now_ns, ticks)
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)
         )
+        if not workers.workers:
+            problems = (*problems, "workers/: no readable worker file yet, so no GPU-second can be accounted for")
         return LiveView(
             now_ns=now_ns,
-            evaluated_ns=ticks.at_ns(self._evaluated) if known and ticks is not None and self._evaluated else None,
+            evaluated_ns=ticks.at_ns(self._evaluated) if ticks is not None and is_evaluated else None,
             alerts=self._summarised((*firing(self._rules, self._states, manifest.run_id), *resolved), facts),
             facts=facts,
             ended=ended,
             problems=(
-                *faulty,
-                *self._odd_times,
+                *problems,
                 *self._files.skipped,
                 *self._files.missing(),
                 *self._rows.left_out(),
                 *self._late(),
             ),
         )
+
+    def _facts(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, ticks: Ticks) -> LiveFacts:
+        steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
+        shown = max(1, self._shown_ns(steps, workers) // ticks.interval_ns)
+        newest_ns = max(workers.last_row_ns.values(), default=None)
+        until = self._filled if newest_ns is None else min(self._filled, ticks.tick_from(newest_ns))
+        timeline = self._timeline(manifest, workers, ticks, until - shown, until)
+        return facts_of(manifest, timeline, workers, steps, self._longest_ns, now_ns)
 
     def _shown_ns(self, steps: StepFacts, workers: LiveWorkers) -> int:
         """Return how long the facts reach back."""
@@ -363,14 +364,15 @@ def _naming(alert: Alert, stall: Mapping[str, EvidenceValue]) -> Alert:
     return replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
-def _kept_ns(rules: RuleSet, family: Family) -> int:
-    """Return the reach of the rules and the facts into past buckets of a family."""
-    reaches_ns = [SHOWN_NS]
+def _families_ns(rules: RuleSet, shown_ns: int) -> dict[Family, int]:
+    """Return the reach of the rules and the facts into past buckets, by family."""
+    reaches_ns = dict.fromkeys(SHOWN, shown_ns)
     for rule in rules.rules:
         metric = BY_NAME[rule.metric]
-        if metric.family == family:
-            reaches_ns.append((metric.looks_back and rule.window.length_ns) or HISTORY_NS)
-    return max(reaches_ns)
+        if metric.family is not None:
+            reach_ns = (metric.looks_back and rule.window.length_ns) or HISTORY_NS
+            reaches_ns[metric.family] = max(reach_ns, reaches_ns.get(metric.family, shown_ns))
+    return reaches_ns
 
 
 def is_saved_with(rules: RuleSet, state: Mapping[str, object]) -> bool:

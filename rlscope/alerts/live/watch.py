@@ -232,30 +232,23 @@ def watch_run(
     check_ready(receivers)
     path = _log_in(path, options) or path
     is_log = _is_log(path)
-    folder = engines_folder(path) if is_log else path
+    engines = engines_folder(path) if is_log else path
+    if is_log and scrape:
+        options = replace(options, engine_logs=(*options.engine_logs, engines))
     with (
         StateFile(_state_path(path, state_path, is_log=is_log)) as state_file,
-        scraping(scrape, folder, options.gpus_per_engine or 1) as scrapers,
+        scraping(scrape, engines, options.gpus_per_engine or 1) as scrapers,
     ):
         state = state_file.read()
-        couriers = Couriers(receivers)
-        if state is not None:
-            _restore(couriers, state, state_file.path)
-        if is_log and scrape:
-            options = replace(options, engine_logs=(*options.engine_logs, folder))
+        run = _followed(path, rules, state, note, options if is_log else None)
+        couriers, worst = _couriers(receivers, state, state_file.path), None if state is None else state.worst
         watch = RunWatch(
-            _followed(path, rules, state, note, options if is_log else None),
-            couriers,
-            state_file=state_file,
-            show=show,
-            interval_s=interval_s,
-            clock=clock or WatchClock(),
-            worst=None if state is None else state.worst,
-            scrapers=scrapers,
-        )
+            run, couriers, state_file=state_file, show=show, interval_s=interval_s, clock=clock or WatchClock(),
+            worst=worst, scrapers=scrapers,
+        )  # fmt: skip
         outcome = watch.follow(interruptions)
     if is_log and scrape:
-        note(f"the engines are in {folder}; read them with: rlscope analyze {path} --engine-log {folder}")
+        note(f"the engines are in {engines}; read them with: rlscope analyze {path} --engine-log {engines}")
     return outcome
 
 
@@ -321,10 +314,12 @@ def _followed(
     return LiveRun(path, rules) if saved is None else LiveRun.restored(path, rules, saved)
 
 
-def _restore(couriers: Couriers, state: WatchState, path: Path) -> None:
+def _couriers(receivers: Sequence[Receiver], state: WatchState | None, path: Path) -> Couriers:
+    couriers = Couriers(receivers)
     try:
-        couriers.restore(state.receivers)
+        couriers.restore({} if state is None else state.receivers)
     except (KeyError, TypeError, AttributeError) as error:
         raise RlscopeError.of(
             path, found="an incomplete state", expected="the state of an earlier watch", next_step="Delete it."
         ) from error
+    return couriers

@@ -17,7 +17,6 @@ from rlscope.alerts.notify.senders import SENDERS
 from rlscope.alerts.receiver import Receiver
 from rlscope.analysis.result import Alert
 from rlscope.errors import SecretError
-from rlscope.format import duration
 
 FIRST_S: Final = 1.0
 """About as long as a proxy takes to restart."""
@@ -25,20 +24,17 @@ LONGEST_S: Final = 300.0
 """A receiver that recovers is notified within five minutes."""
 
 
-def pause_s(failures: int, draw: float, asked_s: float | None = None) -> float:
+def pause_s(failures: int, draw: float) -> float:
     """Seconds to wait after a number of failures in a row (1 or more): doubling, with jitter from a draw of 0..1.
 
-    The jitter factor is 0.5 to 1. asked_s is the delay that the receiver asked for, a minimum.
+    The jitter factor is 0.5 to 1.
     """
-    longest_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30))
-    return max(longest_s * (0.5 + 0.5 * draw), asked_s or 0.0)
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30)) * (0.5 + 0.5 * draw)
 
 
 Start = Callable[[Callable[[], None]], None]
 
 _NS_PER_S: Final = 1_000_000_000
-# Connecting, sending and answering can each take a full timeout.
-_MOST_TIMEOUTS: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -46,7 +42,6 @@ class _Delivery:
     """A message on its way."""
 
     message: Message
-    since_ns: int
     is_over: bool = False
     error: DeliveryError | None = None
     """Why it was not delivered; known once it is over."""
@@ -116,11 +111,10 @@ class Couriers:
         for desk in self._desks.values():
             receiver = desk.outbox.receiver
             if desk.out is not None:
-                self._note_slow(desk, desk.out, now_ns)
                 continue
             message = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else None
             if message is not None:
-                desk.out = delivery = _Delivery(message, now_ns)
+                desk.out = delivery = _Delivery(message)
                 self._start(partial(delivery.carry, receiver))
 
     def collect(self, now_ns: int) -> bool:
@@ -140,12 +134,6 @@ class Couriers:
             if name in state:
                 desk.outbox.restore(state[name])
 
-    def _note_slow(self, desk: _Desk, delivery: _Delivery, now_ns: int) -> None:
-        receiver, out_s = desk.outbox.receiver, (now_ns - delivery.since_ns) / _NS_PER_S
-        # The timeout applies to each wait; a receiver that answers byte by byte never reaches it.
-        if out_s > _MOST_TIMEOUTS * receiver.timeout_s:
-            desk.trouble = f"receiver {receiver.name}: delivery in progress for {duration(out_s)}"
-
     def _note(self, desk: _Desk, delivery: _Delivery, now_ns: int) -> None:
         desk.out = None
         if delivery.error is None:
@@ -153,8 +141,7 @@ class Couriers:
             desk.outbox.arrived(delivery.message, now_ns)
             return
         desk.failures += 1
-        wait_s = pause_s(desk.failures, self._draw(), delivery.error.retry_after_s)
-        desk.next_ns = now_ns + round(wait_s * _NS_PER_S)
+        desk.next_ns = now_ns + round(pause_s(desk.failures, self._draw()) * _NS_PER_S)
         desk.trouble = f"receiver {desk.outbox.receiver.name}: {delivery.error}; retrying"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rlscope.analysis.result import Alert
-from rlscope.format import counted, duration, gpu_time, instant
+from rlscope.format import counted, duration, instant
 
 Status = Literal["firing", "resolved"]
 _MOST_LINES: Final = 20
@@ -28,11 +28,6 @@ class Message:
 
 class DeliveryError(Exception):
     """A message was not delivered. The text is written by rlscope only, so it contains no secret."""
-
-    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.retry_after_s = retry_after_s
-        """The delay that the receiver asks for; None if it does not say."""
 
 
 def all_labels(alert: Alert) -> dict[str, str]:
@@ -62,6 +57,4 @@ def _line(alert: Alert) -> str:
     facts = [f"since {instant(alert.start_ns)}"]
     if alert.end_ns is not None:
         facts.append(f"for {duration((alert.end_ns - alert.start_ns) / 1e9)}")
-    if alert.cost_gpu_s is not None:
-        facts.append(f"cost {gpu_time(alert.cost_gpu_s)}")
     return f"{state}: {text} ({', '.join(facts)})"

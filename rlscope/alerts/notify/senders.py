@@ -34,8 +34,6 @@ _NS_PER_S: Final = 1_000_000_000
 _ALERTS_PATH: Final = "/api/v2/alerts"
 # Prometheus lets its alerts live for four of its own rounds: three posts in a row may be lost.
 _LEASE_ROUNDS: Final = 4
-# A longer pause is taken for a mistake of the receiver: an hour without news of a failing run is long.
-_LONGEST_RETRY_AFTER_S: Final = 3600.0
 
 _PASSED_ON: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
@@ -211,7 +209,7 @@ def post_json(url: str, body: object, *, timeout_s: float, token: str | None = N
             pass
     except urllib.error.HTTPError as error:
         with error:
-            raise DeliveryError(f"it answered HTTP {error.code}", _retry_after_s(error)) from None
+            raise DeliveryError(f"it answered HTTP {error.code}") from None
     except urllib.error.URLError as error:
         raise DeliveryError(_reason(error.reason)) from None
     except (OSError, http.client.HTTPException) as error:
@@ -232,12 +230,6 @@ def _request(url: str, body: bytes, token: str | None) -> urllib.request.Request
         headers["Authorization"] = f"Bearer {token}"
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
     return urllib.request.Request(bare.geturl(), data=body, headers=headers, method="POST")
-
-
-def _retry_after_s(error: urllib.error.HTTPError) -> float | None:
-    """Return the seconds that the answer asks to wait. None if it gives a date or nothing."""
-    asked = error.headers.get("Retry-After", "").strip()
-    return min(float(asked), _LONGEST_RETRY_AFTER_S) if asked.isdecimal() else None
 
 
 def _reason(reason: object) -> str:

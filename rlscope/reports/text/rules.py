@@ -26,8 +26,6 @@ class FiredRule(NamedTuple):
     when: str
     what: str
     """The value, and the rule's annotations."""
-    cost: str
-    """Empty for a metric without a cost."""
 
 
 def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
@@ -60,7 +58,6 @@ def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) ->
             rule=alert.rule,
             when=stretch(rule, alert, start_ns, end_ns),
             what=_what(rule, alert),
-            cost="" if alert.cost_gpu_s is None else fmt.gpu_time(alert.cost_gpu_s),
         )
         for rule, alert in fired
     ]

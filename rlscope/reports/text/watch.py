@@ -61,13 +61,10 @@ def sides_of(facts: LiveFacts) -> Sequence[SideState]:
 
 
 def alert_words(alert: Alert, now_ns: int) -> str:
-    """One alert: its rule, its summary, how long it has fired, and its cost."""
+    """One alert: its rule, its summary, and how long it has fired."""
     end_ns = alert.end_ns if alert.end_ns is not None else now_ns
-    facts = [f"for {fmt.duration((end_ns - alert.start_ns) / 1e9)}"]
-    if alert.cost_gpu_s is not None:
-        facts.append(f"cost {fmt.gpu_time(alert.cost_gpu_s)}")
     text = alert.annotations.get("summary") or alert.annotations.get("description") or "firing"
-    return f"{alert.rule}: {text} ({', '.join(facts)})"
+    return f"{alert.rule}: {text} (for {fmt.duration((end_ns - alert.start_ns) / 1e9)})"
 
 
 def silence_words(facts: LiveFacts) -> list[str]:

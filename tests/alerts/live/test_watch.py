@@ -470,7 +470,7 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
     assert lines(
         view(facts=None, evaluated_ns=None),
         view(seconds=1),
-        view(alert("silent", -2, cost_gpu_s=90.0), seconds=2, facts=SILENT),
+        view(alert("silent", -2), seconds=2, facts=SILENT),
         view(alert("silent", -2), seconds=3, problems=("3 files are damaged",)),
         view(alert("silent", -2, 4), seconds=4, problems=("14 files are damaged",)),
         view(seconds=60.9),
@@ -480,7 +480,7 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
         "00 UTC waiting for the run to start",
         "01 UTC run monday",
         "01 UTC " + status.format(ago="2 s"),
-        "02 UTC FIRING warning silent: silent since long (for 4 s, cost 90 GPU-s)",
+        "02 UTC FIRING warning silent: silent since long (for 4 s)",
         "02 UTC note: no data from sampler-1 for 1 min 15 s",
         "03 UTC note: 3 files are damaged",
         "03 UTC note: receiver a: down",

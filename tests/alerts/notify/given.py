@@ -37,7 +37,6 @@ def alert(rule: str = "starved", start_s: float = 0, end_s: float | None = None,
         "value": 0.5,
         "start_ns": at(start_s),
         "end_ns": None if end_s is None else at(end_s),
-        "cost_gpu_s": None,
     }
     return Alert(**(fields | changes))
 

@@ -23,11 +23,6 @@ def test_pauses_double_up_to_five_minutes_less_up_to_half_by_chance(failures: in
     assert pause_s(failures, draw) == seconds
 
 
-def test_a_receiver_is_not_disturbed_before_it_said() -> None:
-    assert pause_s(1, 1.0, asked_s=90.0) == 90.0
-    assert pause_s(9, 1.0, asked_s=90.0) == 256.0
-
-
 def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: Listener) -> None:
     listener.answers = [500, 503]
     couriers = Couriers([receiver(url=listener.url)], start=at_once, draw=lambda: 1.0)
@@ -54,11 +49,9 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
     listener.hold = threading.Event()
     slow = receiver(url=listener.url, name="slow", timeout_s=5.0)
     couriers = Couriers([slow])
-    for seconds in (0, 5, 14.9):
+    for seconds in (0, 5, 15):
         look(couriers, seconds)
-        assert couriers.troubles == ()
-    look(couriers, 15.1)
-    assert couriers.troubles == ("receiver slow: delivery in progress for 15.1 s",)
+        assert (couriers.troubles, couriers.waiting) == ((), 1)
     listener.hold.set()
     eventually(lambda: couriers.collect(at(20)))
     assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)

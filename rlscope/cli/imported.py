@@ -38,9 +38,6 @@ _OPTIONS = (
     ),
     option("utc_offset", str, metavar="+HH:MM", help="Time zone of a log that does not state one."),
     option("year", int, help="Year of a log that does not state one."),
-    option(
-        "gpu_owners", list[str], "--gpu-owner", metavar="N-M=WORKER", help="Worker that owns GPUs N to M. Repeatable."
-    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and the turns of every sample.
+"""Telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, and the turns of every sample.
 
 Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/YYYYMMDD_HH.jsonl`; see
 `miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it, because the dumps themselves are pickles,
@@ -78,7 +78,6 @@ class _Run:
     published: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     engines: dict[str, str] = field(default_factory=dict[str, str])
     """Worker by engine address."""
-    gpu_owners: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     """By step: when rank 0 began to train it, and the last version before that."""
     lengths: dict[int, _Lengths] = field(default_factory=dict[int, _Lengths])
@@ -126,7 +125,6 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     _read_phases(run)
     _add_ranks(run, options)
     _read_engine_series(run)
-    _read_gpus(run)
     _read_queue(run)
     _read_columns(run, folder.parent / "dashboard_columns")
     _read_trajectories(run)
@@ -170,11 +168,7 @@ def _read_phases(run: _Run) -> None:
         elif end >= start:
             name, span = str(record.get("name")), (to_ns(start), to_ns(end))
             if record.get("role") == "train" and _is_rank(rank):
-                gpus = items(record.get("gpus"))
-                run.ranks.setdefault(rank, len(gpus) or 1)
-                for gpu in gpus:
-                    if isinstance(gpu, int):
-                        run.gpu_owners[str(record.get("node")), gpu] = _rank(rank)
+                run.ranks.setdefault(rank, len(items(record.get("gpus"))) or 1)
                 _add_phase(run, rank, name, span)
             elif name == "rollout":
                 run.rollouts.append(span)
@@ -227,7 +221,7 @@ def _add_ranks(run: _Run, options: ImportOptions) -> None:
             run.target.extend_worker(engine, *span)
 
 
-# Engines and GPUs
+# Engines
 
 
 def _read_topology(run: _Run) -> None:
@@ -241,9 +235,6 @@ def _read_topology(run: _Run) -> None:
             if address not in run.engines:
                 run.engines[address] = worker
                 run.target.add_engine(worker, gpu_count=len(items(gpus)))
-            for pair in map(items, items(gpus)):
-                if len(pair) == 2 and isinstance(gpu := pair[1], int):
-                    run.gpu_owners.setdefault((str(pair[0]), gpu), worker)
 
 
 def _read_engine_series(run: _Run) -> None:
@@ -302,31 +293,6 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
             "source": "sampled",
         },
     )
-
-
-def _read_gpus(run: _Run) -> None:
-    owners = run.gpu_owners
-    for file, record in _records(run, "gpu_util"):
-        time_s, gpu, node = record.get("ts"), record.get("gpu"), str(record.get("node"))
-        if not _is_time(time_s) or not isinstance(gpu, int):
-            file.bad_lines += 1
-            continue
-        owner = owners.get((node, gpu))
-        if owner is None:
-            continue
-        util, memory, power = (number(record.get(name), MOST) for name in ("util", "mem_mb", "power_w"))
-        run.target.add(
-            "gpu_samples",
-            {
-                "worker_id": owner,
-                "gpu_id": f"{node}/{gpu}",
-                "time_ns": to_ns(time_s),
-                "busy_ratio": None if util is None else util / 100,
-                "memory_used_bytes": None if memory is None else round(memory * _MEGABYTE),
-                "power_w": power,
-                "source": "nvml",
-            },
-        )
 
 
 def _read_queue(run: _Run) -> None:
@@ -445,7 +411,6 @@ def _say(run: _Run) -> None:
         "activities",
         "weight_updates",
         "engine_steps",
-        "gpu_samples",
         "queue_depths",
         "samples",
     )

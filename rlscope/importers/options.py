@@ -28,13 +28,12 @@ def import_options(
     gpus_per_engine: int | None = None,
     utc_offset: str | None = None,
     year: int | None = None,
-    gpu_owners: Sequence[str] = (),
     with_files: Sequence[Path] = (),
     engine_logs: Sequence[str] = (),
     table: Path | None = None,
     phases: str | None = None,
 ) -> ImportOptions:
-    """Parse options such as `trainer=8,sampler=8` and `0-3=trainer`.
+    """Parse options such as `trainer=8,sampler=8`.
 
     Raises ArgumentError if one is invalid or contradicts another, ImportFileError if the table is.
     """
@@ -49,7 +48,6 @@ def import_options(
         gpus_per_engine=gpus_per_engine,
         utc_offset_s=None if utc_offset is None else _offset_s(utc_offset),
         year=year,
-        gpu_owners=dict(pair for text in gpu_owners for pair in _owners(text)),
         with_files=tuple(with_files),
         engine_logs=tuple(path for pattern in engine_logs for path in _matches(pattern)),
     )
@@ -136,19 +134,6 @@ def _offset_s(text: str) -> int:
         return 0
     seconds = int(found[2]) * 3600 + int(found[3]) * 60
     return -seconds if found[1] == "-" else seconds
-
-
-def _owners(text: str) -> list[tuple[int, str]]:
-    found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?=([A-Za-z0-9_.-]{1,128})", text.strip())
-    if found is None:
-        raise ArgumentError.of(
-            "--gpu-owner",
-            found=repr(text),
-            expected="GPUs and the worker that owns them",
-            next_step="Example: --gpu-owner 0-3=trainer.",
-        )
-    first, last = int(found[1]), int(found[2] or found[1])
-    return [(index, found[3]) for index in range(first, last + 1)]
 
 
 def _matches(pattern: str) -> list[Path]:

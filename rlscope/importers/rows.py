@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import epoch_ns, real
@@ -36,17 +36,6 @@ class MetricRow:
     values: Mapping[str, float]
 
 
-class GpuReading(NamedTuple):
-    """One reading of one GPU on the machine that logs."""
-
-    time_ns: int
-    gpu: int
-    busy_ratio: float | None
-    sm_active_ratio: float | None
-    memory_used_bytes: float | None
-    power_w: float | None
-
-
 @dataclass(slots=True)
 class Tally:
     """Counts kept while a file is read, and what the file says about the run besides its rows."""
@@ -61,8 +50,6 @@ class Tally:
     is_config_unread: bool = False
     """Whether a dictionary that is printed over several lines, as a config is, could not be read."""
     host: str | None = None
-    gpu_readings: list[GpuReading] = field(default_factory=list[GpuReading])
-    """Readings of the GPUs: one per GPU every few seconds, so about ten thousand a day."""
 
     def source_file(self, path: Path) -> SourceFile:
         """Return the entry of this file for run.json."""

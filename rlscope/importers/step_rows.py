@@ -101,39 +101,8 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         else:
             _fill_sampler(worker_id, placed, target)
         _report(log, worker_id, placed, target, reported)
-    _add_readings(log, target, options)
     target.add_config(gpus_per_engine=options.gpus_per_engine)
     target.add_config(**log.settings())
-
-
-def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
-    """Add readings of GPUs with a known worker: by the user's options, or the only worker if the roles share GPUs."""
-    shared = None if log.is_separate or not log.processes else log.processes[0].worker_id
-    unowned: set[int] = set()
-    for each in log.gpu_readings:
-        owner = options.gpu_owners.get(each.gpu, shared)
-        if owner is None:
-            unowned.add(each.gpu)
-            continue
-        target.add(
-            "gpu_samples",
-            {
-                "worker_id": owner,
-                "gpu_id": str(each.gpu),
-                "time_ns": each.time_ns,
-                "busy_ratio": each.busy_ratio,
-                "sm_active_ratio": each.sm_active_ratio,
-                "memory_used_bytes": each.memory_used_bytes,
-                "power_w": each.power_w,
-                "source": "gpm" if each.sm_active_ratio is not None else "nvml",
-            },
-        )
-        target.say_origin("gpu_samples", Certainty.RECORDED)
-    if unowned:
-        target.note(
-            f"The file has readings of {len(unowned)} GPUs but does not state which worker owns them. Pass "
-            f"--gpu-owner {min(unowned)}-{max(unowned)}=trainer"
-        )
 
 
 def _gpus(
@@ -144,23 +113,18 @@ def _gpus(
         return 0
     side = "trainer" if role == "colocated" else role
     stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
-    derived = derived_gpus(steps) if steps is not None and not stated else None
-    may_include_samplers = log.is_separate and (
-        (steps is not None and steps.process.gpu_work is not None) or "total_gpus" in log.framework.settings
-    )
-    if derived is not None and may_include_samplers:
-        target.note(
-            f"The throughput logged by {log.framework.title} implies {derived} GPUs. Whether this includes samplers "
-            "depends on the release, so the number is not used"
-        )
-        derived = None
-    known = stated or derived
+    known = stated or (None if steps is None or _may_include_samplers(log, steps) else derived_gpus(steps))
     if known is None:
         target.note(
             f"No file states the number of {side} GPUs; 1 is assumed, so shares of time are right but GPU-seconds are "
             f"not. Pass --gpus {side}=N"
         )
     return known or 1
+
+
+def _may_include_samplers(log: StepLog, steps: ProcessSteps) -> bool:
+    """Whether the GPUs that follow from the rates include those of the samplers in some releases."""
+    return log.is_separate and (steps.process.gpu_work is not None or "total_gpus" in log.framework.settings)
 
 
 def _check_coverage(

@@ -28,7 +28,7 @@ from rlscope.importers.quantities import (
     whole,
 )
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
-from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally
+from rlscope.importers.rows import Carrier, MetricRow, Tally
 from rlscope.importers.target import ImportTarget
 from rlscope.importers.tensorboard import TENSORBOARD
 from rlscope.importers.wandb import WANDB
@@ -77,7 +77,6 @@ class StepLog:
     processes: tuple[ProcessSteps, ...]
     config: Mapping[str, Any]
     host: str | None
-    gpu_readings: tuple[GpuReading, ...] = ()
     is_config_unread: bool = False
     sampler_id: str = "sampler"
     """Name of the worker that stands for all samplers."""
@@ -391,7 +390,6 @@ def step_log(
         processes,
         config,
         tally.host,
-        tuple(tally.gpu_readings),
         tally.is_config_unread,
     )
 

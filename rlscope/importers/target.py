@@ -59,8 +59,6 @@ class ImportOptions:
     """Offset from UTC of timestamps without a zone; None if unknown."""
     year: int | None = None
     """Year of timestamps without one; None takes it from the file's modification time."""
-    gpu_owners: Mapping[int, str] = field(default_factory=dict[int, str])
-    """`--gpu-owner 0-3=trainer`: worker by GPU index."""
     with_files: tuple[Path, ...] = ()
     """`--with`: other files of the same run."""
     engine_logs: tuple[Path, ...] = ()

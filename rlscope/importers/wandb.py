@@ -6,8 +6,6 @@ leaves a torn last block. The layout is that of LevelDB's log
 (https://github.com/google/leveldb/blob/main/doc/log_format.md), and records are messages of wandb_internal.proto.
 """
 
-import math
-import re
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -17,8 +15,7 @@ from zlib import crc32
 
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
-from rlscope.importers.quantities import number as number_of
-from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _MAGIC: Final = b":W&B"
 _HEADER_BYTES: Final = 7
@@ -30,8 +27,6 @@ _LARGEST_RECORD: Final = 64 << 20
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
 _RUN_HOST, _RUN_CONFIG = 13, 4
-_STATS, _STATS_TIME, _STATS_ITEM = 7, 2, 3
-_GPU_METRIC: Final = re.compile(r"gpu\.(\d{1,3})\.(gpu|smActive|memoryAllocatedBytes|powerWatts)")
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -40,12 +35,6 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             yield from _read_record(record, tally)
         except BrokenMessageError:
             tally.bad_lines += 1
-
-
-def _time_ns(message: bytes) -> int | None:
-    """Convert a protobuf Timestamp; None if it is not set."""
-    parts = {part: held for part, held in fields(message) if isinstance(held, int)}
-    return parts.get(1, 0) * 10**9 + parts.get(2, 0) or None
 
 
 def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
@@ -60,8 +49,6 @@ def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
             _keep_config(value, tally)
         elif number == _RUN:
             _keep_run(value, tally)
-        elif number == _STATS:
-            tally.gpu_readings += _gpu_readings(value)
 
 
 def _keep_run(message: bytes, tally: Tally) -> None:
@@ -70,40 +57,6 @@ def _keep_run(message: bytes, tally: Tally) -> None:
             _keep_config(value, tally)
         elif number == _RUN_HOST:
             tally.host = text(value) or None
-
-
-def _gpu_readings(message: bytes) -> list[GpuReading]:
-    """Return the readings of one system sample: `gpu.0.gpu` in percent, `gpu.0.memoryAllocatedBytes`, ..."""
-    time_ns = None
-    for number, value in fields(message):
-        if number == _STATS_TIME and isinstance(value, bytes):
-            time_ns = _time_ns(value)
-    by_gpu: dict[int, dict[str, float]] = {}
-    for name, value in _items(message, _STATS_ITEM):
-        found = _GPU_METRIC.fullmatch(name)
-        if found is not None:
-            by_gpu.setdefault(int(found[1]), {})[found[2]] = _finite(value)
-    return [
-        GpuReading(
-            time_ns,
-            index,
-            _ratio(values.get("gpu")),
-            _ratio(values.get("smActive")),
-            values.get("memoryAllocatedBytes"),
-            values.get("powerWatts"),
-        )
-        for index, values in by_gpu.items()
-        if time_ns is not None
-    ]
-
-
-def _finite(value: object) -> float:
-    found = number_of(value)
-    return math.nan if found is None or math.isinf(found) else found
-
-
-def _ratio(percent: float | None) -> float | None:
-    return None if percent is None or not 0.0 <= percent <= 100.0 else percent / 100.0
 
 
 def _keep_config(message: bytes, tally: Tally) -> None:

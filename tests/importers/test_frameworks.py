@@ -22,7 +22,6 @@ from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.verdict import gap_lines, why
 from tests.importers.filling import asked, spent_s
 from tests.importers.nemo_console import CONFIG, block
-from tests.importers.wandb_file import logged, read_from_machine, wandb_file
 
 SECOND = 10**9
 RELEASES = [release for each in frameworks() for release in each.releases() if release.phases]
@@ -190,23 +189,6 @@ def test_times_that_contradict_the_durations_are_not_used(tmp_path: Path) -> Non
     imported = import_run(tmp_path / "m.jsonl", tmp_path / "run")
     assert imported.clock == "relative"
     assert any("steps are longer than the time between their rows" in note for note in imported.notes)
-
-
-@pytest.mark.parametrize(("owners", "expected"), [((), []), (("0=trainer", "1=sampler"), ["sampler", "trainer"])])
-def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str, ...], expected: list[str]) -> None:
-    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/param_sync": 1, "timing_s/step": 10}
-    records: list[bytes] = []
-    for step in range(1, 4):
-        values = {"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds}
-        gpus = {"gpu.0.gpu": 75, "gpu.0.powerWatts": 300.5, "gpu.1.gpu": 25, "cpu": 10}
-        records += [logged(values), read_from_machine(1_700_000_000 + 10 * step, gpus)]
-    path = wandb_file(tmp_path / "run.wandb", *records)
-    imported = import_run(path, tmp_path / "run", import_options(gpu_owners=owners))
-    found = asked(tmp_path / "run", "SELECT worker_id, busy_ratio, power_w FROM gpu_samples ORDER BY ALL")
-    assert sorted({row[0] for row in found}) == expected
-    if owners:
-        assert [row for row in found if row[0] == "trainer"] == [("trainer", 0.75, 300.5)] * 3
-    assert any("Pass --gpu-owner 0-1=trainer" in note for note in imported.notes) == (not owners)
 
 
 def checks(path: Path) -> dict[str, Check]:

@@ -1,4 +1,4 @@
-"""miles' dashboard: phases by rank, engines as scraped, GPUs, and turns with the lengths of the column files."""
+"""miles' dashboard: phases by rank, engines as scraped, and turns with the lengths of the column files."""
 
 import shutil
 from pathlib import Path
@@ -57,17 +57,6 @@ def test_engines_generate_as_scraped_and_have_no_requests_between(run: Filled) -
     assert states["engine-1"]["generating"] == pytest.approx(2 * 20.0, abs=4.0)
     assert states["engine-0"]["applying_weights"] == pytest.approx(9.0, abs=0.1)
     assert states["engine-1"]["no_requests"] > states["engine-0"]["no_requests"]
-
-
-def test_gpu_readings_belong_to_the_worker_on_that_gpu(run: Filled) -> None:
-    owners = {row["gpu_id"]: row["worker_id"] for row in run.rows("gpu_samples")}
-    assert owners == {
-        "10.0.0.1/0": "trainer-0",
-        "10.0.0.1/1": "trainer-1",
-        "10.0.0.1/2": "engine-0",
-        "10.0.0.1/3": "engine-1",
-    }
-    assert {row["busy_ratio"] for row in run.rows("gpu_samples")} == {0.05, 0.9}
 
 
 def test_turns_are_segments_with_the_tokens_that_the_policy_sampled(run: Filled) -> None:

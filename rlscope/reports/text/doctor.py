@@ -259,7 +259,7 @@ def _updates(run: Checkup) -> Check:
 
 def _readings(run: Checkup) -> Check:
     how = (
-        "pass the .wandb file, whose system metrics have them, and say whose GPUs they are with --gpu-owner 0-7=trainer"
+        "record the next run with hooks (docs/frameworks.md)"
         if run.imported
         else "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
     )

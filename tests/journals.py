@@ -113,4 +113,4 @@ def read_back(run_dir: Path, *left_out: str) -> tuple[list[int], Completeness]:
     return [row["start_ns"] for path in paths for row in rows_in(path)], checked.completeness
 
 
-COMPLETE = Completeness("complete", is_verified=True)
+COMPLETE = Completeness("complete")

@@ -37,14 +37,11 @@ class RowGap:
     """Identifier of the worker."""
     rows: int
     """Number of missing or surplus rows; for changed and moved files, the number of their rows."""
-    gpu_s: float | None
-    """Maximum GPU-seconds of the worker that are affected; None if no time is known."""
     detail: str
     """The gap as a sentence."""
 
     def __str__(self) -> str:
-        said = f"{self.table}: {self.detail}"
-        return said if self.gpu_s is None else f"{said}; up to {self.gpu_s:,.3g} GPU-s"
+        return f"{self.table}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,6 @@ class Completeness:
     """Differences by table and worker."""
     uncounted_workers: tuple[str, ...] = ()
     """Workers for which no worker file states the number of rows."""
-    is_verified: bool = False
-    """Whether the checksums of all files were compared and agree."""
 
     @computed_field
     @property
@@ -116,7 +111,6 @@ class _Checker:
         self._run_id = run_id
         self._workers = {worker.worker_id: worker for worker in workers}
         self._gaps: list[RowGap] = []
-        self._is_verified = True
         self._is_counted = any(map(_states_rows, workers))
         self._strangers: set[str] = set()
 
@@ -137,7 +131,7 @@ class _Checker:
         is_unknown = bool(uncounted) or not self._workers
         differs = any(gap.kind != "moved" for gap in self._gaps)
         state: State = "incomplete" if differs else "unknown" if is_unknown else "complete"
-        return Completeness(state, tuple(self._gaps), uncounted, self._is_verified and state == "complete")
+        return Completeness(state, tuple(self._gaps), uncounted)
 
     def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
         """Return the files by worker and number, from the footer, or from the file name if the footer has none."""
@@ -158,7 +152,7 @@ class _Checker:
                 continue
             owned.setdefault(owner.worker_id, {})[owner] = file
             detail = f"{file.path.name} was renamed from {name}; it is read under its original name"
-            self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, None, detail))
+            self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, detail))
         return owned
 
     def _run_ids(self, worker_id: str) -> tuple[object, ...]:
@@ -174,7 +168,6 @@ class _Checker:
         """Return the usable files of one worker."""
         stated = _stated(self._workers.get(worker_id), table)
         if stated is None:
-            self._is_verified = False
             self._name_rests(list(files.values()))
             if files:
                 self._strangers.add(worker_id)
@@ -182,9 +175,7 @@ class _Checker:
                 self.unsure |= {table} if self._is_counted else set()
             return list(files.values())
         sound = list(files.values())
-        if stated.closed is None:
-            self._is_verified = False
-        else:
+        if stated.closed is not None:
             sound = self._unchanged(table, worker_id, files, stated.closed)
         sound = self._unrepeated(sound)
         self._count(table, worker_id, sound, stated.rows)
@@ -205,12 +196,11 @@ class _Checker:
             self.unsure |= {table} if beyond else set()
         if missing:
             detail = f"{missing:,} of the {max(stated_rows, end):,} rows that {worker_id} wrote are missing"
-            length_ns = _lost_ns(sound, holes, self._workers[worker_id])
-            self._add("missing", table, worker_id, missing, length_ns, detail + _named_rows(holes))
+            self._gaps.append(RowGap("missing", table, worker_id, missing, detail + _named_rows(holes)))
             self._name_rests(sound)
         if beyond and self._workers[worker_id].stopped_ns is not None:
             detail = f"{beyond:,} more rows than the {stated_rows:,} that {worker_id} wrote"
-            self._add("beyond", table, worker_id, beyond, _covered_ns(sound, self._workers[worker_id]), detail)
+            self._gaps.append(RowGap("beyond", table, worker_id, beyond, detail))
 
     def _unchanged(self, table: str, worker_id: str, files: _Files, closed: Mapping[str, object]) -> list[StoredFile]:
         """Return the files without damaged ones; report those that differ from the worker's checksum."""
@@ -222,12 +212,10 @@ class _Checker:
                 if why is not None:
                     self._skip(file, f"damaged after it was written: {why}")
                     continue
-                self._is_verified = False
                 if crc32 is not None:
                     rows = file.footer.rows
                     detail = f"{file.path.name} does not match the checksum of {worker_id} ({rows:,} rows)"
-                    length_ns = _covered_ns([file], self._workers[worker_id])
-                    self._add("changed", table, worker_id, rows, length_ns, detail)
+                    self._gaps.append(RowGap("changed", table, worker_id, rows, detail))
                     self.unsure.add(table)
                     # Whoever changed the rows kept what the footer said of their numbers.
                     file = replace(file, footer=replace(file.footer, spans=()))
@@ -261,11 +249,6 @@ class _Checker:
                 why = f"incomplete or damaged from {start}; its last {file.footer.rest_bytes:,} bytes are left out"
                 self.skipped.append(SkippedFile(name, why))
 
-    def _add(self, kind: Kind, table: str, worker_id: str, rows: int, length_ns: int | None, detail: str) -> None:
-        gpus = self._workers[worker_id].gpu_count
-        gpu_s = gpus * length_ns / 1e9 if gpus and length_ns is not None else None
-        self._gaps.append(RowGap(kind, table, worker_id, rows, gpu_s, detail))
-
 
 def _cut(journal: StoredFile, end: int) -> StoredFile:
     """Return a journal without its rows from a number in its last range on."""
@@ -286,39 +269,6 @@ def _named_rows(holes: Sequence[_Rows]) -> str:
     shown = ", ".join(f"{hole[0]:,} to {hole[-1]:,}" if len(hole) > 1 else f"{hole[0]:,}" for hole in holes[:_SHOWN])
     more = f" and {sum(map(len, holes[_SHOWN:])):,} more" if len(holes) > _SHOWN else ""
     return f" ({'row' if sum(map(len, holes)) == 1 else 'rows'} {shown}{more})"
-
-
-def _period(worker: Worker) -> tuple[int, int] | None:
-    """Return when a worker started and ended; None if its file states no valid end."""
-    start_ns, end_ns = worker.started_ns, worker.end_ns
-    return (start_ns, end_ns) if end_ns is not None and end_ns >= start_ns else None
-
-
-def _covered_ns(files: Sequence[StoredFile], worker: Worker) -> int | None:
-    """Return the duration that files cover, otherwise that of the worker; None if no time is known."""
-    period = _period(worker)
-    firsts = [file.footer.first_ns for file in files if file.footer.first_ns is not None]
-    lasts = [file.footer.last_ns for file in files if file.footer.last_ns is not None]
-    if period is None:
-        return None
-    return max(lasts) - min(firsts) if firsts and lasts else period[1] - period[0]
-
-
-def _lost_ns(files: Sequence[StoredFile], holes: Sequence[_Rows], worker: Worker) -> int | None:
-    """Return the duration in which missing rows can lie, between the rows before and after them."""
-    period = _period(worker)
-    if period is None:
-        return None
-    start, end = period
-    known = [(file.footer.spans[0][0], file.footer.spans[-1][1], file.footer) for file in files if file.footer.spans]
-    lost = 0
-    for at in (hole[0] for hole in holes):
-        # A journal may lack rows inside; they lie somewhere between its first and its last time.
-        before = [each.last_ns if after <= at else each.first_ns for first, after, each in known if first < at]
-        later = [each.first_ns if first > at else each.last_ns for first, after, each in known if after > at]
-        first_ns = max([start, *(time for time in before if time is not None)])
-        lost += max(0, min([end, *(time for time in later if time is not None)]) - first_ns)
-    return min(end - start, lost) if holes else end - start
 
 
 def _states_rows(worker: Worker) -> bool:

@@ -55,19 +55,15 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     pq.write_table(change(pq.read_table(path)), path)
 
 
-def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run: Path) -> None:
+def test_a_missing_file_is_named_with_its_rows(run: Path) -> None:
     path = run / "engine_steps" / "sampler-0-000002.parquet"
     rows = pq.read_metadata(path).num_rows
-    before, after = (pq.read_table(run / "engine_steps" / f"sampler-0-{number:06d}.parquet") for number in (1, 3))
-    hole_s = (min(after["start_ns"].to_pylist()) - max(before["end_ns"].to_pylist())) / 1e9
     path.unlink()
     found = seen(run).completeness
     (gap,) = found.gaps
     assert (found.state, gap.kind, gap.table, gap.worker_id, gap.rows) == (
         "incomplete", "missing", "engine_steps", "sampler-0", rows
     )  # fmt: skip
-    assert gap.gpu_s is not None
-    assert gap.gpu_s >= hole_s
     first = pq.read_metadata(run / "engine_steps" / "sampler-0-000001.parquet").num_rows
     assert gap.detail.endswith(f"are missing (rows {first:,} to {first + rows - 1:,})")
 

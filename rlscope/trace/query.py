@@ -4,7 +4,6 @@ A question may use the answer to another question, which it lists among its inpu
 it is computed once per run.
 """
 
-import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -46,8 +45,6 @@ _MOST_PIECES: Final = 10_000_000
 """Pieces above which a run is refused if its engine rows also exceed _MOST_DEPTH times the running time."""
 _MOST_DEPTH: Final = 16
 """Maximum ratio of the duration of engine rows to the running time of all workers."""
-_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
-"""Prefix that may precede a SELECT. EXPLAIN ANALYZE runs its statement, so that must be a SELECT too."""
 _OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """Errors before DuckDB reads a row, which are bugs of the question; later errors are about the rows."""
 _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
@@ -352,9 +349,7 @@ def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame
 
 
 def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> pl.DataFrame:
-    kinds = _statement_kinds(connection, sql)
-    selected = _EXPLAIN.sub("", sql, count=1) if kinds == [StatementType.EXPLAIN] else sql
-    kinds = _statement_kinds(connection, selected)
+    kinds = [statement.type for statement in connection.extract_statements(sql)]
     if kinds != [StatementType.SELECT]:
         raise QueryError.of(
             f"ad-hoc SQL {_shortened(sql)!r}",
@@ -363,10 +358,10 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
             next_step="`rlscope queries` lists the built-in queries; their files show the tables.",
         )
     try:
-        connection.execute(_CHECK + selected)
-        connection.execute(_ONLY_READS, {"sql": selected})
+        connection.execute(_CHECK + sql)
+        connection.execute(_ONLY_READS, {"sql": sql})
     except duckdb.Error as error:
-        raise QueryError(f"SQL error: {_as_typed(str(error), sql[: len(sql) - len(selected)])}") from error
+        raise QueryError(f"SQL error: {_as_typed(str(error))}") from error
     reader = connection.sql(sql).to_arrow_reader(_ROWS_OF_A_BATCH)
     batches: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -380,23 +375,16 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
     return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
 
 
-def _as_typed(message: str, typed: str) -> str:
-    """Return DuckDB's message with the quoted line as the user typed it. typed: the text before the SELECT."""
+def _as_typed(message: str) -> str:
+    """Return DuckDB's message with the quoted line as the user typed it."""
     before, quoted, after = message.partition(f"LINE 1: {_CHECK}")
-    if not quoted or "\n" in typed:
-        return message
     line, newline, mark = after.partition("\n")
-    moved = mark[len(_CHECK) - len(typed) :] if len(typed) <= len(_CHECK) else " " * (len(typed) - len(_CHECK)) + mark
-    return f"{before}LINE 1: {typed}{line}{newline}{moved}"
+    return f"{before}LINE 1: {line}{newline}{mark[len(_CHECK) :]}" if quoted else message
 
 
 def _shortened(sql: str) -> str:
     line = " ".join(sql.split())
     return line if len(line) <= _SHOWN_SQL else f"{line[:_SHOWN_SQL]}..."
-
-
-def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:
-    return [statement.type for statement in connection.extract_statements(sql)]
 
 
 def _inputs(question: Question) -> list[Question]:

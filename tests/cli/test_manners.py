@@ -192,8 +192,6 @@ def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_i
     ("sql", "quoted"),
     [
         ("SELECT nope FROM workers", "LINE 1: SELECT nope FROM workers\n               ^^^^"),
-        ("EXPLAIN SELECT nope FROM workers", "LINE 1: EXPLAIN SELECT nope FROM workers\n                       ^^^^"),
-        ("explain analyze SELECT nope FROM workers", "LINE 1: explain analyze SELECT nope FROM workers\n" + " " * 31),
         ("SELECT 1 FRM workers", "LINE 1: SELECT 1 FRM workers\n" + " " * 21 + "^^^^^^^"),
         ("SELECT worker_id\nFROM workers\nWHERE nope", "LINE 3: WHERE nope\n              ^^^^"),
     ],

@@ -43,19 +43,11 @@ def test_a_select_is_answered(run: OpenRun, sql: str, rows: list[tuple[object, .
 
 
 @pytest.mark.parametrize(
-    "sql", ["EXPLAIN SELECT step FROM train_steps", "explain analyze\nSELECT step FROM train_steps"]
-)
-def test_a_plan_is_explained(run: OpenRun, sql: str) -> None:
-    assert ask_own(run, sql).columns == ["explain_key", "explain_value"]
-
-
-@pytest.mark.parametrize(
     "sql",
     [
         "SELECT * FROM read_parquet('{parent}/other/train_steps/*.parquet')",
         "SELECT * FROM 'https://example.invalid/x.parquet'",
         "SELECT getenv('HOME')",
-        "EXPLAIN ANALYZE SELECT * FROM read_csv('/etc/passwd')",
     ],
 )
 def test_nothing_outside_the_run_can_be_read(run: OpenRun, sql: str) -> None:
@@ -83,6 +75,8 @@ def test_nothing_outside_the_run_can_be_read(run: OpenRun, sql: str) -> None:
         ("CALL pragma_version()", "CALL"),
         ("SELECT 1; SELECT 2", "SELECT, SELECT"),
         ("SELECT 1; DROP TABLE worker_extents", "SELECT, DROP"),
+        ("EXPLAIN SELECT 1", "EXPLAIN"),
+        ("EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'", "EXPLAIN"),
         ("", "nothing"),
         ("-- only a comment", "nothing"),
         (";", "nothing"),
@@ -101,17 +95,9 @@ def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, foun
 @pytest.mark.parametrize(
     "sql",
     [
-        "EXPLAIN ANALYZE DELETE FROM worker_extents",
-        "EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
-        "explain /* */ analyze copy workers TO '{folder}/x.csv'",
-        "-- a comment\nEXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
-        "EXPLAIN (ANALYZE) COPY workers TO '{folder}/x.csv'",
-        "EXPLAIN EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
         "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT 1",
         "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT * FROM gone",
-        "explain analyze WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT 1",
         "WITH gone AS (DELETE FROM worker_extents RETURNING *) SELECT * FROM gone",
-        "EXPLAIN ANALYZE SELECT 1; COPY workers TO '{folder}/x.csv'",
     ],
 )
 def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrapped(run: OpenRun, sql: str) -> None:

@@ -20,7 +20,7 @@ from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LogFile, records_of, safe_worker_id, to_ns
-from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, factors_in, number
+from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, epoch_ns, factors_in, number
 from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -36,7 +36,7 @@ _RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
     "sglang_prompt_tokens_total",
 )
 _SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
-_LONGEST_SAMPLE_S: Final = 60.0
+_LONGEST_SAMPLE_NS: Final = 60 * 10**9
 """Maximum gap between two readings of one span. After a longer gap, the engine was unavailable in between."""
 _CONSOLE: Final = framework("slime").console
 """The timers and results of miles are those of slime."""
@@ -56,7 +56,7 @@ class _Lengths(NamedTuple):
 class _Reading:
     """The last values of an engine's series, and the scrape that they come from."""
 
-    time_s: float
+    time_ns: int
     values: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -137,10 +137,6 @@ def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]
         yield from records_of(path, run.target, run.progress)
 
 
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LATEST_S
-
-
 def _is_rank(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value <= MOST_GPUS
 
@@ -162,11 +158,11 @@ def _read_metrics(run: _Run) -> None:
 def _read_phases(run: _Run) -> None:
     """Add each phase of each rank. A phase that was still running when it was written has no end."""
     for file, record in _records(run, "phases"):
-        start, end, rank = record.get("t0"), number(record.get("t1"), LATEST_S), record.get("rank")
-        if not _is_time(start) or not isinstance(rank, int) or end is None:
+        start_ns, end, rank = epoch_ns(record.get("t0")), number(record.get("t1"), LATEST_S), record.get("rank")
+        if start_ns is None or not isinstance(rank, int) or end is None:
             file.bad_lines += 1
-        elif end >= start:
-            name, span = str(record.get("name")), (to_ns(start), to_ns(end))
+        elif to_ns(end) >= start_ns:
+            name, span = str(record.get("name")), (start_ns, to_ns(end))
             if record.get("role") == "train" and _is_rank(rank):
                 run.ranks.setdefault(rank, len(items(record.get("gpus"))) or 1)
                 _add_phase(run, rank, name, span)
@@ -243,19 +239,19 @@ def _read_engine_series(run: _Run) -> None:
     current: dict[str, _Reading] = {}
     idle: defaultdict[str, Spans] = defaultdict(Spans)
     for file, record in _records(run, "engine_series"):
-        time_s, address, metric = (record.get(name) for name in ("ts", "addr", "metric"))
+        time_ns, address, metric = epoch_ns(record.get("ts")), record.get("addr"), record.get("metric")
         value = number(record.get("value"), MOST)
-        if not _is_time(time_s) or not isinstance(address, str) or value is None:
+        if time_ns is None or not isinstance(address, str) or value is None:
             file.bad_lines += 1
             continue
         if metric not in _SERIES:
             continue
         reading = current.get(address)
-        if reading is None or time_s > reading.time_s:
+        if reading is None or time_ns > reading.time_ns:
             if reading is not None:
                 _add_row(run, address, before.get(address), reading, idle)
                 before[address] = reading
-            reading = current[address] = _Reading(float(time_s))
+            reading = current[address] = _Reading(time_ns)
         reading.values[metric] = reading.values.get(metric, 0.0) + value
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading, idle)
@@ -268,9 +264,9 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
         run.target.add_engine(worker)
-    if before is None or not 0 < after.time_s - before.time_s <= _LONGEST_SAMPLE_S:
+    if before is None or not 0 < after.time_ns - before.time_ns <= _LONGEST_SAMPLE_NS:
         return
-    start_ns, end_ns = to_ns(before.time_s), to_ns(after.time_s)
+    start_ns, end_ns = before.time_ns, after.time_ns
     running = (before.values.get(_RUNNING, 0.0) + after.values.get(_RUNNING, 0.0)) / 2
     decoded, prefilled = (
         max(0, round(after.values.get(name, 0.0) - before.values.get(name, 0.0))) for name in (_TOKENS, _PROMPTS)
@@ -297,11 +293,11 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
 
 def _read_queue(run: _Run) -> None:
     for file, record in _records(run, "data_buffer"):
-        time_s, length = record.get("ts"), record.get("length")
-        if not _is_time(time_s) or not isinstance(length, int):
+        time_ns, length = epoch_ns(record.get("ts")), record.get("length")
+        if time_ns is None or not isinstance(length, int):
             file.bad_lines += 1
             continue
-        row = {"queue": "data_buffer", "time_ns": to_ns(time_s), "depth": length}
+        row = {"queue": "data_buffer", "time_ns": time_ns, "depth": length}
         run.target.add("queue_depths", {"worker_id": _rank(0), **row})
 
 
@@ -331,20 +327,19 @@ def _take_lengths(run: _Run, step: int, row: Mapping[str, Any]) -> None:
 
 def _read_trajectories(run: _Run) -> None:
     """Add each turn as a segment, with its tokens if the columns have them, else with its duration only."""
-    started: dict[tuple[int, int], float] = {}
+    started: dict[tuple[int, int], int] = {}
     segments: Counter[int] = Counter()
     only = next(iter(run.engines.values())) if len(set(run.engines.values())) == 1 else "engines"
     for file, record in _records(run, "trajectories"):
-        time_s, index, turn = record.get("ts"), record.get("sample_index"), record.get("turn")
-        if not _is_time(time_s) or not isinstance(index, int) or not isinstance(turn, int):
+        time_ns, index, turn = epoch_ns(record.get("ts")), record.get("sample_index"), record.get("turn")
+        if time_ns is None or not isinstance(index, int) or not isinstance(turn, int):
             file.bad_lines += 1
         elif record.get("kind") == "gen_start":
-            started[index, turn] = float(time_s)
+            started[index, turn] = time_ns
         elif record.get("kind") == "gen_end":
-            start_s = started.pop((index, turn), None)
-            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(time_s)
-            run.in_flight.add(start_ns, end_ns)
-            _add_turn(run, only, record, segments[index], start_ns, end_ns)
+            start_ns = started.pop((index, turn), None)
+            run.in_flight.add(start_ns, time_ns)
+            _add_turn(run, only, record, segments[index], start_ns, time_ns)
             segments[index] += 1
     _deliver(run, segments)
     if not run.engines or not (run.target.rows_of("engine_steps") or run.is_colocated):

@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.importers.importer import Importer, ImportSource, Progress, open_source
-from rlscope.importers.lines import records_of, to_ns
-from rlscope.importers.quantities import LATEST_S, RefusedNumberError, amount, number, whole
+from rlscope.importers.lines import records_of
+from rlscope.importers.quantities import RefusedNumberError, amount, epoch_ns, whole
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
 from rlscope.importers.step_rows import fill
@@ -148,7 +148,7 @@ def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained
             continue
         run.samples += 1
         queued_ns = max(
-            end_ns, *(_time_ns(_inside(trace, "timing", part), "end") or 0 for part in ("scoring", "finalize"))
+            end_ns, *(epoch_ns(_inside(trace, "timing", part).get("end")) or 0 for part in ("scoring", "finalize"))
         )
         delivery = {"sample_id": str(name), "worker_id": _TRAINER, "queued_ns": queued_ns, "reward": _reward(trace)}
         if is_trained:
@@ -167,7 +167,7 @@ def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, po
     segment = 0
     for call in _objects(trace.get("calls")):
         span = _inside(call, "time")
-        start_ns, end_ns = _time_ns(span, "start"), _time_ns(span, "end")
+        start_ns, end_ns = epoch_ns(span.get("start")), epoch_ns(span.get("end"))
         usage = _inside(call, "usage")
         if end_ns is None or not isinstance(output := usage.get("completion_tokens"), int):
             continue
@@ -225,11 +225,6 @@ def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _objects(value: object) -> list[dict[str, Any]]:
     return [mapping(item) for item in items(value) if isinstance(item, dict)]
-
-
-def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
-    seconds = number(span.get(name), LATEST_S)
-    return to_ns(seconds) if seconds else None
 
 
 def _say(run: _Run) -> None:

@@ -92,7 +92,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
         _check_coverage(worker_id, each, placed, log, target)
         _check_sums(each, log, target)
-        target.add_worker(worker_id, role, host=log.host, gpu_count=_gpus(log, each, role, target, options))
+        target.add_worker(worker_id, role, host=log.host, gpu_count=_gpus(log, each, role, options))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
         if each.process.role == "trainer":
             _fill_trainer(log, worker_id, placed, target)
@@ -105,21 +105,13 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     target.add_config(**log.settings())
 
 
-def _gpus(
-    log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTarget, options: ImportOptions
-) -> int | None:
-    """Return a worker's GPUs: from the options, the config or the rates; otherwise 1, with a note."""
+def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, options: ImportOptions) -> int | None:
+    """Return a worker's GPUs: from the options, the config or the rates; None if these do not tell."""
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
     stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
-    known = stated or (None if steps is None or _may_include_samplers(log, steps) else derived_gpus(steps))
-    if known is None:
-        target.note(
-            f"No file states the number of {side} GPUs; 1 is assumed, so shares of time are right but GPU-seconds are "
-            f"not. Pass --gpus {side}=N"
-        )
-    return known or 1
+    return stated or (None if steps is None or _may_include_samplers(log, steps) else derived_gpus(steps))
 
 
 def _may_include_samplers(log: StepLog, steps: ProcessSteps) -> bool:
@@ -265,7 +257,7 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
     if target.knows_samplers:
         return
-    target.add_worker(log.sampler_id, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
+    target.add_worker(log.sampler_id, "sampler", gpu_count=_gpus(log, None, "sampler", options))
     target.extend_worker(log.sampler_id, placed[0].start_ns, placed[-1].end_ns)
     target.say_origin("activities", Certainty.INFERRED, _INFERRED_GENERATION)
     for each, _, version in _versions(log, placed):

@@ -354,15 +354,14 @@ class ImportTarget:
 
     def _settle_gpus(self) -> None:
         """Assume 1 GPU for each worker without a GPU count: shares of time are then right, but GPU-hours are not."""
-        unknown = [
-            name
-            for name, worker in self._workers.items()
-            if worker["role"] != "controller" and worker.get("gpu_count") is None
-        ]
-        for name in unknown:
-            self._workers[name]["gpu_count"] = 1
-        if unknown:
-            self.note(f"No file states the GPUs of {', '.join(sorted(unknown))}; 1 each is assumed. Pass --gpus ROLE=N")
+        for worker in self._workers.values():
+            if worker["role"] != "controller" and worker.get("gpu_count") is None:
+                worker["gpu_count"] = 1
+                side = "sampler" if worker["role"] == "sampler" else "trainer"
+                self.note(
+                    f"No file states the number of {side} GPUs; 1 is assumed, so shares of time are right but "
+                    f"GPU-seconds are not. Pass --gpus {side}=N"
+                )
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

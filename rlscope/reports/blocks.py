@@ -122,7 +122,7 @@ class Table(Block):
 
     title: str
     columns: Sequence[str]
-    """Empty for a table of names and values, which shows its title. A column without a title has remarks."""
+    """Empty for a table of names and values, which shows its title."""
     rows: Sequence[Sequence[str]]
     style: Literal["stacks", "compared", "settings", ""] = ""
     """Layout on a narrow screen: rows as paragraphs, or as a grid; settings are long texts."""

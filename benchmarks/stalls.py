@@ -44,8 +44,9 @@ from rlscope_otel import json_files
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.diagnose.stalled import WAITS
-from rlscope.pipeline import find_problems, read_run
+from rlscope.pipeline import find_problems
 from rlscope.trace.query import ask
+from rlscope.trace.store import read_run
 
 FIGURES: Final = Path(__file__).with_suffix(".txt")
 FAULTS: Final[dict[str, tuple[str, ...]]] = {

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from rlscope.analysis.result import Severity
-from rlscope.document import computed_field
+from rlscope.document import LEFT_OUT, computed_field
 
 Direction = Literal["above", "below"]
 RuleKind = Literal["data_quality", "alarm", "hint"]
@@ -52,7 +52,7 @@ class Rule:
     """Time for which it keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     """Kind of the rule: data quality, alarm or hint."""
-    min_evidence: int | None = None
+    min_evidence: Annotated[int | None, LEFT_OUT] = None
     """Least evidence in the window, in what the metric counts; with less there is no data. None: the metric's own, or
     half of what the window holds on the run's GPUs if that is less."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -139,19 +139,6 @@ def test_a_select_that_needs_too_much_memory_is_an_error_that_names_the_limit(ru
     assert "--max-memory-mb" in str(error.value)
 
 
-def test_a_rules_select_has_the_same_limits(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlscope.alerts.buckets import Ticks, own_answers
-    from rlscope.alerts.config import load_rules
-    from rlscope.errors import RuleError
-    from rlscope.trace import query
-
-    rules = run.folder.parent / "rules.toml"
-    rules.write_text(f'[[rules]]\nname = "long"\nsql = "{FOREVER}"\nabove = 1\nreduce = "max"\n')
-    monkeypatch.setattr(query.ask_own, "__defaults__", (SqlLimits(time_s=0.3),))
-    with pytest.raises(RuleError, match=r"rule 'long': .*ran for 0\.3 s"):
-        own_answers(run, load_rules(rules), Ticks(0, 10**10))
-
-
 def test_a_signal_ends_a_runaway_select_and_its_temporary_files(run: OpenRun) -> None:
     sql = run.folder.parent / "forever.sql"
     sql.write_text(FOREVER)

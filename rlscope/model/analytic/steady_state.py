@@ -43,7 +43,8 @@ queue or as stale, or piled up in a growing queue."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """Loss up to which a side counts as balanced, as in the verdict of a run: below 10%, no change of layout pays off."""
-_STALE_QUANTILE: Final = 0.95
+STALE_QUANTILE: Final = 0.95
+"""Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
 
@@ -272,7 +273,7 @@ def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Rea
     """
     workload = fleet.system.workload
     per_token = fleet.versions_per_token(running) * fleet.period_s(running) / step_s
-    group_end = float(oldest_token_law(workload.lengths, workload.unit_samples).quantile(_STALE_QUANTILE)) * per_token
+    group_end = float(oldest_token_law(workload.lengths, workload.unit_samples).quantile(STALE_QUANTILE)) * per_token
     lag = fleet.update_lag(running, step_s) + workload.environment_s / step_s + workload.prefetched_batches
     queued = np.where(levels.staleness_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
     return group_end + lag + queued

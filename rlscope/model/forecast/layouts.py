@@ -12,13 +12,13 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refusal
-from rlscope.model.analytic.steady_state import LimitCause, Regime, SteadyState
+from rlscope.model.analytic.steady_state import STALE_QUANTILE, LimitCause, Regime, SteadyState
 from rlscope.model.analytic.synchronous import SynchronousStep
 from rlscope.model.arrays import Reals
 from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.price import STALE_QUANTILE, Anchor, Price, StalenessForecast
+from rlscope.model.forecast.price import Anchor, Price, StalenessForecast
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated

@@ -17,7 +17,13 @@ import numpy as np
 
 from rlscope.document import LEFT_OUT
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import SteadyState, steady_states_of_each, strict_cap, surplus_of
+from rlscope.model.analytic.steady_state import (
+    STALE_QUANTILE,
+    SteadyState,
+    steady_states_of_each,
+    strict_cap,
+    surplus_of,
+)
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_trainer_speed
@@ -28,8 +34,6 @@ from rlscope.model.observed import Observed
 from rlscope.model.simulate import Simulated
 from rlscope.model.system import Admission, Layout, System
 
-STALE_QUANTILE: Final = 0.95
-"""Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 DROPS_MUCH_RATIO: Final = 0.10
 """A change must not drop more than this share of the generated tokens: it would be a tenth of the samplers' work."""
 LOSES_MUCH_RATIO: Final = 0.5

@@ -240,7 +240,7 @@ def expected_price(state: SteadyState, system: System) -> Price:
     dropped = Estimate.exactly(state.dropped_ratio) if knows_drops else None
     if state.sample_p95 is None:
         return Price(None, dropped)
-    p95 = math.ceil(min(state.sample_p95, strict_cap(system)))
+    p95 = _whole_versions(min(state.sample_p95, strict_cap(system)))
     return Price(StalenessForecast(math.nan, p95, p95), dropped)
 
 
@@ -362,7 +362,7 @@ def _aged(
         if isinstance(state, Refused) or state.sample_p95 is None:
             return math.nan
         surplus = state.dropped_ratio / max(1.0 - state.dropped_ratio, np.finfo(np.float64).tiny) if grows else 0.0
-        return min(error * state.sample_p95, cap) + STALE_QUANTILE * steps * surplus
+        return _whole_versions(min(error * state.sample_p95, cap)) + STALE_QUANTILE * steps * surplus
 
     best, *drawn = (p95(*each) for each in zip(states, (1.0, *np.exp(_AGE_ERROR * errors)), strict=True))
     known = np.array(drawn)[~np.isnan(drawn)]
@@ -371,6 +371,14 @@ def _aged(
     moved, middle = Estimate.of(np.maximum(staleness.sample_p95 + known - best, 0.0)), staleness.sample_p95
     low, high = min(math.floor(moved.low), middle), max(math.ceil(moved.high), middle)
     return replace(staleness, sample_p95_low=low, sample_p95_high=high)
+
+
+def _whole_versions(age: float) -> int:
+    """Return the p95 of the staleness that an age in versions comes to, at a random moment between two publications.
+
+    It is the next whole number of versions, or the one before if that is exceeded by too few (own derivation).
+    """
+    return math.ceil(age - (1.0 - STALE_QUANTILE))
 
 
 def _with_short_queue(system: System) -> System:

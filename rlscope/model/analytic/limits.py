@@ -262,12 +262,12 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     def is_enough(dropped_ratio: Reals) -> Flags:
         step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
-        return _older_ratio(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
+        return older_ratio(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
 
     return bisect_condition(is_enough, np.zeros_like(running), np.ones_like(running))[0]
 
 
-def _older_ratio(law: LengthLaw, versions_per_token: Reals, cap: Reals) -> Reals:
+def older_ratio(law: LengthLaw, versions_per_token: Reals, cap: Reals) -> Reals:
     """Share of samples that are staler than the cap, in versions, when their group is complete.
 
     Staleness counts the versions from the first token on. With a constant period it is floor(L v - U) + 1 after L

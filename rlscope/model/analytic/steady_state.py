@@ -20,9 +20,18 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from rlscope.model.analytic.engine_time import alike, first_running, sampling_of, sampling_of_each
-from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, oldest_token_law, refused, sampler_levels
-from rlscope.model.arrays import Reals
+from rlscope.model.analytic.limits import (
+    Levels,
+    Refused,
+    SamplerFleet,
+    older_ratio,
+    oldest_token_law,
+    refused,
+    sampler_levels,
+)
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.causes import Cause
+from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import TrainerStep, trainer_step
 
@@ -273,7 +282,12 @@ def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Rea
     """
     workload = fleet.system.workload
     per_token = fleet.versions_per_token(running) * fleet.period_s(running) / step_s
-    group_end = float(oldest_token_law(workload.lengths, workload.unit_samples).quantile(STALE_QUANTILE)) * per_token
+    law = oldest_token_law(workload.lengths, workload.unit_samples)
+
+    def is_rare(versions: Reals) -> Flags:
+        return older_ratio(law, per_token, versions) <= 1.0 - STALE_QUANTILE
+
+    group_end = bisect_condition(is_rare, np.full_like(step_s, -1.0), law.max_tokens * per_token)[1]
     lag = fleet.update_lag(running, step_s) + workload.environment_s / step_s + workload.prefetched_batches
     queued = np.where(levels.staleness_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
     return group_end + lag + queued

@@ -374,11 +374,8 @@ def _aged(
 
 
 def _whole_versions(age: float) -> int:
-    """Return the p95 of the staleness that an age in versions comes to, at a random moment between two publications.
-
-    It is the next whole number of versions, or the one before if that is exceeded by too few (own derivation).
-    """
-    return math.ceil(age - (1.0 - STALE_QUANTILE))
+    """Return the smallest whole staleness, in versions, that is no less than an age."""
+    return math.ceil(age - 1e-9)
 
 
 def _with_short_queue(system: System) -> System:

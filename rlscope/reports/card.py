@@ -173,7 +173,7 @@ def _version_words(analysis: AnalysisResult) -> str:
     if not isinstance(model, ModelResult) or own is None:
         return ""
     steps = own.steps_per_version * model.calibration.steps_per_version
-    return f"; one version is {fmt.significant(steps, 2)} optimizer steps" if steps >= _NOTABLE_STEPS else ""
+    return f"; a version every {fmt.significant(steps, 2)} optimizer steps" if steps >= _NOTABLE_STEPS else ""
 
 
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
@@ -183,7 +183,7 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
         return []
     gpu_s = _MILLION * run.total_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
-    cost = Fact("GPU-hours per 1M tokens", hours, "steady state, trained")
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
     if price:
         cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, steady state")
     return [Fact("Throughput per GPU", fmt.tokens_per_second(rate / run.total_gpus), "steady state"), cost]

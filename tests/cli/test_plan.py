@@ -95,7 +95,7 @@ def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_to
     answer = planned_with(tmp_path, 512, 256)
     scaling = answer[1].scaling
     assert scaling is not None and (scaling.fewer_gpus, scaling.larger_batch) == (32, 4096)
-    assert scaling.gain_ratio < 0.3
+    assert 0.0 < scaling.gain_ratio < 0.5
     text = " ".join(why(answer[1]))
     assert f"16 times the GPUs gain only {scaling.gain_ratio:.1%}: 32 would train about" in text
     assert "The batch of 256 samples is too small for 512 GPUs: with 4,096 samples per step they would" in text

@@ -70,13 +70,13 @@ _VERIFY: Final = (
     "`rlscope compare BEFORE AFTER`."
 )
 _COLUMNS: Final = (
-    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness is the age of a sample's "
-    "oldest token, in optimizer steps."
+    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness p95 is over samples, each "
+    "as stale as its oldest token, in optimizer steps."
 )
 _ORDER: Final = (
-    "Order: settings at least 90% likely to gain 5%, then settings to test and engineering work, each by gain. "
-    "Settings that only reduce staleness, dropped tokens or GPUs come before any engineering work; changes that raise "
-    "staleness by more than half come last."
+    "Order: (1) settings at least 90% likely to gain 5%; (2) settings to test and engineering work, whichever gains "
+    "more first; (3) changes that raise staleness by more than 50%. Settings that only save staleness, dropped tokens "
+    "or GPUs come before the first engineering work."
 )
 
 
@@ -236,9 +236,9 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
     """
     settings = [name for name in (setting_of(action, analysis.run), limit_setting_of(action, analysis.run)) if name]
     return {
-        "what": f"{imperative(action)} ({fmt.listed(settings)})" if settings else imperative(action),
+        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{_tested_first(action)}",
         **effects(action, model),
-        "cost": f"{_COSTS[cost_of(action)]}{_tested_first(action)}",
+        "cost": _COSTS[cost_of(action)],
         "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
         "price of 1M trained tokens": fmt.money(
             million_gpu_s(action, analysis), analysis.run.gpu_hour_price, analysis.run.currency
@@ -264,7 +264,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         "staleness p95": _staleness_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
-        "longest 10% of responses, share trained": longest_words(action.price, action.price_before),
+        "longest responses (top 10%) trained on": longest_words(action.price, action.price_before),
     }
 
 
@@ -275,7 +275,7 @@ def _evidence(action: Action) -> str:
 
 
 def _tested_first(action: Action) -> str:
-    return f"; try {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    return f"; test it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
 
 
 def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
@@ -305,7 +305,8 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
     wider = ""
     if action.what == "publish_every" and cap:
-        wider = f"; the cap becomes {fmt.count(cap * steps_per_version_after(action, 1.0))} steps"
+        then = fmt.count(cap * steps_per_version_after(action, 1.0))
+        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} is then {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"
@@ -316,7 +317,7 @@ def _sooner(action: Action, model: ModelResult) -> str:
     own, after = model.forecasts.today.staleness, action.staleness
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
-    return ", as weights are published more often"
+    return ", because weights are then published more often"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

@@ -65,7 +65,8 @@ def _why_not_fastest(model: ModelResult) -> list[str]:
     if best < (1.0 - TIE_RATIO) * fastest:
         return ["Faster layouts are staler, drop more tokens or are less certain."]
     return [
-        f"Ties within {TIE_RATIO:.0%} go to measured limits, then to fewer dropped tokens, then to lower staleness."
+        f"Among layouts within {TIE_RATIO:.0%} of each other, a limit that was measured is preferred, then fewer "
+        "dropped tokens, then lower staleness."
     ]
 
 
@@ -123,7 +124,7 @@ def mark_of(model: ModelResult, forecast: Forecast) -> str:
 def layouts_part(model: ModelResult) -> Part:
     """Return the current layout, the recommended one and others beside each other, with the reason for the advice."""
     today = model.forecasts.today
-    columns = ("trainer : sampler GPUs\n× running requests", "tokens/s", "gain", "staleness p95")
+    columns = ("trainer : sampler GPUs\n× requests per engine", "tokens/s", "gain", "staleness p95")
     rows = [
         (
             _place_words(model, each),

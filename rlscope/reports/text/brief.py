@@ -166,14 +166,14 @@ def _checked(result: ModelResult | NoModelResult) -> str:
         return "Too few steps to check a prediction"
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
     agreement = _agreement(prediction, f"from the {before} before them")
-    return f"Prediction check: the last {last} steps were {agreement}"
+    return f"Prediction check: the last {last} steps ran {agreement}"
 
 
 def _agreement(prediction: Prediction, basis: str) -> str:
     """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
     off = prediction.residual_ratio
     if prediction.agrees and abs(off) < _SAME_RATIO:
-        return f"as predicted {basis}"
+        return f"as fast as predicted {basis}"
     distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than predicted {basis}"
     return f"{distance}, {'within' if prediction.agrees else 'beyond'} the margin of error"
 

@@ -65,19 +65,19 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         side="all GPU time",
     ),
     Cause.STALENESS_CAP: _Words(
-        headline="Waiting at the staleness cap takes {share} of the GPU time",
+        headline="Waiting at the staleness cap takes {share} of all GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
     ),
     Cause.WEIGHT_UPDATES: _Words(
-        headline="Weight updates take {share} of the GPU time",
+        headline="Weight updates take {share} of all GPU time",
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
     ),
     Cause.ENVIRONMENT: _Words(
-        headline="Waiting for the environment takes {share} of the GPU time",
+        headline="Waiting for the environment takes {share} of all GPU time",
         plain_headline="Waiting for the environment is the largest loss",
         cause="waits for the environment",
         side="all GPU time",
@@ -154,9 +154,9 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     if not parts:
         # Idle time that the sides share as waits for each other is no part of this loss.
         if beside == Cause.LOCKSTEP:
-            return f"samplers waited another {gpu_time} while trainers worked ({share})"
-        another = "" if beside in (None, loss.cause) else "another "
-        return f"samplers were idle for {another}{gpu_time} ({share})"
+            return f"samplers waited {gpu_time} more than trainers did ({share})"
+        apart = "" if beside in (None, loss.cause) else "apart from that, "
+        return f"{apart}samplers were idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

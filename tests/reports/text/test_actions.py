@@ -61,7 +61,7 @@ def model(
     )
 
 
-SOONER = ", as weights are published more often"
+SOONER = ", because weights are then published more often"
 WORDS = {
     "layout": (
         action(),
@@ -181,7 +181,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap becomes 8 steps",
+            "2 → 6 steps; the cap of 4 versions is then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (action("colocated", kind="fix", before=None, after=None, price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -234,12 +234,15 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
     analysis = full_analysis()
     rate = analysis.throughput.steady_tokens_per_s
     assert list(actions.action_row(made, analysis, model()).items()) == [
-        ("what", "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples)"),
+        (
+            "what",
+            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); test it for 20 steps first",
+        ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses, share trained", "22% → 75%"),
-        ("cost", "a restart; try 20 steps first"),
+        ("longest responses (top 10%) trained on", "22% → 75%"),
+        ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
     ]

@@ -43,8 +43,8 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
 
 def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
     delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
-    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; one version is 4.6 optimizer steps"
-    assert "one version" not in at_once["Token staleness, whole run"]
+    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; a version every 4.6 optimizer steps"
+    assert "a version every" not in at_once["Token staleness, whole run"]
 
 
 def test_every_share_of_gpu_time_in_a_finding_says_that_it_is_of_the_whole_run() -> None:
@@ -74,5 +74,5 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     off = f"{fmt.percent(prediction.residual_ratio)} faster than {basis}, within the margin of error"
     assert (
         achieved(analysis).note
-        == f"in steady state. Prediction check: the last {prediction.held_out_steps} steps were {off}"
+        == f"in steady state. Prediction check: the last {prediction.held_out_steps} steps ran {off}"
     )

@@ -325,7 +325,8 @@ def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
     answer = rlscope.plan(str(tmp_path / "plan.toml"))
     assert answer.best is not None and answer.best in answer.candidates
     assert json.loads(answer.to_json())["recommendation"]["best"]["trainer_gpus"] == answer.best.layout.trainer_gpus
-    assert rlscope.plan(tmp_path / "plan.toml", max_staleness=0).best is None
+    (tmp_path / "stale.toml").write_text(SMALL_PLAN.replace("samples_per_step = 64", "samples_per_step = 8"))
+    assert rlscope.plan(tmp_path / "stale.toml", max_staleness=0).best is None
     with pytest.raises(RlscopeError, match=r"gone\.toml: found No such file"):
         rlscope.plan(tmp_path / "gone.toml")
     with pytest.raises(ArgumentError, match="max_staleness: found -1"):

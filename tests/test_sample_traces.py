@@ -202,7 +202,7 @@ def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analysed("vllm_trl").model
     assert faults("check", as_json(check(SAMPLES / "vllm_trl", built_in_rules()), "critical")) == []
     assert isinstance(model, ModelResult)
-    for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(samples_per_step=100_000)):
+    for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(max_in_flight_samples=4)):
         assert faults("what-if", dump(what_if_document(model, what_if(model, change)))) == []
 
 

@@ -28,6 +28,7 @@ total_steps = 1000
 gpu_hour_price = 2
 currency = "EUR"
 """
+SMALL_BATCH = PLAN.replace("samples_per_step = 64", "samples_per_step = 8")
 PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 
 
@@ -71,7 +72,7 @@ def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path: Path) -> None:
-    done = invoke(write(tmp_path, PLAN), "--max-staleness", "0", "--json", "-")
+    done = invoke(write(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
     answer = json.loads(done.stdout)
     assert done.exit_code == 0
     assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
@@ -182,7 +183,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
 
 
 def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
-    text = " ".join(shown(plan_ahead(write(tmp_path, PLAN), 0), 120).replace("│", " ").split())
+    text = " ".join(shown(plan_ahead(write(tmp_path, SMALL_BATCH), 0), 120).replace("│", " ").split())
     assert "No layout of these 6 GPUs is feasible." in text
     assert "Reasons: staleness above the cap (5 splits)." in text
     assert "The least stale layout is" in text

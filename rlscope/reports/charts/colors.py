@@ -4,7 +4,7 @@
 |---|---|---|
 | blue | TRAINED | training, and tokens that were trained on |
 | green | GENERATED | generation, and generated tokens |
-| hollow green hatching | DISCARDED | generation whose samples were dropped, and tokens that were not trained on |
+| hollow green hatching | a state of the bars | generation whose samples were dropped |
 | purple | UPDATE, APPLIED | weight updates: publication dark, application light |
 | orange, amber | states of the ledger | waits, hatched in the lanes of the workers |
 | brown | STALE, HEAT | staleness, the darker the staler |
@@ -24,7 +24,6 @@ from typing import Final
 
 TRAINED: Final = "var(--state-train, #0b6aa2)"
 GENERATED: Final = "var(--state-decoding, #007a63)"
-DISCARDED: Final = "var(--lane-discarded, #9fcdbf)"
 UPDATE: Final = "var(--state-publishing-weights, #6f4fa3)"
 APPLIED: Final = "var(--state-applying-weights, #b98bd0)"
 STALE: Final = "var(--stale, #7a4a1e)"

@@ -1,8 +1,7 @@
 """Worker timelines: one lane per worker in the ledger's colors, with weight updates.
 
 A lane stacks the states of a time slice, each as high as its share of the time. Waits are hatched, so that color is not
-their only sign. Generation of samples that were dropped later is hollow. Vertical positions are in lanes: a lane has
-height 1, with its weight updates in the upper part.
+their only sign. Vertical positions are in lanes: a lane has height 1, with its weight updates in the upper part.
 """
 
 from typing import Final
@@ -11,7 +10,6 @@ import altair as alt
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts.colors import INK, SHADE, UPDATE
 from rlscope.reports.charts.encoding import (
@@ -56,24 +54,6 @@ def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFr
         end_s=(pl.col("end_ns") - started_ns) / 1e9,
         label=pl.Series(words, dtype=pl.String),
     )
-
-
-def with_discarded(states: pl.DataFrame, dropped_ratio: float) -> pl.DataFrame:
-    """The stretches with that share of every generation, 0..1, as a state of its own; trainers generate nothing."""
-    generates = pl.col("state").is_in(GENERATING) & pl.col("role").is_in(SAMPLER_ROLES)
-    if not dropped_ratio or states.filter(generates).is_empty():
-        return states
-    share = pl.col("share_ratio")
-    dropped = (
-        states.filter(generates)
-        .group_by([name for name in states.columns if name not in ("state", "reason", "label", "share_ratio")])
-        .agg(share_ratio=share.sum() * dropped_ratio)
-        .with_columns(
-            state=pl.lit("discarded"), reason=pl.lit(None, pl.String), label=pl.lit(state_label("discarded", None))
-        )
-    )
-    kept = states.with_columns(share_ratio=pl.when(generates).then(share * (1.0 - dropped_ratio)).otherwise(share))
-    return pl.concat([kept, dropped.select(kept.columns)])
 
 
 def lanes_of(states: pl.DataFrame) -> pl.DataFrame:

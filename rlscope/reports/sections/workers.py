@@ -16,11 +16,9 @@ from rlscope.reports.charts.timeline import (
     shown_first,
     states_of_view,
     updates_in,
-    with_discarded,
     worker_timeline,
 )
 from rlscope.reports.figure import Figure, drawn_frame
-from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.shifts import event_sentence
 from rlscope.reports.text.states import order_of, state_of
 
@@ -41,8 +39,7 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [Nothing("no worker recorded anything")]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
-    names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
-    key = Legend("Colors of the lanes", [state_of(name) for name in sorted(names, key=order_of)])
+    key = Legend("Colors of the lanes", [state_of(name) for name in sorted(set(frame["state"]), key=order_of)])
     return [key, shown]
 
 
@@ -55,22 +52,11 @@ _DASHED: Final = "Dashed lines: lasting changes, described under What changed. "
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 
 
-def discarded_sentence(dropped: float) -> str:
-    """Explain the green hatching in the samplers' lanes, with a space at the end; empty if there is none."""
-    if not dropped:
-        return ""
-    return (
-        f"Hatched green: generation for dropped samples, drawn as {fmt.percent(dropped)} of all generation, the "
-        "share of the tokens that were dropped as stale or abandoned in steady state. "
-    )
-
-
 def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     """Return a view of the workers."""
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
-    table, dropped = lanes_of(states), dropped_of(analysis)
-    states = with_discarded(states, dropped)
+    table = lanes_of(states)
     lanes = placed(table, slow_engine_of(analysis.findings))
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
@@ -78,11 +64,9 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
-    generates = "discarded" in states["state"]
-    hollow = discarded_sentence(dropped) if generates else ""
     slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
     dashed = "" if changes.is_empty() else _DASHED
-    reading = opening + _HOW_TO_READ.format(part=part) + dashed + hollow + slow + _HEALTHY
+    reading = opening + _HOW_TO_READ.format(part=part) + dashed + slow + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(view, title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     picture = drawn_frame(figure, table.drop("lane"), run)

@@ -10,7 +10,6 @@ from rlscope.reports.blocks import Facts
 from rlscope.reports.card import per_gpu_facts
 from rlscope.reports.charts.encoding import shown_from_s
 from rlscope.reports.charts.lengths import response_lengths
-from rlscope.reports.charts.timeline import with_discarded
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
@@ -94,31 +93,6 @@ def test_charts_over_time_fold_a_start_up_of_more_than_5_percent(start_s, shown_
     window = SteadyWindow(STARTED_NS + round(start_s * SECOND), STARTED_NS + 1_000 * SECOND, 1, 9)
     assert shown_from_s(replace(run, window=window)) == shown_s
     assert shown_from_s(replace(run, window=None)) == 0.0
-
-
-def test_the_dropped_share_of_generation_is_a_state_of_its_own_and_no_time_is_lost():
-    columns = ["lane", "role", "state", "reason", "label", "share_ratio", "start_s"]
-    states = pl.DataFrame(
-        [
-            (0, "trainer", "generating", None, "generating", 0.5, 0.0),
-            (1, "sampler", "decoding", None, "decoding", 0.5, 0.0),
-            (1, "sampler", "prefilling", None, "prefilling", 0.25, 0.0),
-            (1, "sampler", "no_requests", "samples", "idle", 0.25, 0.0),
-        ],
-        schema=columns,
-        orient="row",
-        schema_overrides={"reason": pl.String},
-    )
-    drawn = with_discarded(states, 0.8)
-    shares = {(lane, state): share for lane, state, share in drawn.select("lane", "state", "share_ratio").rows()}
-    assert shares == {
-        (0, "generating"): 0.5,
-        (1, "decoding"): pytest.approx(0.1),
-        (1, "prefilling"): pytest.approx(0.05),
-        (1, "no_requests"): 0.25,
-        (1, "discarded"): pytest.approx(0.6),
-    }
-    assert with_discarded(states, 0.0).equals(states)
 
 
 def test_a_step_is_divided_into_phases_and_what_none_of_them_covers():

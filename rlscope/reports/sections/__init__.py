@@ -15,7 +15,6 @@ from rlscope.reports.sections.appendix import (
     configuration_section,
     data_quality_section,
     glossary_section,
-    reported_section,
 )
 from rlscope.reports.sections.changes import changes_section
 from rlscope.reports.sections.engines import engines_section
@@ -84,8 +83,6 @@ def sections_of(analysis: AnalysisResult) -> list[Section]:
         Section("latency", "Forward passes by batch size", "Forward passes", latency_section(analysis),
                 "measured and fitted time of a pass"),
         Section("alerts", ALERTS_TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
-        Section("reported", "Framework metrics", "As reported", reported_section(analysis),
-                "scalars as the framework computed them"),
         Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section(analysis),
                 "gaps in the data, and what is not shown"),
         Section("configuration", "Run configuration", "Configuration", configuration_section(analysis),

@@ -1,8 +1,8 @@
-"""The last sections of the page, which only list: alerts, reported metrics, gaps, configuration and terms."""
+"""The last sections of the page, which only list: alerts, gaps, configuration and terms."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
@@ -17,33 +17,6 @@ from rlscope.reports.text.states import STATES
 def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the built-in alert rules that fired, and when."""
     return [alerts_table(analysis)] if analysis.alerts else [Nothing(NONE_FIRED)]
-
-
-def reported_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the figures that the run's framework reports itself, beside which nothing is computed."""
-    frame, imported = analysis.answers.get("reported_values"), analysis.data_quality.imported
-    if frame is None or frame.is_empty():
-        return [Nothing("the run was recorded by hooks, or its files hold none")]
-    by = imported.framework if imported is not None else "the framework"
-    columns = ("name", "worker", "rows", "mean", "minimum", "maximum", "last")
-    return [
-        Paragraph(
-            f"As reported by {by}, in its own units and with its own definitions. Similar names may have other "
-            "meanings. The rest of this report infers only one thing from them: steps whose staleness is always 0 are "
-            "synchronous."
-        ),
-        Table(
-            "Figures that the framework reports itself",
-            columns,
-            list(map(_metric, frame.rows(named=True))),
-            "stacks",
-        ),
-    ]
-
-
-def _metric(row: Mapping[str, Any]) -> list[str]:
-    values = (row[name] for name in ("mean", "min", "max", "last"))
-    return [str(row["name"]), str(row["worker_id"]), f"{row['rows']:,}", *map(fmt.significant, values)]
 
 
 def data_quality_section(analysis: AnalysisResult) -> Sequence[Block]:

@@ -87,7 +87,6 @@ DRAWN: Final = (
     "weight_update_spread",
     "response_lengths",
     "delivered_lengths",
-    "group_tail_counts",
     "throughput",
 )
 """Queries whose answers only the report draws. Comparisons and trackers use a few of them."""

@@ -28,7 +28,6 @@ def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dic
         "staleness_heat": _heat(starts),
         "staleness_parts": _parts(starts),
         "version_moments": _moments(),
-        "group_tail_counts": _tails(),
         "queue_wait_counts": _wait_counts(),
         "weight_update_spread": _spread(rng, len(workers), starts),
     }
@@ -59,11 +58,6 @@ def _moments() -> pl.DataFrame:
     """As version_moments answers: the effective share is mean² / (variance + mean²)."""
     rows = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
     return answer("version_moments", rows)
-
-
-def _tails() -> pl.DataFrame:
-    rows = [(1 + b / 4, 1.25 + b / 4, 900 // (b + 1), 0.1 * b, 0.3 * b, int(b == 9)) for b in range(10)]
-    return answer("group_tail_counts", rows)
 
 
 def _wait_counts() -> pl.DataFrame:

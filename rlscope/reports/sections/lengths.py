@@ -1,4 +1,4 @@
-"""Response lengths, the tokens that were not trained on, and the longest sample of each group."""
+"""Response lengths, and the tokens that were not trained on."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -65,41 +65,14 @@ def _bias(trained: float | None, rest: float | None) -> str:
     return f"{means} ({apart} {differ}). Dropping biases training towards {biased} responses."
 
 
-def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
-    """Compare the longest sample of a group with the mean, and say how long the others wait for the last."""
-    tails, steps = answers.get("group_tail_counts"), answers.get("training_steps")
-    if tails is None or tails.is_empty():
-        return ""
-    groups = int(tails["groups"].sum())
-    up_to = tails["groups"].cum_sum()
-    half, most = (
-        fmt.significant(float(tails.filter(up_to * 100 >= groups * percent)["tail_to"][0])) for percent in (50, 95)
-    )
-    wait_s = float((tails["last_wait_mean_s"] * tails["groups"]).sum()) / groups
-    spread = (
-        f"In half of {fmt.count(groups)} groups, the longest sample is less than {half} times the mean; in 95%, less "
-        f"than {most} times."
-    )
-    text = f"{spread} The last sample of a group ends {fmt.duration(wait_s)} after the median one on average"
-    period_s = None if steps is None or steps.is_empty() else steps["period_s"].mean()
-    if not isinstance(period_s, int | float) or not period_s:
-        return text + "."
-    return f"{text}: {fmt.significant(wait_s / period_s)} steps of added wait if groups are kept complete."
-
-
 def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
 
 def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
-    answers = analysis.answers
-    lead, tails = outcomes_sentence(answers), tails_sentence(answers)
-    return [
-        *([Paragraph(lead, "lead")] if lead else []),
-        drawn(_figure(answers.get("response_lengths"), analysis.run), analysis),
-        *([Paragraph(tails, "note")] if tails else []),
-    ]
+    lead, frame = outcomes_sentence(analysis.answers), analysis.answers.get("response_lengths")
+    return [*([Paragraph(lead, "lead")] if lead else []), drawn(_figure(frame, analysis.run), analysis)]
 
 
 def _figure(frame: pl.DataFrame | None, run: RunFacts) -> Figure:

@@ -12,7 +12,6 @@ from rlscope.reports.sections.lengths import (
     cap_in_sight_tokens,
     lengths_section,
     outcomes_sentence,
-    tails_sentence,
 )
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.staleness import (
@@ -121,18 +120,6 @@ def test_the_share_not_trained_on_and_the_mean_lengths_of_both_sides_are_said():
 def test_the_cap_is_drawn_where_it_is_in_sight_of_the_lengths(cap, shown):
     run = replace(full_analysis().run, settings={"max_output_tokens": cap})
     assert cap_in_sight_tokens(frame("length_from_tokens length_to_tokens\n0 50\n51 100"), run) == shown
-
-
-def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
-    tails = frame("tail_from tail_to groups last_wait_mean_s\n1.0 1.25 5 0.0\n1.25 1.5 4 1.0\n3.0 3.25 1 6.0")
-    steps = pl.DataFrame({"period_s": [None, 4.0, 6.0]})
-    said = tails_sentence({"group_tail_counts": tails, "training_steps": steps})
-    assert "In half of 10 groups, the longest sample is less than 1.25 times the mean" in said
-    assert "in 95%, less than 3.25 times" in said and "after the median one on average: 0.2 steps" in said
-    assert tails_sentence({"group_tail_counts": tails}).endswith(
-        "The last sample of a group ends 1 s after the median one on average."
-    )
-    assert tails_sentence({}) == ""
 
 
 def test_the_caption_of_the_lengths_says_how_many_samples_hit_the_cap():

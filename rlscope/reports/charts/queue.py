@@ -26,8 +26,6 @@ from rlscope.reports.charts.series import drawable, rounded
 TO_LAST: Final = "last engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
-_SHORT_S: Final = 1.0
-"""Updates shorter than this are drawn in milliseconds."""
 _ABOVE: Final = 1.12
 """Room below the ticks of the weight updates."""
 
@@ -60,34 +58,32 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """For each version, from the first engine that applies it to the last, and the mean pause of an engine."""
     rows = rounded(drawable(frame, run.started_ns))
     longest_s = float(rows["to_last_s"].max() or 0.0)  # pyright: ignore[reportArgumentType]
-    unit, per_s = ("milliseconds", 1e3) if longest_s < _SHORT_S else ("seconds", 1.0)
-    rows = rows.with_columns(pl.col("to_first_s", "to_last_s", "paused_mean_s") * per_s)
     kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
     # A first engine that is also the last one has one mark.
     is_first = pl.col("to_first_s") < pl.col("to_last_s")
     apart = rows.with_columns(to_first_s=pl.when(is_first).then(pl.col("to_first_s")))
     index = ["start_s", "first_version", "last_version", "engines"]
-    long = apart.unpivot(list(kinds), index=index, value_name="time")
-    long = long.with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time")
+    long = apart.unpivot(list(kinds), index=index, value_name="time_s")
+    long = long.with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("time_s")
     shown = [name for name in kinds.values() if name in set(long["kind"])]
     colors = dict(zip(kinds.values(), (UPDATE, APPLIED, MUTED), strict=True))
     shapes = dict(zip(kinds.values(), ("circle", "square", "triangle-down"), strict=True))
     x = time_axis("start_s")
     # A mark at the top of the plot would be cut in half.
-    top = [0, _ABOVE * longest_s * per_s if longest_s else 1.0]
+    top = [0, _ABOVE * longest_s if longest_s else 1.0]
     tips = [
         tip("start_s:Q", "published at, s", ",.1f"), tip("first_version:Q", "version", ",d"),
         tip("last_version:Q", "to version", ",d"), tip("engines:Q", "engines", ",d"),
     ]  # fmt: skip
     ranges = alt.Chart(rows).mark_rule(color=UPDATE, strokeWidth=1.5, opacity=0.6).encode(
-        x=x, y=amount("to_first_s", f"{unit} since start of publication").scale(domain=top, nice=False),
+        x=x, y=amount("to_first_s", "seconds since start of publication").scale(domain=top, nice=False),
         y2=alt.Y2("to_last_s:Q"),
     )  # fmt: skip
     marks = alt.Chart(long).mark_point(filled=True, size=34, opacity=1, strokeWidth=1.5).encode(
-        x=x, y=alt.Y("time:Q"),
+        x=x, y=alt.Y("time_s:Q"),
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
         .legend(legend_of(shown)),
-        tooltip=[*tips, tip("kind:N", "measure"), tip("time:Q", unit, ",.4~f")],
+        tooltip=[*tips, tip("kind:N", "measure"), tip("time_s:Q", "seconds", ",.4~g")],
     )  # fmt: skip
     return layered(ranges, marks).properties(height=HEIGHT)

@@ -169,9 +169,7 @@ def _explained(
 def _with_step_bounds(analysis: AnalysisResult, bucket_ns: int, judged: Interval) -> AnalysisResult:
     """Return the analysis of a log with the bounds that its phases give, if it has phases."""
     phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness)
-    if phases is None:
-        return analysis
-    return replace(analysis, step_bounds=step_bounds(replace(phases, knows_engines=not analysis.hides_samplers)))
+    return analysis if phases is None else replace(analysis, step_bounds=step_bounds(phases))
 
 
 def with_drawn(folder: Path | str, analysis: AnalysisResult) -> AnalysisResult:

@@ -46,8 +46,6 @@ class StepPhases:
     """Whether the same GPUs generate and train."""
     is_synchronous: bool | None
     """Whether the phases follow each other; None if the log does not show it."""
-    knows_engines: bool = False
-    """Whether the engines were recorded too, so that their waits are known."""
 
     @property
     def work_s(self) -> float:

@@ -101,8 +101,6 @@ class ToldBound(StepBound):
     """The change and its bound in words."""
     assumption: str
     """Assumption behind the bound."""
-    narrowed_by: str
-    """Data that would narrow the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +221,6 @@ def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
         bound,
         headline=f"{step_bounds.change_words(bound, phases)}: {step_bounds.range_words(bound)}",
         assumption=step_bounds.assumption(bound, phases),
-        narrowed_by=step_bounds.narrowed_by(bound, phases),
     )
 
 

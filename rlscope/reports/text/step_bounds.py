@@ -1,4 +1,4 @@
-"""Bounds from the phases of a step, in words: the gain of each change, what that assumes, what would narrow it."""
+"""Bounds from the phases of a step, in words: the gain of each change, and what that assumes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,19 +22,13 @@ _REQUIRES: Final[Mapping[Requirement, str]] = {
     "staleness_cap": "a staleness cap of 1 or more, and ",
     "sampler_gpus": "as many GPUs again for sampling alone, and ",
 }
-_ENGINES: Final = "the engines' logs (--engine-log)"
-_SAMPLERS: Final = f"{_ENGINES}, which show how long samplers are busy in a step"
-_HOOKS: Final = "hooks in the engines, which record samples and their versions"
 
 
 def bounds_part(bounds: StepBounds) -> Part:
     """Return the phases of a step and what each change could gain."""
     phases = bounds.phases
-    columns = ("change", "throughput over today's", "assumes", "narrowed by")
-    rows = [
-        (change_words(each, phases), range_words(each), assumption(each, phases), narrowed_by(each, phases))
-        for each in bounds.bounds
-    ]
+    columns = ("change", "throughput over today's", "assumes")
+    rows = [(change_words(each, phases), range_words(each), assumption(each, phases)) for each in bounds.bounds]
     shown = [Table(_TITLE, columns, rows, "stacks")] if rows else []
     return Part(_TITLE, [Paragraph(phases_sentence(phases)), *shown])
 
@@ -77,19 +71,6 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
 _OPEN: Final = ", and trainers, not samplers, set the pace"
 
 
-def narrowed_by(bound: StepBound, phases: StepPhases) -> str:
-    """Return the data that would narrow the bound, as a noun phrase."""
-    if phases.knows_engines:
-        return _HOOKS
-    if not phases.is_synchronous:
-        return _SAMPLERS
-    if bound.change == "staleness_cap":
-        return f"{_ENGINES}, which show whether they generate during updates, and at which batch sizes"
-    if bound.change == "double_generation":
-        return f"{_ENGINES}, which show the batch sizes that speed depends on"
-    return "a test of a few steps"
-
-
 def phases_sentence(phases: StepPhases) -> str:
     """Return the phases of the mean step as a sentence."""
     generation = "generation" if phases.shares_gpus else "waits for samples"
@@ -106,12 +87,9 @@ def phases_sentence(phases: StepPhases) -> str:
 
 
 def largest_sentence(bounds: StepBounds | None) -> str:
-    """Return the largest bound on a single change as a sentence, with what would narrow it; empty without one."""
+    """Return the largest bound on a single change as a sentence; empty without one."""
     largest = None if bounds is None else bounds.largest
     if bounds is None or largest is None:
         return ""
-    what, phases = change_words(largest, bounds.phases), bounds.phases
-    return (
-        f"From the phases of a step: {what} would multiply throughput by {_factor(largest)}. "
-        f"What would narrow this: {narrowed_by(largest, phases)}."
-    )
+    what = change_words(largest, bounds.phases)
+    return f"From the phases of a step: {what} would multiply throughput by {_factor(largest)}."

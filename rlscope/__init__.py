@@ -11,13 +11,12 @@
     a.frame("ledger")                                 # polars; also staleness, findings and actions
     a.charts.workers_all()                            # Altair
     a.to_json(); a.to_markdown(); a.to_html("report.html")
+    a.push("tensorboard", folder="logs/monday")       # or wandb, mlflow
 
-    rlscope.what_if("runs/monday", trainer_speed=2)
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
     rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
     rlscope.list_runs("runs", sort="tokens_per_s").frame()
-    rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
 Every error that a user can cause is an RlscopeError. `__init__.pyi` lists the names with their modules, from which they

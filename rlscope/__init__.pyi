@@ -9,8 +9,6 @@ from rlscope.api import (
     list_runs as list_runs,
     open as open,
     plan as plan,
-    push as push,
-    what_if as what_if,
 )
 from rlscope.errors import RlscopeError as RlscopeError
 from rlscope.exports.perfetto import export_perfetto as export_perfetto

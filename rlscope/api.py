@@ -5,27 +5,24 @@ only a `Run` from `open` stays open. Results are frozen dataclasses that write t
 inside the functions, so that a query or a check waits for neither the model nor the charts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from typing import TYPE_CHECKING, TypeAlias
 
-from rlscope.changes import Changes
 from rlscope.errors import Bounds, check_one_of
 
 if TYPE_CHECKING:
     from rlscope.analysis.result import Severity
-    from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
     from rlscope.importers.target import ImportOptions
+    from rlscope.pipeline import Progress
     from rlscope.reports.check import CheckReport
     from rlscope.reports.documents.doctor import DoctorReport
-    from rlscope.results import Analysis, Comparison, PlanAnswer, RunList, WhatIfAnswer
+    from rlscope.results import Analysis, Comparison, PlanAnswer, RunList
     from rlscope.run import Run
 
 Folder: TypeAlias = str | PathLike[str]
-Progress: TypeAlias = Callable[[str], None]
-"""Function that is called with a few words on the current activity, for a progress display."""
 
 
 def open(path: Folder) -> "Run":
@@ -49,7 +46,7 @@ def analyze(
     max_staleness: int | None = None,
     gpus_per_node: int = 1,
     also: Folder | Sequence[Folder] = (),
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
     options: "ImportOptions | None" = None,
     ray: str | None = None,
     page: bool = True,
@@ -82,35 +79,12 @@ def analyze(
     if max_staleness is not None:
         Bounds(0).check("max_staleness", max_staleness)
     Bounds(1).check("gpus_per_node", gpus_per_node)
-    constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
+    others = (also,) if isinstance(also, str | PathLike) else also
+    constraints = Constraints(max_staleness, gpus_per_node, tuple(map(Path, others)))
     folder, say = _folder(path, options, progress), progress or pipeline.say_nothing
     drawn, divide = pipeline.DRAWN if page else (), on_ray(ray, say)
     result = pipeline.analyze(folder.path, progress=say, constraints=constraints, divide=divide, also_ask=drawn)
     return extended(Analysis, result, path=Path(path), folder=folder)
-
-
-def what_if(
-    path: Folder,
-    *,
-    also: Folder | Sequence[Folder] = (),
-    progress: Progress | None = None,
-    **changes: Unpack[Changes],
-) -> "WhatIfAnswer":
-    """Predict a run with changed settings: `what_if("runs/monday", trainer_gpus=4, max_running=64)`.
-
-    Args:
-        path: Run folder, or a log or metrics file of a framework. To ask several times, `analyze` the run once and call
-            `Analysis.what_if`.
-        also: Folders of other runs, as in `analyze`.
-        progress: Called with a few words on the current activity.
-        **changes: New values, by the names and in the units of `Changes`.
-
-    Raises:
-        AnalysisError: No model can be fitted to the run, or the model does not reproduce it.
-        ImpossibleChangeError: A value is out of range, the GPUs form no layout, or a limit is given twice.
-        RlscopeError: Any error that `analyze` raises.
-    """
-    return analyze(path, also=also, progress=progress, page=False).what_if(**changes)
 
 
 def plan(path: Folder, max_staleness: int | None = None) -> "PlanAnswer":
@@ -181,7 +155,7 @@ def check(
     return extended(CheckReport, report)
 
 
-def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None) -> "DoctorReport":
+def doctor(path: Folder, progress: "Progress | None" = None, options: "ImportOptions | None" = None) -> "DoctorReport":
     """Check what a run records, what it lacks, and how to add that, as `rlscope doctor` does.
 
     Args:
@@ -207,7 +181,7 @@ def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptio
 
 
 def compare(
-    baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None
+    baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: "Progress | None" = None
 ) -> "Comparison":
     """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
 
@@ -240,7 +214,7 @@ def list_runs(
     reverse: bool = False,
     filters: Sequence[str] = (),
     cache: bool = True,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
 ) -> "RunList":
     """List the runs in a folder, at any depth.
 
@@ -267,48 +241,7 @@ def list_runs(
     return RunList(runs, folder=str(folder))
 
 
-def push(
-    path: Folder,
-    tracker: "Tracker",
-    *,
-    project: str | None = None,
-    into: str | None = None,
-    folder: Folder | None = None,
-    also: Folder | Sequence[Folder] = (),
-    progress: Progress | None = None,
-) -> str:
-    """Analyze a run and write the results to an experiment tracker.
-
-    Args:
-        path: Run folder, or a log or metrics file of a framework.
-        tracker: "wandb", "mlflow" or "tensorboard".
-        project: Weights & Biases project or MLflow experiment. None uses the tracker's environment.
-        into: Id of an existing tracker run to add to. None creates a new run.
-        folder: Log folder; required for TensorBoard.
-        also: Folders of other runs, as in `analyze`.
-        progress: Called with a few words on the current activity.
-
-    Returns:
-        Where the results are, in words and without credentials.
-
-    Raises:
-        ArgumentError: The tracker is unknown, or TensorBoard has no folder.
-        RlscopeError: The tracker's library is not installed or rejects the data, or `analyze` fails.
-    """
-    from rlscope.exports.trackers import TRACKERS, Target, library_of, push_analysis
-
-    check_one_of("tracker", tracker, TRACKERS)
-    target = Target(tracker, project, into, None if folder is None else Path(folder))
-    library_of(target.tracker)  # Fail before the analysis, which takes a while.
-    return push_analysis(analyze(path, also=also, progress=progress), target)
-
-
-def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress | None = None) -> "RunFolder":
+def _folder(path: Folder, options: "ImportOptions | None" = None, say: "Progress | None" = None) -> "RunFolder":
     from rlscope.importers.join import resolve
 
     return resolve(Path(path), options, say)
-
-
-def _several(paths: Folder | Sequence[Folder]) -> Sequence[Folder]:
-    """Return the paths as a sequence, which has one element for a single path."""
-    return (paths,) if isinstance(paths, str | PathLike) else paths

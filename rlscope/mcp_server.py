@@ -111,7 +111,7 @@ class RunTools:
             raise ArgumentError.of(
                 "changes", found=unknown[0], expected="one of " + ", ".join(CHANGEABLE), next_step="Rename it."
             )
-        return rlscope.what_if(self._run(path), **changes).to_markdown()  # type: ignore[arg-type]
+        return rlscope.analyze(self._run(path), page=False).what_if(**changes).to_markdown()  # type: ignore[arg-type]
 
     def compare(self, baseline: str, run: str) -> str:
         """Explain the difference between two runs: throughput, GPU time, staleness, and which changes explain it."""

@@ -50,6 +50,7 @@ from rlscope.text_out import write_file
 from rlscope.trace.query import Argument
 
 if TYPE_CHECKING:
+    from rlscope.exports.trackers import Tracker
     from rlscope.reports.page.html import Charts
 
 Part = Literal["ledger", "staleness", "findings", "actions"]
@@ -118,7 +119,7 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
             return run.sql(text)
 
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
-        """Predict the run with changed settings: `a.what_if(trainer_gpus=4, max_running=64)`; see `rlscope.what_if`.
+        """Predict the run with changed settings: `a.what_if(trainer_gpus=4, max_running=64)`.
 
         Args:
             **changes: New values, by the names and in the units of `Changes`.
@@ -144,6 +145,32 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
                 next_step="Run `rlscope analyze`: its report lists the differences.",
             )
         return extended(WhatIfAnswer, what_if(self.model, change), run_id=self.run.run_id, model=self.model)
+
+    def push(
+        self,
+        tracker: "Tracker",
+        *,
+        project: str | None = None,
+        into: str | None = None,
+        folder: str | PathLike[str] | None = None,
+    ) -> str:
+        """Write the results to an experiment tracker, and return where they are, in words and without credentials.
+
+        Args:
+            tracker: "wandb", "mlflow" or "tensorboard".
+            project: Weights & Biases project or MLflow experiment. None uses the tracker's environment.
+            into: Id of an existing tracker run to add to. None creates a new run.
+            folder: Log folder; required for TensorBoard.
+
+        Raises:
+            ArgumentError: The tracker is unknown, or TensorBoard has no folder.
+            RlscopeError: The tracker's library is not installed or rejects the data.
+        """
+        from rlscope.exports.trackers import TRACKERS, Target, push_analysis
+
+        check_one_of("tracker", tracker, TRACKERS)
+        target = Target(tracker, project, into, None if folder is None else Path(folder))
+        return push_analysis(self.drawn, target)
 
     def frame(self, part: Part) -> pl.DataFrame:
         """Return a part of the JSON document as a polars frame. Column names carry their unit.
@@ -193,7 +220,7 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class WhatIfAnswer(InBlocks, WhatIf):
-    """Prediction of a run with changed settings, next to the current run; returned by `what_if`."""
+    """Prediction of a run with changed settings, next to the current run; returned by `Analysis.what_if`."""
 
     run_id: str
     """Identifier of the run."""

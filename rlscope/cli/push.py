@@ -39,9 +39,11 @@ def push(
     chosen: list[Tracker] = [name for name in TRACKERS if requested[name]]
     if len(chosen) != 1:
         raise typer.BadParameter("pass exactly one tracker: --wandb, --mlflow or --tensorboard LOG_DIR")
+    from rlscope.exports.trackers import library_of
+
+    library_of(chosen[0])  # Fail before the analysis, which takes a while.
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
-        where = rlscope.push(
-            run_dir, chosen[0], project=project, into=into, folder=tensorboard, also=also or (), progress=progress
-        )
+        analysis = rlscope.analyze(run_dir, also=also or (), progress=progress)
+        where = analysis.push(chosen[0], project=project, into=into, folder=tensorboard)
     notes.print(f"wrote {where}", highlight=False, soft_wrap=True)

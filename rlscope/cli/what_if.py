@@ -22,7 +22,8 @@ def what_if(run_dir: RunFolder, changes: Changes, also: Also = None, json_to: Js
     notes = Console(stderr=True)
     try:
         with progress_on(notes) as progress:
-            asked = rlscope.what_if(run_dir, also=also or (), progress=progress, **changes)
+            analysis = rlscope.analyze(run_dir, also=also or (), progress=progress, page=False)
+            asked = analysis.what_if(**changes)
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
     print_blocks(asked.blocks, write_json(json_to, asked, notes))

@@ -68,7 +68,7 @@ def nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the work began before the outputs were checked")
 
-    for name in ("analyze", "compare", "what_if", "plan", "check", "list_runs", "export_perfetto", "open"):
+    for name in ("analyze", "compare", "plan", "check", "list_runs", "export_perfetto", "open"):
         monkeypatch.setattr(rlscope, name, fail)
 
 

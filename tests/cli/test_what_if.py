@@ -152,7 +152,7 @@ def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: p
     off = replace(model(), replay=replace(replay, compared=(rate, *replay.compared[1:])))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: replace(full_analysis(), model=off))
     with pytest.raises(AnalysisError, match=r"does not reproduce the run: the replayed rate is −73\.0% from"):
-        rlscope.what_if("runs/1", max_staleness=4)
+        rlscope.analyze("runs/1").what_if(max_staleness=4)
 
 
 def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
     nothing = replace(full_analysis(), model=NoModelResult("no pass was recorded"))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
-        rlscope.what_if("runs/1")
+        rlscope.analyze("runs/1").what_if()
 
 
 @pytest.mark.usefixtures("known")

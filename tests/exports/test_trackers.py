@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import rlscope
 from rlscope.cli import app
+from rlscope.document import extended
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
-from rlscope.exports.trackers import PAGE, Summary, Target, library_of, push_analysis, redacted, summary_of
-from rlscope.exports.trackers import TRACKERS as TRACKER_NAMES
+from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, redacted, summary_of
+from rlscope.importers.join import RunFolder
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import worker, write_run
@@ -179,14 +180,14 @@ def _wandb_records(path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("tracker", "module"), [("wandb", "wandb"), ("mlflow", "mlflow"), ("tensorboard", "tensorboardX")]
+    ("flags", "module"), [(["--wandb"], "wandb"), (["--mlflow"], "mlflow"), (["--tensorboard", "logs"], "tensorboardX")]
 )
-def test_without_its_package_the_message_says_how_to_install_it(
-    tracker: Any, module: str, monkeypatch: pytest.MonkeyPatch
+def test_without_its_package_the_message_says_how_to_install_it_before_the_run_is_read(
+    flags: list[str], module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RlscopeError, match=rf"rlscope\[{tracker}\]"):
-        library_of(tracker)
+    with pytest.raises(RlscopeError, match=rf"rlscope\[{flags[0].removeprefix('--')}\]"):
+        CliRunner().invoke(app, ["push", str(tmp_path / "no run"), *flags], catch_exceptions=False)
 
 
 def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +229,9 @@ def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path:
     assert (tmp_path / "logs" / PAGE).exists() and not (run_dir / "report.html").exists()
 
 
-def test_an_unknown_tracker_or_none_of_its_folder_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
+def test_an_unknown_tracker_and_one_without_its_folder_are_refused(tmp_path: Path) -> None:
+    analysis = extended(rlscope.Analysis, full_analysis(), path=tmp_path, folder=RunFolder(tmp_path))
     with pytest.raises(ArgumentError, match="folder: found none; expected the log folder of TensorBoard"):
-        rlscope.push(tmp_path, "tensorboard")
+        analysis.push("tensorboard")
     with pytest.raises(ArgumentError, match="wandb, mlflow, tensorboard"):
-        rlscope.push(tmp_path, "neptune")
-    assert TRACKER_NAMES == ("wandb", "mlflow", "tensorboard")
+        analysis.push("neptune")  # type: ignore[arg-type]

@@ -28,7 +28,6 @@ from prediction_systems import System, system_of
 from same_rate import recorded_at
 from token_simulator import Layout, Outcome, World, simulate_world
 
-from rlscope.comparison.prices import length_change
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import NOTABLE_RATIO
@@ -36,7 +35,6 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.simulate.results import longest_trained_ratio
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.pipeline import analyze
-from rlscope.reports.text.actions import steps_per_version_after
 
 FIGURES = Path(__file__).with_suffix(".txt")
 TRUE_STEPS = 90
@@ -135,7 +133,7 @@ def _at(system: System, layout: Layout) -> Iterator[CarriedOut]:
     for action in model.ranking.actions:
         changed = done(system, layout, action)
         if changed is not None:
-            steps_per_version = steps_per_version_after(action, model.calibration.steps_per_version)
+            steps_per_version = action.steps_per_version(model.calibration.steps_per_version)
             prices = _prices(action, steps_per_version, before, cost_of(*changed))
             yield CarriedOut(system.world.name, action, tuple(prices))
 
@@ -147,7 +145,7 @@ def _prices(action: Action, steps_per_version: float, before: Cost, after: Cost)
         "dropped": (price.dropped_ratio, after.dropped_ratio),
         "longest tenth": (price.longest_trained_ratio, after.longest_trained_ratio),
         "trained length": (
-            length_change(price, action.price_before),
+            price.trained_length_ratio(action.price_before),
             after.trained_tokens / before.trained_tokens - 1.0,
         ),
     }
@@ -156,8 +154,7 @@ def _prices(action: Action, steps_per_version: float, before: Cost, after: Cost)
             exact, near = (_has(promised, true, margin) for margin in (PRINTED_RATIO, NOTABLE_RATIO))
             yield Priced(name, promised, true, exact, near)
     if staleness is not None:
-        ends = staleness.p95_interval_steps or (staleness.p95_steps, staleness.p95_steps)
-        steps = Estimate(*(each * steps_per_version for each in (staleness.p95_steps, *ends)))
+        steps = staleness.p95_in_optimizer_steps(steps_per_version)
         # It is counted in whole versions, and the mean of four runs is not.
         yield Priced(
             "p95 steps", steps, after.p95_steps, _has(steps, after.p95_steps, 0.5), _has(steps, after.p95_steps, 1.0)

@@ -13,7 +13,7 @@ from rlscope.comparison.facts import ComparedRun
 from rlscope.document import computed_field
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.price import NOTABLE_RATIO, Price
+from rlscope.model.forecast.price import NOTABLE_RATIO
 from rlscope.model.simulate.results import LONGEST_RATIO
 
 PriceName = Literal["dropped_ratio", "staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio"]
@@ -56,28 +56,15 @@ def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> 
         return
     old, promised, new = action.price_before, action.price, after.model.forecasts.today.price
     if promised.staleness is not None and new.staleness is not None:
-        steps = _steps_per_version(action, before.model.calibration.steps_per_version)
-        p95_steps = promised.staleness.p95_steps
-        ends = promised.staleness.p95_interval_steps or (p95_steps, p95_steps)
+        steps = action.steps_per_version(before.model.calibration.steps_per_version)
         measured = new.staleness.p95_steps * after.model.calibration.steps_per_version
-        yield PromisedPrice("staleness_p95_steps", Estimate(*(steps * each for each in (p95_steps, *ends))), measured)
-    change, came = length_change(promised, old), length_change(new, old)
+        yield PromisedPrice("staleness_p95_steps", promised.staleness.p95_in_optimizer_steps(steps), measured)
+    change, came = promised.trained_length_ratio(old), new.trained_length_ratio(old)
     if change is not None and came is not None:
         yield PromisedPrice("trained_length_change_ratio", change, came.value)
     longest = None if after.delivered_lengths is None else longest_trained_ratio(after.delivered_lengths)
     if promised.longest_trained_ratio is not None and longest is not None:
         yield PromisedPrice("longest_trained_ratio", promised.longest_trained_ratio, longest)
-
-
-def _steps_per_version(action: Action, now: float) -> float:
-    """Return the optimizer steps of a version after an action."""
-    return action.after if action.what == "publish_every" and isinstance(action.after, float) else now
-
-
-def length_change(price: Price, before: Price) -> Estimate | None:
-    """Return the mean trained length over that of a price before, minus 1; None if either is unknown."""
-    tokens, old = price.mean_trained_tokens, before.mean_trained_tokens
-    return Estimate(*(each / old.value - 1.0 for each in tokens)) if tokens and old and old.value else None
 
 
 def longest_trained_ratio(delivered_lengths: pl.DataFrame) -> float | None:

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from rlscope.comparison.prices import PriceName, PromisedPrice, length_change, longest_trained_ratio
+from rlscope.comparison.prices import PriceName, PromisedPrice, longest_trained_ratio
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import Price
 
@@ -48,6 +48,6 @@ def test_a_price_holds_within_its_interval_or_as_near_as_two_alike_runs_are(
 
 def test_a_change_of_length_is_that_of_the_mean_trained_length() -> None:
     before = Price(mean_trained_tokens=Estimate.exactly(200.0))
-    found = length_change(Price(mean_trained_tokens=Estimate(190.0, 180.0, 210.0)), before)
+    found = Price(mean_trained_tokens=Estimate(190.0, 180.0, 210.0)).trained_length_ratio(before)
     assert found is not None and list(found) == pytest.approx([-0.05, -0.1, 0.05])
-    assert length_change(before, Price()) is length_change(Price(), before) is None
+    assert before.trained_length_ratio(Price()) is Price().trained_length_ratio(before) is None

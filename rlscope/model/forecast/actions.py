@@ -148,6 +148,10 @@ class Action:
         """Staleness after the action; None if the queue grows without bound."""
         return self.price.staleness
 
+    def steps_per_version(self, now: float) -> float:
+        """Return the optimizer steps of a version after the action; now: those of the current run."""
+        return self.after if self.what == "publish_every" and isinstance(self.after, int | float) else now
+
     @property
     def lowers_limit(self) -> bool:
         """Whether it lowers or introduces a limit on waiting samples."""

@@ -91,6 +91,11 @@ class StalenessForecast:
             return None
         return self.sample_p95_low * self.steps_per_version, self.sample_p95_high * self.steps_per_version
 
+    def p95_in_optimizer_steps(self, steps_per_version: float) -> Estimate:
+        """Return the p95 in optimizer steps, of which a version that may be published has so many."""
+        ends = self.p95_interval_steps or (self.p95_steps, self.p95_steps)
+        return Estimate(*(each * steps_per_version for each in (self.p95_steps, *ends)))
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -137,10 +142,10 @@ class Price:
         """Whether the trained share of the longest tenth differs notably."""
         return _differs(before.longest_trained_ratio, self.longest_trained_ratio)
 
-    def trained_length_ratio(self, before: "Price") -> float | None:
+    def trained_length_ratio(self, before: "Price") -> Estimate | None:
         """Change of the mean trained length: after over before, minus 1."""
         now, then = before.mean_trained_tokens, self.mean_trained_tokens
-        return None if now is None or then is None or not now.value else then.value / now.value - 1.0
+        return Estimate(*(each / now.value - 1.0 for each in then)) if now and then and now.value else None
 
 
 @dataclass(frozen=True, slots=True)

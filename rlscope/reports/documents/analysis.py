@@ -247,7 +247,7 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         price_after=told_price(
             action.price,
             action.after if isinstance(action.after, Layout) else layout,
-            action_words.steps_per_version_after(action, steps_per_version),
+            action.steps_per_version(steps_per_version),
         ),
         effective_gain_ratio=action_words.effective_gain_ratio(action, analysis),
         cost=action_words.cost_of(action),

@@ -175,11 +175,6 @@ def _age(steps: float | None) -> str:
     return fmt.count(steps) if is_whole else fmt.significant(steps, 2)
 
 
-def steps_per_version_after(action: Action, steps_per_version: float) -> float:
-    """Optimizer steps per version after the action; steps_per_version: those of the current run."""
-    return (_limit(action.after) or 0.0) if action.what == "publish_every" else steps_per_version
-
-
 def setting_of(action: Action, run: RunFacts) -> str | None:
     """Return the name of the setting in the run's framework; None if unknown."""
     return _setting_name(action.what, run)
@@ -305,7 +300,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
     wider = ""
     if action.what == "publish_every" and cap:
-        then = fmt.count(cap * steps_per_version_after(action, 1.0))
+        then = fmt.count(cap * action.steps_per_version(1.0))
         wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} is then {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
@@ -329,6 +324,4 @@ def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:
     if after is None or own is None or (action.kind == "fix" and action.what != "colocated"):
         return None
     steps_before = model.calibration.steps_per_version
-    steps_after = steps_per_version_after(action, steps_before)
-    ends = after.p95_interval_steps or (after.p95_steps, after.p95_steps)
-    return own.p95_steps * steps_before, Estimate(*(steps * steps_after for steps in (after.p95_steps, *ends)))
+    return own.p95_steps * steps_before, after.p95_in_optimizer_steps(action.steps_per_version(steps_before))

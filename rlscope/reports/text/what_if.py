@@ -174,7 +174,7 @@ def _steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
 def _differences(answer: WhatIf) -> dict[str, str]:
     """The differences, by name; the others have none."""
     now, asked = answer.now, answer.predicted
-    steps_s = [_step_s(answer, each) for each in (now, asked)]
+    steps_s, length = [_step_s(answer, each) for each in (now, asked)], asked.price.trained_length_ratio(now.price)
     trainers = [each.timing.trainer_idle_ratio if each.timing else None for each in (now, asked)]
     samplers = [each.timing.sampler_idle_ratio if each.timing else None for each in (now, asked)]
     return {
@@ -182,7 +182,7 @@ def _differences(answer: WhatIf) -> dict[str, str]:
         "step time": fmt.gain(_change(*steps_s)),
         "trainers idle": _points(*trainers),
         "samplers idle": _points(*samplers),
-        "mean trained length": fmt.gain(asked.price.trained_length_ratio(now.price)),
+        "mean trained length": fmt.gain(length and length.value),
     }
 
 

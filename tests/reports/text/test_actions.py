@@ -24,20 +24,13 @@ NOW, THEN = Layout(4, 4, 16), Layout(6, 2, 24)
 
 
 def action(what="layout", cause="trainers", kind="change", before=NOW, after=THEN, **others) -> Action:
-    made = Action(
-        kind,
-        what,
-        cause,
-        before,
-        after,
-        GAIN,
-        0.95,
-        np.array(GAIN),
-        Price(),
-        Price(StalenessForecast(1.5, 3, 4)),
-        "measured",
-    )
+    price = Price(StalenessForecast(1.5, 3, 4))
+    made = Action(kind, what, cause, before, after, GAIN, 0.95, np.array(GAIN), Price(), price, "measured")
     return replace(made, **others)
+
+
+def fix(what, cause="samplers", **others) -> Action:
+    return action(what, cause, "fix", None, None, **others)
 
 
 def aged(p95: int, steps_per_version: float = 1.0, **others) -> StalenessForecast:
@@ -62,97 +55,70 @@ def model(
 
 
 SOONER = ", because weights are then published more often"
-WORDS = {
-    "layout": (
+OF_EACH_KIND = [
+    (
         action(),
         "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4, with up to 24 running requests per engine instead "
         "of 16",
     ),
-    "running_limit": (
+    (
         action("running_limit", "samplers", after=Layout(4, 4, 24)),
         "Raise the limit on running requests per engine from 16 to 24",
     ),
-    "asynchronous": (
+    (
         action("asynchronous", "lockstep"),
         "Run asynchronously on 6 trainer GPUs and 2 sampler GPUs, with up to 24 running requests per engine",
     ),
-    "staleness_cap": (
-        action("staleness_cap", "staleness_cap", before=1, after=2),
-        "Raise the staleness cap from 1 to 2 versions",
-    ),
-    "in_flight_limit": (
+    (action("staleness_cap", "staleness_cap", before=1, after=2), "Raise the staleness cap from 1 to 2 versions"),
+    (
         action("in_flight_limit", "staleness_cap", before=64, after=128),
         "Raise the limit on samples in flight from 64 to 128",
     ),
-    "running_samples_limit": (
+    (
         action("running_samples_limit", "staleness_cap", before=64, after=128),
         "Raise the limit on running samples over all engines from 64 to 128",
     ),
-    "queue_capacity_samples": (
-        action("queue_capacity_samples", "trainers", before=512, after=64),
-        "Lower the queue capacity from 512 to 64 samples",
-    ),
-    "publish_every": (
-        action("publish_every", "weight_updates", before=1, after=2),
-        "Publish weights every 2 optimizer steps instead of every step",
-    ),
-    "weight_updates": (
-        action("weight_updates", "weight_updates", "fix", 2.0, None),
+    (action("queue_capacity_samples", before=512, after=64), "Lower the queue capacity from 512 to 64 samples"),
+    (action("publish_every", before=1, after=2), "Publish weights every 2 optimizer steps instead of every step"),
+    (
+        fix("weight_updates", "weight_updates"),
         "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
     ),
-    "environment": (
-        action("environment", "environment", "fix", 2.0, None),
-        "Make the environment faster, or run more environments in parallel",
-    ),
-    "slow_engines": (action("slow_engines", "samplers", "fix", None, None), "Fix the slow engines"),
-    "trainer_speed": (
-        action("trainer_speed", "trainers", "fix", 1.0, 1.1),
-        "Speed up training: shorten the training step, or add trainer GPUs",
-    ),
-    "checkpoints": (
-        action("checkpoints", "checkpoints", "fix", 3.0, None),
+    (fix("environment", "environment"), "Make the environment faster, or run more environments in parallel"),
+    (fix("slow_engines"), "Fix the slow engines"),
+    (fix("slow_engines", engines=("a", "b", "c")), "Fix slow engines: a, b and c"),
+    (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix slow engines: a, b, c and 2 more"),
+    (fix("trainer_speed"), "Speed up training: shorten the training step, or add trainer GPUs"),
+    (
+        fix("checkpoints", "checkpoints"),
         "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     ),
-    "engine_speed": (
-        action("engine_speed", "samplers", "fix", 1.0, 1.1),
-        "Speed up sampling: use faster engines, or add sampler GPUs",
-    ),
-    "colocated": (
-        action("colocated", "trainers", "fix", None, None),
-        "Colocate: every GPU alternates between sampling and training",
-    ),
-}
+    (fix("engine_speed"), "Speed up sampling: use faster engines, or add sampler GPUs"),
+    (fix("colocated"), "Colocate: every GPU alternates between sampling and training"),
+]
 
 
 def test_every_kind_of_action_is_written_here():
-    assert set(WORDS) == set(typing.get_args(ActionWhat))
-    assert {made.cause for made, _ in WORDS.values()} == set(typing.get_args(LossCause))
+    assert {made.what for made, _ in OF_EACH_KIND} == set(typing.get_args(ActionWhat))
+    assert {made.cause for made, _ in OF_EACH_KIND} == set(typing.get_args(LossCause))
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        *WORDS.values(),
+        *OF_EACH_KIND,
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
-            action("in_flight_limit", "trainers", "fresher", None, 64),
+            action("in_flight_limit", kind="fresher", before=None, after=64),
             "Limit samples in flight to 64 (generating or queued; unlimited today)",
         ),
         (
-            action("running_limit", "samplers", after=Layout(4, 4, 24), in_flight_limit=1152),
+            action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
             "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight to 1,152 "
             "(generating or queued; unlimited today)",
         ),
         (
-            action("slow_engines", "samplers", "fix", None, None, engines=("a", "b", "c")),
-            "Fix slow engines: a, b and c",
-        ),
-        (
-            action("slow_engines", "samplers", "fix", None, None, engines=("a", "b", "c", "d", "e")),
-            "Fix slow engines: a, b, c and 2 more",
-        ),
-        (
-            action("staleness_cap", "staleness_cap", "probe", 1, 2),
+            action("staleness_cap", kind="probe", before=1, after=2),
             "Raise the staleness cap from 1 to 2 versions (gain may be under 5%: try it for 20 steps first)",
         ),
     ],
@@ -184,9 +150,9 @@ def test_an_action_is_an_imperative(made, words):
             "2 → 6 steps; the cap of 4 versions is then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
-        (action("colocated", kind="fix", before=None, after=None, price=Price(aged(0))), model(2), "2 → 0 steps"),
+        (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
         # No other fix changes staleness; what is unknown is left out.
-        (action("trainer_speed", kind="fix", before=1.0, after=1.1), model(2), ""),
+        (fix("trainer_speed"), model(2), ""),
         (action(price=Price()), model(2), ""),
         (action(), model(None), ""),
     ],
@@ -204,12 +170,9 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (
-            action(grade="assumed", kind="probe"),
-            "+20% (+10% to +30%); decode speed not measured at this limit",
-        ),
-        (WORDS["trainer_speed"][0], "+20% (+10% to +30%) for 10% faster training"),
-        (WORDS["weight_updates"][0], "+20% (+10% to +30%) at best, if weight updates took no time"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured at this limit"),
+        (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
+        (fix("weight_updates"), "+20% (+10% to +30%) at best, if weight updates took no time"),
         (
             action(kind="cheaper", before=Layout(6, 8, 16), after=Layout(2, 8, 16)),
             "+20% (+10% to +30%), if the training state fits on 2 GPUs",
@@ -258,7 +221,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         # 36 GPUs at 1,200 tokens/s take 30,000 GPU-seconds for a million tokens; 8 and 4 auxiliary ones, 10,000.
         (action("staleness_cap", before=1, after=2), "20.83 EUR"),
         (action(), "6.94 EUR"),
-        (WORDS["trainer_speed"][0], ""),
+        (fix("trainer_speed"), ""),
     ],
 )
 def test_a_million_tokens_have_a_price_after_an_action_that_promises_a_rate(made, price):
@@ -277,7 +240,7 @@ def test_a_million_tokens_have_a_price_after_an_action_that_promises_a_rate(made
         (action(), "restart"),
         (action("running_limit", "samplers"), "engine_restart"),
         (action("queue_capacity_samples", before=1, after=2), "restart"),
-        (action("trainer_speed", kind="fix", before=1.0, after=1.1), "engineering"),
+        (fix("trainer_speed"), "engineering"),
         (action("asynchronous", "lockstep"), "engineering"),
     ],
 )

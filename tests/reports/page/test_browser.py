@@ -1,28 +1,79 @@
 """The page in a browser: it draws all, asks for nothing, and can be read by anybody, with and without its scripts."""
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from rlscope.model.forecast import grid
 from rlscope.model.step_bounds import StepPhases, step_bounds
 from rlscope.reports.page.html import render
+from tests.kept import analysed
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
 from tests.reports.conftest import DESKTOP, wait_until_drawn, watched
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
+from tests.reports.timeline_fixture import timeline_analysis
 
 NAMES = ("whole", "hostile", nightly("many"), "empty")
+READ = ("whole", nightly("vllm_trl"), nightly("fleet"))
+"""Pages whose length and labels are looked at; the whole one has every chart."""
+OPEN_PX = {1280: 4_800, 390: 8_000}
+"""The most that a page may be high before anything is unfolded, by its width."""
+A4_PX = 703
+"""Width of a sheet between margins of 12 mm."""
 ORIGIN = "https://report.invalid/"
 PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_synchronous=None)
-pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("few_what_ifs")]
+pytestmark = pytest.mark.browser
+
+LABELS = """() => {
+    const poor = [];
+    for (const chart of document.querySelectorAll('.chart')) {
+        const svg = chart.querySelector('svg');
+        if (!svg || !chart.checkVisibility()) continue;
+        const name = chart.closest('figure').id, edge = chart.getBoundingClientRect();
+        const seen = [...svg.querySelectorAll('text')].filter(text =>
+            text.textContent.trim() && text.getAttribute('opacity') !== '0');
+        const boxes = seen.map(text => [text.textContent, text.getBoundingClientRect()]);
+        boxes.forEach(([words, box], n) => {
+            if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.bottom > edge.bottom + 2)
+                poor.push(`${name}: "${words}" is cut`);
+            for (const [others, other] of boxes.slice(n + 1)) {
+                // A label lies twice on the same place: its outline, and its words.
+                if (words === others && Math.abs(box.left - other.left) < 3) continue;
+                const wide = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+                const high = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+                if (wide > 1 && high > 3) poor.push(`${name}: "${words}" lies over "${others}"`);
+            }
+        });
+        for (const axis of svg.querySelectorAll('.role-axis-label')) {
+            const labels = [...axis.querySelectorAll('text')]
+                .filter(text => text.getAttribute('opacity') !== '0').map(text => text.textContent).filter(Boolean);
+            if (labels.some((label, n) => label === labels[n - 1])) poor.push(`${name}: ${labels} has a label twice`);
+        }
+    }
+    return poor;
+}"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_what_ifs() -> Iterator[None]:
+    """The panel solves two settings at a few values: all of them take most of a page's time."""
+    grid.solve_grid.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "_values", lambda _: {"max_running": [24, 64], "publish_every": [4]})
+        yield
+    grid.solve_grid.cache_clear()
 
 
 def whole():
-    priced = replace(full_analysis(), model=changing_model())
-    return replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))
+    made = replace(timeline_analysis(), model=changing_model())
+    return replace(made, run=replace(made.run, gpu_hour_price=2.5, currency="EUR"))
 
 
 MAKERS = {
@@ -35,24 +86,38 @@ MAKERS = {
 
 @cache
 def text_of(name):
-    return render(MAKERS[name]())
+    return render(MAKERS[name]() if name in MAKERS else analysed(name))
 
 
 @pytest.fixture
-def pages(opened):
-    """Each page with its sections unfolded, and everything that it complained about or asked the network for."""
+def page_of(opened):
+    """A page of a width with every chart drawn, and its sections unfolded or not."""
 
-    def page(name):
-        sheet, troubles = opened(name, text_of(name))
-        sheet.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
-        return sheet, troubles
+    def page(name, width=DESKTOP["width"], *, is_open=True):
+        sheet, _ = opened(name, text_of(name))
+        sheet.set_viewport_size({"width": width, "height": DESKTOP["height"]})
+        unfold(sheet, is_open=is_open)
+        return sheet
 
     return page
 
 
+def unfold(page, *, is_open):
+    page.evaluate(
+        """to => document.querySelectorAll(to ? 'details.fold' : 'details').forEach(each => { each.open = to; })""",
+        is_open,
+    )
+    # The charts take their new width in the frame after.
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+    page.wait_for_function("""() => [...document.querySelectorAll('.chart')].every(chart => {
+        const svg = chart.querySelector('svg');
+        return !svg || !chart.checkVisibility() || Math.abs(svg.clientWidth - chart.clientWidth) < 4;
+    })""")
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, name):
-    page, troubles = pages(name)
+def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(opened, page_of, name):
+    page, (_, troubles) = page_of(name), opened(name, text_of(name))
     assert troubles == []
     charts = len(Page(text_of(name)).specs)
     assert (charts == 0) == (name == "empty")
@@ -63,22 +128,12 @@ def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [390, 768, nightly(1400)])
-def test_no_width_scrolls_sideways(pages, name, width):
-    page, _ = pages(name)
-    page.set_viewport_size({"width": width, "height": 844})
-    page.wait_for_function("() => [...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_no_width_scrolls_sideways(page_of, name, width):
+    assert page_of(name, width).evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_no_cell_of_the_bounds_of_a_log_is_cut_off(pages):
-    page, _ = pages("empty")
-    cells = page.locator(".bounds td").all()
-    assert len(cells) > 4
-    assert max(box["x"] + box["width"] for cell in cells if (box := cell.bounding_box())) <= DESKTOP["width"]
-
-
-def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
-    page, _ = pages("whole")
+def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(page_of):
+    page = page_of("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
                      getComputedStyle(document.querySelector('#figure-pass-curve .mark-symbol path')).fill]"""
     light = page.evaluate(read)
@@ -90,35 +145,39 @@ def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
     assert printed == light
 
 
-def test_pointing_at_a_mark_shows_its_numbers(pages):
-    page, _ = pages("whole")
+def test_pointing_at_a_mark_shows_its_numbers(page_of):
+    page = page_of("whole")
     page.locator("#figure-pass-curve .mark-symbol path").first.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
     assert "requests" in page.locator("#vg-tooltip-element").inner_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_that_a_reader_in_a_hurry_needs_stands_on_the_first_screen(pages, name):
-    page, _ = pages(name)
+def test_all_that_a_reader_in_a_hurry_needs_stands_on_the_first_screen(page_of, name):
+    page = page_of(name)
     page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
     for place in ("quality", "verdict", "actions"):
         if page.locator(f".first > .{place}").count():
             box = page.locator(f".first > .{place}").bounding_box()
-            assert box["y"] >= 0 and box["height"] > 20 and box["y"] + box["height"] <= 800, place
+            assert box["y"] >= 0 and box["height"] > 20 and box["y"] + box["height"] <= DESKTOP["height"], place
     assert page.locator(".first > .spent").bounding_box()["y"] <= 700
 
 
-def test_the_advice_stands_beside_the_gpu_time_and_its_table_inside_its_column(pages):
-    page, _ = pages("whole")
-    spent, advice = (page.locator(place).bounding_box() for place in (".first .spent", ".first .advice"))
-    assert spent["y"] == advice["y"] and spent["x"] + spent["width"] <= advice["x"] + 1
-    inside = page.locator(".first .advice .rows").bounding_box()
-    assert inside["x"] + inside["width"] <= advice["x"] + advice["width"]
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("width", OPEN_PX)
+def test_the_open_page_stays_short(page_of, name, width):
+    page = page_of(name, width, is_open=False)
+    assert page.evaluate("() => document.documentElement.scrollHeight") <= OPEN_PX[width]
 
 
-@pytest.mark.parametrize("name", ["whole", nightly("hostile")])
-def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser, name):
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text_of(name))[1].replace("&#39;", "'")
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("width", OPEN_PX)
+def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_number_twice(page_of, name, width):
+    assert page_of(name, width).evaluate(LABELS) == []
+
+
+def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text_of("whole"))[1].replace("&#39;", "'")
     assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
     context = browser.new_context(viewport=DESKTOP)
     refused = []
@@ -126,7 +185,7 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
     def answer(route):
         if route.request.url == ORIGIN:
             headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": policy}
-            route.fulfill(body=text_of(name), headers=headers)
+            route.fulfill(body=text_of("whole"), headers=headers)
         else:
             refused.append(route.request.url)
             route.abort()
@@ -142,17 +201,10 @@ def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_r
     context.close()
 
 
-def test_the_numbers_of_a_chart_open_with_the_keyboard(pages):
-    page, _ = pages("whole")
-    page.locator("#figure-queue-depth summary").focus()
-    page.keyboard.press("Enter")
-    page.locator("#figure-queue-depth table").wait_for(state="visible")
-
-
-def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, pages):
+def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, page_of):
     context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
     page, troubles = watched(context.new_page())
-    page.goto(pages("whole")[0].url)
+    page.goto(page_of("whole").url)
     assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
     charts = len(Page(text_of("whole")).specs)
     assert page.locator("noscript .note").count() == charts
@@ -173,17 +225,8 @@ def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_
     context.close()
 
 
-def test_the_page_prints(pages, tmp_path):
-    page, _ = pages("whole")
-    printed = page.pdf(path=tmp_path / "report.pdf", format="A4")
-    assert printed.startswith(b"%PDF") and 4 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 40
-    page.emulate_media(media="print")
-    assert page.locator("nav:visible, .numbers:visible, button:visible, input:visible, .skip:visible").count() == 0
-    assert page.locator(".printed").is_visible()
-
-
-def test_the_first_stop_of_the_keyboard_skips_to_the_verdict(pages):
-    page, _ = pages("empty")
+def test_the_first_stop_of_the_keyboard_skips_to_the_verdict(page_of):
+    page = page_of("empty")
     page.locator("body").press("Tab")
     assert page.locator(":focus").inner_text() == "Skip to the verdict"
     assert page.locator(":focus").bounding_box()["y"] >= 0
@@ -192,9 +235,101 @@ def test_the_first_stop_of_the_keyboard_skips_to_the_verdict(pages):
     assert page.evaluate("document.activeElement.id") == "verdict"
 
 
-def test_motion_is_left_out_where_it_is_not_wanted(pages):
-    page, _ = pages("whole")
+def test_motion_is_left_out_where_it_is_not_wanted(page_of):
+    page = page_of("whole")
     read = "getComputedStyle(document.documentElement).scrollBehavior"
     assert page.evaluate(read) == "smooth"
     page.emulate_media(reduced_motion="reduce")
     assert page.evaluate(read) == "auto"
+
+
+@pytest.mark.parametrize(("scheme", "rules"), [("light", {}), ("dark", {"runOnly": ["color-contrast"]})])
+def test_axe_finds_no_violation_on_the_whole_page(page_of, scheme, rules):
+    axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
+    page = page_of("whole")
+    page.emulate_media(color_scheme=scheme)
+    # As a script of the page it would be refused by the page's own policy.
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    # Of rules that pass it would describe every element, thousands of them: only their number comes back.
+    found = page.evaluate(
+        """async rules => {
+        const options = { resultTypes: ['violations'], ...rules };
+        const { violations, passes } = await axe.run({ exclude: ['.chart svg'] }, options);
+        return { violations, passes: passes.length };
+    }""",
+        rules,
+    )
+    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+    assert found["passes"] > (0 if rules else 20)
+
+
+def test_a_link_and_an_address_open_what_they_lead_into(page_of):
+    page = page_of("whole", is_open=False)
+    page.locator("nav a[href='#glossary']").click()
+    page.locator("#glossary .folded").wait_for(state="visible")
+    page.evaluate("location.hash = '#figure-pass-curve'")
+    page.locator("#figure-pass-curve").wait_for(state="visible")
+    assert page.locator("#latency > details").get_attribute("open") is not None
+
+
+def test_print_shows_what_is_folded_and_the_panel_as_its_table_and_leaves_them_as_they_were(page_of, tmp_path):
+    page = page_of("whole", is_open=False)
+    printed = page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert printed.startswith(b"%PDF") and 4 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 40
+    page.emulate_media(media="print")
+    assert page.locator("nav:visible, .numbers:visible, button:visible, input:visible, .skip:visible").count() == 0
+    assert page.locator(".printed").is_visible()
+    assert page.locator("#figure-pass-curve .chart svg").is_visible() and page.locator("#glossary dl").is_visible()
+    assert page.locator("#try .splits td").first.is_visible() and not page.locator("#try .tried").is_visible()
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.fold:not([open])").count() == 0
+    page.emulate_media(media="screen")
+    assert page.locator("#try .tried").is_visible() and not page.locator("#try .splits").is_visible()
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.fold[open]").count() == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", READ)
+def test_on_a_sheet_nothing_is_cut_and_charts_keep_the_size_of_their_words(page_of, name):
+    page = page_of(name, is_open=False)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": A4_PX, "height": 1000})
+    # Measured before the event has ended: a sheet is laid out at once, and does not wait.
+    narrow = page.evaluate("""() => {
+        window.dispatchEvent(new Event('beforeprint'));
+        return [...document.querySelectorAll('.chart')].filter(chart => chart.checkVisibility())
+            .filter(chart => chart.clientWidth > 1.2 * chart.querySelector('svg').getAttribute('width'))
+            .map(chart => chart.closest('figure').id);
+    }""")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= A4_PX
+    cut = page.evaluate("""() => [...document.querySelectorAll('main table, main .chart')]
+        .filter(each => each.checkVisibility() && each.scrollWidth > each.parentElement.clientWidth + 1)
+        .map(each => each.parentElement.outerHTML.slice(0, 90))""")
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert (cut, narrow) == ([], [])
+
+
+def test_one_setting_changes_with_the_split_where_it_was_solved_and_the_panel_shows_that_point(page_of):
+    page = page_of("whole")
+    points = json.loads(page.locator("#try-points").text_content())
+    for setting, value, key, unsolved in (
+        ("split", "1", "1", 0),
+        ("split", "3", "3", 0),
+        ("max_running", "24", "3/max_running/24", 0),
+        ("publish_every", "4", "3/publish_every/4", 0),
+        ("split", "1", "1/publish_every/4", 0),
+        ("split", "0", "0", 3),
+    ):
+        page.locator(f"#try label:has([name=try-{setting}][value='{value}'])").click()
+        said, _, command, figures, place = points[key]
+        assert [page.locator(f"#try {each}").inner_text() for each in (".said", "code")] == [said, command]
+        assert page.locator("#try .figure").all_inner_texts() == figures
+        assert page.locator("#try .at circle").get_attribute("cy") == f"{place[1]:g}"
+        assert page.locator("#try input:disabled").count() == unsolved
+    assert page.evaluate("() => [...document.querySelectorAll('#try :checked')].map(each => each.value)") == [
+        "0",
+        "",
+        "",
+    ]
+    assert page.locator("#try .said").get_attribute("role") == "status"

@@ -155,10 +155,3 @@ def test_the_worst_stretch_zooms_all_charts_and_the_worst_workers_have_lanes_of_
     page.get_by_role("radio", name="All workers").check()
     wait_for_zoom(page, "whole")
     assert [page.locator(view).is_visible() for view in views] == [True, False, False]
-
-
-def test_without_scripts_there_is_no_button_that_does_nothing(browser, page):
-    bare = browser.new_page(java_script_enabled=False)
-    bare.goto(page.url)
-    assert not bare.locator("#zoom").is_visible() and bare.locator("#figure-workers-all").is_visible()
-    bare.close()

@@ -13,6 +13,7 @@ from rlscope.reports.charts.series import MARKS_MAX, drawable
 from rlscope.reports.page import html as html_module
 from rlscope.reports.page.html import render
 from rlscope.reports.page.templating import packed, with_code
+from rlscope.reports.sections import sections_of
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import NO_GAPS, about
 from tests.kept import analysed
@@ -172,6 +173,13 @@ def test_a_missing_frame_says_why_there_is_no_picture():
     assert page.specs == []
     assert "Queue and weight updates: no queue depth was recorded" in page.text
     assert "queue" not in page.ids and "ledger" in page.ids, "a section without anything to show is left out"
+
+
+def test_the_answers_come_in_the_order_of_a_readers_questions_and_the_rest_folds():
+    sections = [(section.anchor, bool(section.folded)) for section in sections_of(full_analysis())]
+    order = ["workers", "changes", "findings", "staleness", "engines", "lengths", "queue", "layouts"]
+    assert sections[: len(order)] == [(anchor, False) for anchor in order]
+    assert all(folds for _, folds in sections[len(order) :])
 
 
 def test_the_gaps_come_before_every_section(full):

@@ -1,19 +1,15 @@
 """What changed is named, its share of the gain is the model's, and a promise is compared with what came."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
 import pytest
 
 import rlscope
-from benchmarks.token_simulator import Layout, simulate_world
-from benchmarks.token_simulator.cases import PLAIN
 from rlscope.comparison.attribution import Promise, _reaches, merged, setting_changes
 from rlscope.comparison.engines import engine_speed
-from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, StateKey, flattened, run_of
+from rlscope.comparison.facts import ComparedRun, StateKey, flattened, run_of
 from rlscope.comparison.lengths import length_change
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference
@@ -23,25 +19,13 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.price import Price
-from rlscope.model.system import Layout as ModelLayout
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import Layout
 from rlscope.model.warnings import ModelWarning
-from rlscope.pipeline import analyze
 from rlscope.reports.text.comparison import causes_sentence
 from tests.comparison.made_runs import made_run
-from tests.kept import kept
-from tests.model.few_draws import few_draws
 
 EVEN = [2.0] * 20
-
-
-@kept
-def recorded(layout: Layout, seed: int, max_output_tokens: int = 600, median_tokens: int = 150) -> ComparedRun:
-    """A run of 50 steps of the plain world, with responses of such lengths."""
-    responses = replace(PLAIN.responses, max_output_tokens=max_output_tokens, median_tokens=median_tokens)
-    with TemporaryDirectory() as folder:
-        simulate_world(replace(PLAIN, responses=responses), layout, 50, seed, Path(folder))
-        with few_draws(steps=120):
-            return run_of(analyze(folder, also_ask=ALSO_ASKED), str(layout))
 
 
 def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max_running: int | None) -> ComparedRun:
@@ -78,59 +62,53 @@ def test_a_change_that_was_not_recommended_has_no_promise(pair: rlscope.Comparis
     assert found.attribution.causes[0].alone_ratio is not None and found.attribution.causes[0].alone_ratio < 0
 
 
-@pytest.fixture(scope="module")
-def capped() -> dict[int, ComparedRun]:
-    """Two runs that differ in the cap on responses: 600 tokens, which few reach, and 150, which half of them do."""
-    return {600: recorded(Layout(4, 4, 32), 1), 150: recorded(Layout(4, 4, 32), 150, 150)}
+def capped(run: ComparedRun, cap: int, length_factor: float) -> ComparedRun:
+    """The run under another cap, with responses so many times as long."""
+    assert run.table is not None and run.table.trained_tokens is not None
+    tokens = (run.table.trained_tokens * length_factor).astype(int)
+    settings = {**run.settings, "max_output_tokens": cap}
+    return replace(run, settings=settings, table=replace(run.table, trained_tokens=tokens))
 
 
-def with_settings(run: ComparedRun, **settings: object) -> ComparedRun:
-    return replace(run, settings={**run.settings, **{name.replace("__", "."): settings[name] for name in settings}})
+def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before: rlscope.Analysis) -> None:
+    """A lower cap cuts the run's own responses; those that it cut itself do not say how long they would have been."""
+    run = run_of(before)
+    found = [compare_runs(run, [capped(run, *each)]).pairs[0] for each in ((48, 0.5), (192, 1.5))]
+    assert all(pair.differences.row("response_tokens").is_significant for pair in found)
+    (lower,), (higher,) = (pair.attribution.causes for pair in found)
+    assert (lower.name, higher.name) == ("max_output_tokens", "max_output_tokens")
+    assert lower.change == Change(max_output_tokens=48)
+    assert higher.change is not None and higher.change.length_factor == pytest.approx(1.5, rel=0.01)
+    assert higher.change.max_output_tokens == pytest.approx(1.5 * 96, rel=0.02)
+    assert [pair.warnings for pair in found] == [(), ()]
 
 
-@pytest.mark.parametrize(("before", "after"), [(600, 150), (150, 600)])
-def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(
-    before: int, after: int, capped: dict[int, ComparedRun]
-) -> None:
-    (pair,) = compare_runs(capped[before], [capped[after]]).pairs
-    lengths, rate = pair.differences.row("response_tokens"), pair.differences.row("tokens_per_s")
-    assert lengths.is_significant and rate.is_significant
-    assert [each.name for each in pair.attribution.causes] == ["max_output_tokens"]
-    # Responses that ran into 150 tokens do not say how long they would have been: the longer ones were measured.
-    assert rate.low < pair.attribution.together_ratio < rate.high
-    assert pair.warnings == ()
+def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(before: rlscope.Analysis) -> None:
+    run = run_of(before)
+    (pair,) = compare_runs(run, [capped(run, 192, 0.5)]).pairs
+    assert [each.name for each in pair.attribution.causes] == ["response_lengths", "max_output_tokens"]
+    assert pair.attribution.causes[1].log_ratio == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_table_of_positions_that_shrinks_with_the_cap_is_no_other_network(capped: dict[int, ComparedRun]) -> None:
-    before, after = (with_settings(capped[cap], model__parameters=400_000 + 10 * cap) for cap in (600, 150))
-    (pair,) = compare_runs(before, [after]).pairs
-    assert [(each.name, each.unpriced_because) for each in pair.attribution.causes] == [("max_output_tokens", None)]
-    assert pair.warnings == ()
-
-
-def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(
-    capped: dict[int, ComparedRun],
-) -> None:
+def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(before: rlscope.Analysis) -> None:
     """Every pass takes 10 ms and 0.1 ms for each 10 tokens of KV: the same engine, with other lengths."""
 
-    def with_kv(run: ComparedRun, base_s: float = 0.010) -> ComparedRun:
+    def with_lengths(median_tokens: float, base_s: float = 0.010) -> ComparedRun:
+        run = run_of(before)
         assert run.model is not None and run.passes is not None
-        system = run.model.calibration.system
-        held = system.workload.prompt_tokens + system.workload.lengths.second_moment / (
-            2 * system.workload.lengths.mean_tokens
-        )
-        curve = HeldCurve(1e-5, base_s)
-        engine = replace(system.engine, curve=curve)
-        calibration = replace(run.model.calibration, system=replace(system, engine=engine))
-        passes = run.passes.with_columns(
-            pass_mean_s=base_s + pl.col("running") * held * 1e-5, between_mean_s=pl.lit(0.0)
-        )
+        system, lengths = run.model.calibration.system, LengthLaw.lognormal(median_tokens, 0.5)
+        held = system.workload.prompt_tokens + lengths.second_moment / (2 * lengths.mean_tokens)
+        engine = replace(system.engine, curve=HeldCurve(1e-5, base_s))
+        workload = replace(system.workload, lengths=lengths)
+        calibration = replace(run.model.calibration, system=replace(system, engine=engine, workload=workload))
+        pass_s = base_s + pl.col("running") * held * 1e-5
+        passes = run.passes.with_columns(pass_mean_s=pass_s, between_mean_s=pl.lit(0.0))
         return replace(run, passes=passes, model=replace(run.model, calibration=calibration))
 
-    long, short = with_kv(capped[600]), with_kv(capped[150])
+    long, short = with_lengths(300.0), with_lengths(75.0)
     assert engine_speed(long, replace(short, model=None)) is not None  # Unknown lengths: the passes are shorter.
     assert engine_speed(long, short) is None and engine_speed(short, long) is None
-    slower = engine_speed(long, with_kv(capped[150], 0.030))
+    slower = engine_speed(long, with_lengths(75.0, 0.030))
     assert slower is not None and slower < 0.9
 
 
@@ -149,14 +127,6 @@ class HeldCurve:
 
     def pass_s(self, running: Reals | float) -> Reals:
         return np.full(np.shape(running), self.base_s)
-
-
-def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(capped: dict[int, ComparedRun]) -> None:
-    # Responses became shorter although the cap says 1200 where it was 600.
-    (pair,) = compare_runs(capped[600], [with_settings(capped[150], max_output_tokens=1200)]).pairs
-    causes = {each.name: each.log_ratio for each in pair.attribution.causes}
-    assert causes == {"response_lengths": causes["response_lengths"], "max_output_tokens": pytest.approx(0.0, abs=1e-6)}
-    assert pair.attribution.causes[0].name == "response_lengths"
 
 
 @pytest.mark.parametrize(
@@ -268,16 +238,16 @@ def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(
     assert not _reaches(replace(measured, low=None, high=None), predicted)
 
 
-def promised(what: ActionWhat, after: ModelLayout | float | None) -> Action:
+def promised(what: ActionWhat, after: Layout | float | None) -> Action:
     """An action that is predicted to gain 10% to 30%."""
     gain = Estimate(0.2, 0.1, 0.3)
     return Action("change", what, "samplers", None, after, gain, 1.0, np.array([0.2]), Price(), Price(), None)
 
 
 ACTIONS = (
-    promised("running_limit", ModelLayout(1, 1, 32)),
+    promised("running_limit", Layout(1, 1, 32)),
     promised("staleness_cap", 5),
-    promised("asynchronous", ModelLayout(1, 1, 8)),
+    promised("asynchronous", Layout(1, 1, 8)),
     promised("colocated", None),
 )
 

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 
 import rlscope
 from rlscope.comparison.differences import Breakdown, Differences, differences_of
-from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, run_of
+from rlscope.comparison.facts import (
+    NOT_RUNNING,
+    ComparedRun,
+    GpuTime,
+    StateKey,
+    _closed,
+    _dropped_ratio,
+    _dropping_ratio,
+    run_of,
+)
 from rlscope.comparison.runs import compare_runs, named
 from rlscope.comparison.warnings import CompareWarningKind
-from rlscope.pipeline import analyze
-from rlscope.reports.sections.training import metrics_frame
 from rlscope.reports.text.comparison import warning_words
-from tests.comparison.made_runs import DECODE, IDLE, SECOND, WAIT, WORK, made_run
+from tests.comparison.made_runs import DECODE, IDLE, WAIT, WORK, made_run
 from tests.kept import analysis_of
-from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
 EVEN = [2.0] * 20
 
@@ -123,23 +129,6 @@ def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
     assert (by_hours.difference.before, by_hours.difference.after) == (2.0, 4.5)  # Five steps against ten.
 
 
-def test_rewards_that_were_recorded_with_the_deliveries_reach_the_comparison_and_the_report(tmp_path: Path) -> None:
-    steps, workers = range(1, 11), [worker("e0", "sampler", 0, 20 * SECOND), worker("t0", "trainer", 0, 20 * SECOND)]
-    analysis = rlscope.analyze(
-        write_run(
-            tmp_path / "run",
-            workers,
-            samples=[sample_row(f"s{n}", "e0", [(n - 1, 0, 4)]) for n in steps],
-            deliveries=[delivery_row(f"s{n}", "t0", step=n, consumer_version=n, reward=n / 10) for n in steps],
-            train_steps=[train_row("t0", (2 * n - 1) * SECOND, 2 * n * SECOND, n) for n in steps],
-        )
-    )
-    by_step, _ = rlscope.compare(analysis, analysis).pairs[0].differences.learning
-    assert (by_step.learned, by_step.where, by_step.difference.before) == ("reward", 10.0, pytest.approx(0.55))
-    frame = metrics_frame(analysis.answers)
-    assert frame is not None and frame["reward"].to_list() == pytest.approx([n / 10 for n in steps])
-
-
 def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
     one = made_run(periods_s=EVEN)
     two = made_run(periods_s=[1.0] * 20, gpus={"trainer": 2, "sampler": 2}, states={WORK: EVEN, DECODE: EVEN})
@@ -208,10 +197,8 @@ def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:
         rlscope.compare(before)
 
 
-def test_time_in_which_no_worker_was_there_is_a_part_of_its_own(before: rlscope.Analysis) -> None:
+def test_time_in_which_no_worker_was_there_is_a_part_of_its_own() -> None:
     """A sampler that stops in the middle of the stretch: half of one of two GPUs is not running."""
-    from rlscope.comparison.facts import NOT_RUNNING, _closed
-
     closed = _closed({DECODE: 150 * 10**9}, {"sampler": 2}, 100 * 10**9)
     assert closed == {DECODE: 150 * 10**9, StateKey("sampler", NOT_RUNNING, None): 50 * 10**9}
     assert _closed({DECODE: 200 * 10**9 - 5}, {"sampler": 2}, 100 * 10**9) == {DECODE: 200 * 10**9}
@@ -278,17 +265,11 @@ def test_generated_lengths_that_changed_beside_dropping_are_a_cause() -> None:
     ]
 
 
-def test_what_dropping_does_to_lengths_is_counted_from_the_deliveries(tmp_path: Path) -> None:
+def test_what_dropping_does_to_lengths_is_counted_from_the_deliveries() -> None:
     """10 tokens are trained; 40 are dropped as stale, and 100 filtered, which is no loss of staleness."""
-    workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
-    lengths = {"short": (10, "trained"), "long": (40, "dropped_stale"), "other": (100, "filtered")}
-    folder = write_run(
-        tmp_path / "run",
-        workers,
-        samples=[sample_row(name, "e0", [(0, 0, tokens)]) for name, (tokens, _) in lengths.items()],
-        deliveries=[delivery_row(name, "t0", outcome, step=1) for name, (_, outcome) in lengths.items()],
-        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
-    )
-    run = run_of(analyze(folder))
-    assert run.dropping_ratio == pytest.approx(10 / 25 - 1)
-    assert run.dropped_ratio == pytest.approx(40 / 150)
+    lengths = {"trained": 10, "dropped_stale": 40, "filtered": 100}
+    columns = {"outcome": [*lengths], "tokens": [*lengths.values()], "mean_output_tokens": [*lengths.values()]}
+    outcomes = pl.DataFrame({**columns, "samples": 1})
+    assert _dropping_ratio(outcomes) == pytest.approx(10 / 25 - 1)
+    assert _dropped_ratio(outcomes) == pytest.approx(40 / 150)
+    assert (_dropping_ratio(outcomes.head(1)), _dropped_ratio(outcomes.clear())) == (0.0, None)

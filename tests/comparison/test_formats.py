@@ -154,12 +154,14 @@ def test_runs_after_z_are_numbered() -> None:
     assert [letter_of(index) for index in (0, 1, 25, 26)] == ["A", "B", "Z", "#27"]
 
 
-def test_all_formats_say_the_same(pair: rlscope.Comparison) -> None:
+def test_all_formats_say_the_same(pair: rlscope.Comparison, tmp_path: Path) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
     assert faults(pair.to_json()) == []
     assert {each["name"] for each in first["breakdowns"]} == {"step_s", "gpu_s_per_1k_tokens", "role_share"}
-    for text in (pair.to_markdown(), render_comparison(pair), pair._repr_html_()):
+    page, shown = pair.to_html(tmp_path / "page.html").read_text(), pair._repr_html_()
+    for text in (pair.to_markdown(), page, shown):
         assert first["headline"] in text and ", within the interval." in text
+    assert shown.count("<div") == shown.count("</div>") and "<script" not in shown and "http" not in shown
     assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
     assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
 
@@ -236,12 +238,6 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
         assert render_comparison(comparison).rstrip().endswith("</html>") and card(comparison, 80)
         assert "never reaches steady state" in comparison.to_markdown()
     assert "cannot be compared" in comparison_of(runs[0], runs[1:]).to_markdown()
-
-
-def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_path: Path) -> None:
-    assert pair.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
-    html = pair._repr_html_()
-    assert html.count("<div") == html.count("</div>") and "<script" not in html and "http" not in html
 
 
 @pytest.mark.browser

@@ -80,36 +80,44 @@ def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(
     assert why.endswith(".") and not headline.endswith(".")
 
 
+KEPT = "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"
+TESTED = "Test 4 trainer GPUs and 4 sampler GPUs, with up to "
+
+
+@pytest.mark.parametrize(
+    ("reason", "headline"),
+    [
+        ("best_already", KEPT),
+        ("small_gain", KEPT),
+        ("no_other_layout", KEPT),
+        ("not_replayed", "No layout is recommended"),
+    ],
+)
+def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason, headline):
+    made = with_reason(reason)
+    assert (advice.headline(made), advice.why(made)) == (headline, names.REASONS[reason])
+    shown, _ = advice.layouts_part(made).blocks
+    assert shown.text == headline and advice.chosen_layouts(made) == [made.forecasts.today]
+
+
 @pytest.mark.parametrize(
     ("reason", "begins"),
     [
         ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, with up to "),
-        ("unsure", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
-        ("lengths_drift", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
-        ("too_short", "Test 4 trainer GPUs and 4 sampler GPUs, with up to "),
-        ("best_already", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
-        ("small_gain", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
-        ("no_other_layout", "Keep 2 trainer GPUs and 6 sampler GPUs, with up to 32 running requests per engine"),
-        ("not_replayed", "No layout is recommended"),
+        ("unsure", TESTED),
+        ("lengths_drift", TESTED),
+        ("too_short", TESTED),
     ],
 )
-def test_the_headline_of_the_layout_follows_from_the_advice(reason, begins):
-    assert advice.headline(with_reason(reason)).startswith(begins)
-
-
-@pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout", "not_replayed"])
-def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason):
+def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_others(reason, begins):
     made = with_reason(reason)
-    assert advice.why(made) == names.REASONS[reason]
-    assert advice.chosen_layouts(made) == [made.forecasts.today]
-    assert "draws" not in advice.why(made) and "throughput" not in advice.headline(made)
-
-
-@pytest.mark.parametrize("reason", ["worthwhile", "unsure", "lengths_drift", "too_short"])
-def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds(reason):
-    made = with_reason(reason)
-    assert advice.headline(made).endswith(f": throughput {advice.gain_words(made.recommendation.gain_ratio)}")
+    headline = advice.headline(made)
+    assert headline.startswith(begins)
+    assert headline.endswith(f": throughput {advice.gain_words(made.recommendation.gain_ratio)}")
     assert "It is more than 99% likely to gain at least 5%" in advice.why(made)
+    table, _ = advice.layouts_part(made).blocks
+    assert table.rows[0][0] == "2 : 6 × 32, current" and table.rows[0][2] == ""
+    assert len(table.rows) == 5 and all(row[2] for row in table.rows[1:])
 
 
 def test_the_next_step_without_a_model_is_to_speed_up_the_side_that_is_waited_for():
@@ -144,18 +152,6 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
 def test_a_first_action_against_another_cause_says_why():
     step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
     assert step.endswith("This addresses trainers, not the bottleneck.")
-
-
-@pytest.mark.parametrize("reason", ["worthwhile", "unsure"])
-def test_a_layout_to_change_to_stands_beside_the_current_one_and_others(reason: Reason):
-    table, _ = advice.layouts_part(with_reason(reason)).blocks
-    assert table.rows[0][0] == "2 : 6 × 32, current" and table.rows[0][2] == ""
-    assert len(table.rows) == 5 and all(row[2] for row in table.rows[1:])
-
-
-def test_a_layout_that_is_kept_needs_no_table():
-    kept, _ = advice.layouts_part(with_reason("small_gain")).blocks
-    assert kept.text.startswith("Keep 2 trainer GPUs and 6 sampler GPUs")
 
 
 def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():

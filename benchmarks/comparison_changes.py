@@ -11,6 +11,7 @@ Needs torch and two idle cores. Writes its figures to `benchmarks/comparison_cha
 """
 
 import argparse
+import math
 import os
 import platform
 import subprocess
@@ -84,7 +85,8 @@ def line(change: Change, pair: Pair) -> str:
     assert rate.change is not None
     interval = "no interval" if rate.low is None else f"{rate.low:+.0%} to {rate.high:+.0%}"
     named = "nothing" if largest is None else largest.name
-    share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
+    alone = None if largest is None or not rate.is_significant else largest.alone_ratio
+    share = "" if alone is None else f", {math.log1p(alone) / math.log1p(rate.change):.0%} of the change"
     verdict = "right" if named in change.right else "WRONG"
     if largest is None and not rate.is_significant:
         verdict = "no significant change, and none is claimed"

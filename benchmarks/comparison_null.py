@@ -188,8 +188,9 @@ def change_line(name: str, wanted: str, before: ComparedRun, after: ComparedRun)
     pair = compare_runs(before, [after]).pairs[0]
     rate, largest = pair.differences.row("tokens_per_s"), next(iter(pair.attribution.causes), None)
     named = "nothing" if largest is None else largest.name
-    share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
     assert rate.change is not None
+    alone = None if largest is None or not rate.is_significant else largest.alone_ratio
+    share = "" if alone is None else f", {math.log1p(alone) / math.log1p(rate.change):.0%} of the change"
     return f"{name:<26} {rate.change:+7.1%}  {'right' if named == wanted else 'WRONG'}: {named}{share}"
 
 

@@ -1,11 +1,8 @@
 """Attributes the change of the rate to changed settings and to other measured differences.
 
-The model fitted to the baseline predicts the effect of each cause, as `rlscope what-if` does. Causes are added one by
-one in one order and in the reverse order, and each cause gets the mean of its two increments, so that the shares add up
-to the predicted effect of all causes together; for two causes this is the Shapley value. The rest of the measured
-change is unexplained. A cause that the model cannot predict is listed with the reason; if it is the only cause, it is
-still reported as the cause. If the baseline's own analysis recommended the change, its predicted gain is compared with
-the measured one.
+The model fitted to the baseline predicts the effect of each cause alone, and of all together, as `rlscope what-if`
+does. A cause that the model cannot predict is listed with the reason; if it is the only cause, it is still reported as
+the cause. If the baseline's own analysis recommended the change, its predicted gain is compared with the measured one.
 """
 
 import math
@@ -83,15 +80,10 @@ class ChangeCause:
     """The change as an input of the model; None if the model has none for it."""
     alone_ratio: float | None = None
     """Modeled gain of trained tokens per second from this change alone; None if the model cannot predict it."""
-    log_ratio: float | None = None
-    """Contribution to the logarithm of the rate; the causes add up to the predicted effect of all together."""
-    share_ratio: float | None = None
-    """Modeled share of the logarithm of the measured change; None if there is no significant change to attribute."""
     unpriced_because: Unpriced | None = None
-    """Reason why the model assigns no share. other_network: the runs train different models. no_model: A has no model.
+    """Reason why the model predicts no gain. other_network: the runs train different models. no_model: A has no model.
     not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
-    according to the model, the run could not run with this change, or with all causes at once. None if a share is
-    assigned."""
+    according to the model, the run could not run with this change. None if a gain is predicted."""
 
     @classmethod
     def measured(cls, name: str, before: float, after: float, change: Change) -> "ChangeCause":
@@ -141,17 +133,16 @@ class Attribution:
     """The effect of each cause on the rate."""
 
     causes: tuple[ChangeCause, ...]
-    """The largest contribution first; causes that the model cannot predict last."""
+    """The largest effect first; causes that the model cannot predict last."""
     together_ratio: float | None
-    """Predicted gain with all causes together."""
-    unexplained_share_ratio: float | None
+    """Predicted gain with all causes together; None without any, or if the run could not run with them."""
     promise: Promise | None
     lengths: LengthChange
     """The part of the change of response lengths that a changed cap and dropping explain."""
 
 
 def attribute(before: ComparedRun, after: ComparedRun, differences: Differences) -> Attribution:
-    """Find the causes of the change, and divide the measured change of the rate among them."""
+    """Find the causes of the change, and the effect of each that the baseline's model predicts."""
     changes = setting_changes(before, after)
     rate = differences.row("tokens_per_s")
     obstacle = _obstacle(before, after)
@@ -162,18 +153,12 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
         *_setting_causes(before, after, changes, model, lengths),
         *_measured_causes(before, after, model, lengths, measured_tokens.before),
     ]
-    candidates = [each for each in (_alone(model, cause) for cause in found) if _is_worth_naming(each)]
-    causes = _shared(model, obstacle, candidates, rate)
-    measured = None if rate.change is None else math.log1p(rate.change)
-    contributions = [each.log_ratio for each in causes if each.log_ratio is not None]
-    has_model = model is not None and (bool(contributions) or not causes)
-    together = math.fsum(contributions) if has_model else None
-    left = None if measured is None or together is None else measured - together
+    causes = [each for each in (_alone(model, obstacle, cause) for cause in found) if _is_worth_naming(each)]
+    priced = [each.change for each in causes if each.change is not None and each.alone_ratio is not None]
     return Attribution(
-        causes=causes,
-        together_ratio=None if together is None or not contributions else math.expm1(together),
-        unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_promise(before, after, {*changes}, rate, candidates, model),
+        causes=tuple(sorted(causes, key=_least_last)),
+        together_ratio=_gain_ratio(model, priced) if model is not None and priced else None,
+        promise=_promise(before, after, {*changes}, rate, causes, model),
         lengths=lengths,
     )
 
@@ -330,31 +315,11 @@ def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
     return None if before.model.replay.explains else "not_reproduced"
 
 
-def _shared(
-    model: ModelResult | None, obstacle: Unpriced | None, candidates: Sequence[ChangeCause], rate: Difference
-) -> tuple[ChangeCause, ...]:
-    """Return the causes with their contributions. obstacle: why there is no model, if there is none."""
-    priced = [each for each in candidates if each.alone_ratio is not None]
-    parts = {} if model is None else _contributions(model, priced)
-    measured = None if rate.change is None else math.log1p(rate.change)
-    causes: list[ChangeCause] = []
-    for each in candidates:
-        part = parts.get(each.name)
-        refused: Unpriced = "not_modelled" if each.change is None else "cannot_run"
-        cause = replace(
-            each,
-            log_ratio=part,
-            share_ratio=part / measured if part is not None and measured and rate.is_significant else None,
-            unpriced_because=None if part is not None else obstacle or refused,
-        )
-        causes.append(cause)
-    return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
-
-
-def _alone(model: ModelResult | None, cause: ChangeCause) -> ChangeCause:
-    """Return the cause with the gain that the model predicts from it alone."""
-    gain = None if model is None or cause.change is None else _log_gain(model, [cause.change])
-    return replace(cause, alone_ratio=None if gain is None else math.expm1(gain))
+def _alone(model: ModelResult | None, obstacle: Unpriced | None, cause: ChangeCause) -> ChangeCause:
+    """Return the cause with its predicted gain, or why there is none. obstacle: why there is no model."""
+    gain = None if model is None or cause.change is None else _gain_ratio(model, [cause.change])
+    refused: Unpriced = "not_modelled" if cause.change is None else "cannot_run"
+    return replace(cause, alone_ratio=gain, unpriced_because=None if gain is not None else obstacle or refused)
 
 
 def _is_worth_naming(cause: ChangeCause) -> bool:
@@ -363,33 +328,15 @@ def _is_worth_naming(cause: ChangeCause) -> bool:
     return cause.kind == "setting" or alone is None or abs(math.log1p(alone)) >= _LEAST_LOG_RATIO
 
 
-def _contributions(model: ModelResult, candidates: Sequence[ChangeCause]) -> dict[str, float]:
-    """Return the increment of each cause, averaged over the given order and its reverse.
-
-    Empty if some combination of causes cannot run.
-    """
-    sums = dict.fromkeys((each.name for each in candidates), 0.0)
-    for order in (candidates, candidates[::-1]):
-        so_far, reached = list[Change](), 0.0
-        for each in order:
-            assert each.change is not None
-            so_far.append(each.change)
-            gain = _log_gain(model, so_far)
-            if gain is None:
-                return {}
-            sums[each.name] += (gain - reached) / 2.0
-            reached = gain
-    return sums
+def _least_last(cause: ChangeCause) -> float:
+    return 1.0 if cause.alone_ratio is None else -abs(math.log1p(cause.alone_ratio))
 
 
-def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
-    """Return the logarithm of the predicted ratio of the rates with and without the changes.
-
-    None if the run cannot run with them.
-    """
+def _gain_ratio(model: ModelResult, changes: Sequence[Change]) -> float | None:
+    """Return the predicted gain from the changes; None if the run cannot run with them."""
     answer = _answer_of(model, changes)
     gain = None if answer is None else answer.gain_ratio
-    return None if gain is None or gain.value <= -1.0 else math.log1p(gain.value)
+    return None if gain is None or gain.value <= -1.0 else gain.value
 
 
 def _answer_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:

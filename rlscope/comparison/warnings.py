@@ -61,7 +61,7 @@ def warnings_of(
     before: ComparedRun, after: ComparedRun, differences: Differences, attribution: Attribution
 ) -> tuple[CompareWarning, ...]:
     """Return all warnings, the most important first."""
-    asks_model = any(each.log_ratio is not None for each in attribution.causes)
+    asks_model = any(each.alone_ratio is not None for each in attribution.causes)
     checks = (
         _missing(before, after),
         _lengths(before, after, differences, attribution),

@@ -72,9 +72,9 @@ class PairDocument(Differences):
     warnings: tuple[ToldCompareWarning, ...]
     """Reasons for care, the most important first."""
     causes: tuple[ChangeCause, ...]
-    """Causes of the change in the rate, the largest contribution first."""
-    unexplained_share_ratio: float | None
-    """Share of the measured change that no cause explains; None if there is no significant change to attribute."""
+    """Causes of the change in the rate, the largest effect first."""
+    together_ratio: float | None
+    """Modeled gain of trained tokens per second from all causes together; None if the model cannot predict it."""
     promise: Promise | None
     """Prediction for the recommended action that this run carries out; None if it carries out none."""
 
@@ -132,6 +132,6 @@ def _pair(pair: Pair, letter: str) -> PairDocument:
             extended(ToldCompareWarning, each, sentence=words.warning_words(each, letter)) for each in pair.warnings
         ),
         causes=attribution.causes,
-        unexplained_share_ratio=attribution.unexplained_share_ratio,
+        together_ratio=attribution.together_ratio,
         promise=attribution.promise,
     )

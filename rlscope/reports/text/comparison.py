@@ -292,9 +292,9 @@ def causes_sentence(pair: Pair) -> str:
 
 def _priced_sentence(attribution: Attribution, change: float | None) -> str:
     """Return what the model attributes to each cause that it can predict; empty without any."""
-    priced = [each for each in attribution.causes if each.log_ratio is not None]
+    priced = [each for each in attribution.causes if each.alone_ratio is not None]
     words = [f"{fmt.signed_percent(each.alone_ratio)} to {_change_words(each)}" for each in priced]
-    if len(priced) > 1:
+    if len(priced) > 1 and attribution.together_ratio is not None:
         words.append(f"{fmt.signed_percent(attribution.together_ratio)} to all changes together")
     return f"A's model attributes {', '.join(words)}; measured {fmt.signed_percent(change)}." if words else ""
 
@@ -364,7 +364,7 @@ _WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
         "The log of {about} does not show what its samplers do, so sampler states cannot be compared."
     ),
     CompareWarningKind.MODEL_MISSES: (
-        "A's model misses the second half of A's steady state by more than 10%, so the shares are rough."
+        "A's model misses the second half of A's steady state by more than 10%, so its gains are rough."
     ),
     CompareWarningKind.SETTINGS_PARTLY_KNOWN: (
         "{about} settings are not compared because a run's log does not record them."

@@ -83,9 +83,6 @@ class RecommendedLayout:
     """The current layout; None for a plan that names none, or if the model could not be fitted to the run."""
     best: Candidate | None = None
     """The layout to switch to or to test. If the action is keep, the current layout; None if it is unknown."""
-    alternative: Candidate | None = None
-    """If the action is change, a faster layout with staler samples or weaker evidence; None if there is none. In a plan
-    that keeps the current layout, the best of the other layouts."""
     probability_worthwhile: float | None = None
     """Probability, 0 to 1, that `best` gains 5% or more. If the action is keep, the same probability for the best of
     the other layouts; None if the action is unknown."""
@@ -167,7 +164,6 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
     advised, forecasts = model.recommendation, model.forecasts
     odds = fastest_probabilities((forecasts.today, *forecasts.rivals))
     best = {"keep": forecasts.today, "unknown": None}.get(advised.advice, advised.best)
-    other = (advised.staler or advised.untried) if advised.changes else None
     return RankedLayouts(
         action=advised.advice,
         why=advice.why(model),
@@ -175,7 +171,6 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
         headline=advice.headline(model),
         current=modeled_layout(forecasts.today, forecasts.today, model.calibration.steps_per_version),
         best=best and candidate_of_run(model, best, odds),
-        alternative=other and candidate_of_run(model, other, odds),
         probability_worthwhile=None if advised.advice == "unknown" else advised.worthwhile_probability,
         uncertainties=advised.uncertainties,
         candidates=candidates_of(model, odds),

@@ -68,7 +68,6 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
 
 def _recommendation(planned: PlanResult) -> RecommendedLayout:
     best, present, advised = planned.best, planned.present, planned.advice
-    other = None if advised is None or advised.changes else advised.best
     steps_per_version = planned.calibration.steps_per_version
     return RecommendedLayout(
         action="unknown" if best is None else "keep" if best is present else "change",
@@ -77,7 +76,6 @@ def _recommendation(planned: PlanResult) -> RecommendedLayout:
         headline=plan_words.headline(planned),
         current=present and modeled_layout(present, None, steps_per_version),
         best=best and _candidate(planned, best),
-        alternative=None if other is None or other is present else _candidate(planned, other),
         probability_worthwhile=advised and advised.worthwhile_probability,
     )
 

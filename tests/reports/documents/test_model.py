@@ -54,7 +54,6 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     odds = fastest_probabilities((forecasts.today, *forecasts.rivals))
     assert advice["best"]["probability_best"] == odds[advised.best.layout]
     assert advice["best"] in advice["candidates"]
-    assert advice["alternative"] is None
     assert layout_of(advice["current"]) == PRESENT_LAYOUT
 
 
@@ -64,7 +63,7 @@ def test_a_layout_to_try_is_the_best_one_beside_the_one_in_use():
     assert (advice["action"], advice["reason"]) == ("probe", "too_short")
     assert layout_of(advice["best"]) == asdict(model.recommendation.best.layout)
     assert layout_of(advice["current"]) == PRESENT_LAYOUT
-    assert (advice["best"]["gain_ratio"]["value"] > 0.05, advice["alternative"]) == (True, None)
+    assert advice["best"]["gain_ratio"]["value"] > 0.05
     assert advice["probability_worthwhile"] == model.recommendation.worthwhile_probability > 0.5
 
 
@@ -73,7 +72,7 @@ def test_a_run_to_keep_has_its_own_layout_as_the_best_and_names_no_gain(reason):
     model = changing_model()
     kept = replace(model, recommendation=replace(model.recommendation, reason=reason))
     advice = as_document(with_model(kept))["recommendation"]
-    assert (advice["action"], advice["alternative"]) == ("keep", None)
+    assert advice["action"] == "keep"
     assert {name: advice["best"][name] for name in advice["current"]} == advice["current"]
     gains = [each["gain_ratio"] for each in advice["candidates"] if layout_of(each) != layout_of(advice["current"])]
     assert (advice["best"]["gain_ratio"]["value"], set(gains)) == (0.0, {None})
@@ -83,17 +82,7 @@ def test_a_run_that_the_model_does_not_reproduce_has_no_best_layout():
     model = changing_model()
     silent = replace(model, recommendation=replace(model.recommendation, reason="not_replayed"))
     advice = as_document(with_model(silent))["recommendation"]
-    unknown = ("best", "alternative", "probability_worthwhile")
-    assert (advice["action"], {advice[name] for name in unknown}) == ("unknown", {None})
-
-
-def test_a_staler_layout_is_the_alternative_of_a_change():
-    model = changing_model()
-    staler = next(each for each in model.forecasts.rivals if each is not model.recommendation.best)
-    changed = replace(model, recommendation=replace(model.recommendation, staler=staler))
-    advice = as_document(with_model(changed))["recommendation"]
-    assert layout_of(advice["alternative"])["trainer_gpus"] == staler.layout.trainer_gpus
-    assert advice["alternative"] in advice["candidates"]
+    assert (advice["action"], advice["best"], advice["probability_worthwhile"]) == ("unknown", None, None)
 
 
 def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_layout():
@@ -143,7 +132,7 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
     document = as_document(with_model(NoModelResult("no pass was recorded")))
     advice = document["recommendation"]
     assert (advice["action"], advice["why"], advice["candidates"]) == ("unknown", "no pass was recorded", [])
-    assert {advice[name] for name in ("current", "best", "alternative")} == {None}
+    assert {advice[name] for name in ("current", "best")} == {None}
     assert {document[name] for name in ("latency", "model", "time_to_finish")} == {None}
     assert document["throughput"]["gap"] is None
 

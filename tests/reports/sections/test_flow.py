@@ -8,18 +8,12 @@ from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.blocks import Paragraph, Table, flat
 from rlscope.reports.charts.queue import weight_update_spread
 from rlscope.reports.figure import figures_in
-from rlscope.reports.sections.lengths import (
-    cap_in_sight_tokens,
-    lengths_section,
-    outcomes_sentence,
-)
+from rlscope.reports.sections import sections_of
+from rlscope.reports.sections.lengths import cap_in_sight_tokens, lengths_section, outcomes_sentence
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
-from rlscope.reports.sections.staleness import (
-    heat_frame,
-    shares_frame,
-    staleness_section,
-)
+from rlscope.reports.sections.staleness import heat_frame, shares_frame, staleness_section
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.reports.model_fixture import changing_model
 
 
 def frame(text):
@@ -176,12 +170,11 @@ def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
 
 
 def test_every_picture_says_what_is_healthy():
-    analysis = full_analysis()
-    sections = staleness_section(analysis), queue_section(analysis), lengths_section(analysis)
-    found = pictures(*sections)
-    assert len(found) == 5
-    for anchor, picture in found.items():
-        assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, anchor
+    sections = sections_of(replace(full_analysis(), model=changing_model()))
+    drawn = [picture for picture in pictures(*(section.blocks for section in sections)).values() if picture.spec]
+    assert len(drawn) == 10
+    for picture in drawn:
+        assert picture.rows and "ealthy" in picture.figure.reading, picture.anchor
 
 
 def test_a_run_of_one_step_and_one_engine_is_drawn():

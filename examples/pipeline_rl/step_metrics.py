@@ -1,7 +1,6 @@
 """What verl and slime log of a trainer, of this one: seconds of each phase, by verl's Tracking or slime's timers.
 
-What they say is compared with what the hooks record of the same steps: `test_imported.py` and `test_slime_log.py` in
-`tests/pipelines`.
+What they say is compared with what the hooks record of the same steps: `test_imported.py` in `tests/pipelines`.
 """
 
 import logging

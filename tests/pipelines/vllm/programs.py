@@ -12,9 +12,3 @@ def run_program(name: str, run_dir: Path, *flags: str, **environment: str) -> di
     result = run_dir.with_suffix(".json")
     run_module(f"tests.pipelines.vllm.{name}", run_dir, result, *flags, **environment)
     return json.loads(result.read_text())
-
-
-def run_pipeline(run_dir: Path, *flags: str) -> dict[str, Any]:
-    """What the processes of `examples.vllm_torch` counted themselves."""
-    run_module("examples.vllm_torch", run_dir, *flags)
-    return json.loads((run_dir / "pipeline_summary.json").read_text())

@@ -15,7 +15,6 @@ figures to `benchmarks/advice_carried_out.txt`.
 """
 
 import argparse
-import math
 import os
 import platform
 import subprocess
@@ -198,14 +197,13 @@ def _price_line(name: str, promised: Estimate, measured: float, *, held: bool) -
 
 
 def what_differs(compared: Attribution) -> list[str]:
-    """What was measured otherwise, with what it brings by the model of the first; and what is left unexplained."""
+    """What was measured otherwise, with what it brings by the model of the first."""
     found = [
-        f"{each.name} {each.before} -> {each.after} ({math.expm1(each.log_ratio):+.1%})"
+        f"{each.name} {each.before} -> {each.after} ({each.alone_ratio:+.1%})"
         for each in compared.causes
-        if each.kind == "measured" and each.log_ratio is not None
+        if each.kind == "measured" and each.alone_ratio is not None
     ]
-    left = compared.unexplained_share_ratio
-    return [*found, "no share of the change is known" if left is None else f"unexplained {left:.0%} of the change"]
+    return found or ["nothing that the model of the first can predict"]
 
 
 def main() -> None:

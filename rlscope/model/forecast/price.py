@@ -92,7 +92,7 @@ class StalenessForecast:
         return self.sample_p95_low * self.steps_per_version, self.sample_p95_high * self.steps_per_version
 
     def p95_in_optimizer_steps(self, steps_per_version: float) -> Estimate:
-        """Return the p95 in optimizer steps, of which a version that may be published has so many."""
+        """Return the p95 in optimizer steps. steps_per_version: optimizer steps from one publication to the next."""
         ends = self.p95_interval_steps or (self.p95_steps, self.p95_steps)
         return Estimate(*(each * steps_per_version for each in (self.p95_steps, *ends)))
 

@@ -120,7 +120,7 @@ class ModelDetails:
     warnings: tuple[ModelWarning, ...]
     """Warnings about the model of this run, then assumptions that it makes because the run does not show the facts."""
     training_scaling: TrainingScaling
-    """Scaling of training with the number of trainer GPUs."""
+    """Growth of the training speed with the number of trainer GPUs."""
     replay: Replay
     """The current layout as the model replays it, beside its measurements."""
 

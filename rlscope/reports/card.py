@@ -156,7 +156,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
     cap_words = "no cap" if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += ", checked when a batch is fetched: tokens age further until they are trained on"
+        cap_words += " (checked when a batch is fetched; tokens keep aging until they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)

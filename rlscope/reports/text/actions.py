@@ -55,11 +55,11 @@ _SOONER_RATIO: Final = 0.9
 _ENGINES_NAMED: Final = 3
 """Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "{} at best, if weight updates took no time",
-    "environment": "{} at best, if the environment took no time",
-    "slow_engines": "{} at best",
-    "checkpoints": "{} at best, if checkpoints and evaluation took no time",
-    "colocated": "{} at best, if trainer and engine fit on one GPU and switching takes no time",
+    "weight_updates": "{} if weight updates took no time",
+    "environment": "{} if the environment took no time",
+    "slow_engines": "{} if they were as fast as the others",
+    "checkpoints": "{} if checkpoints and evaluation took no time",
+    "colocated": "{} if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
     "engine_speed": "{} for 10% faster sampling",
 }
@@ -70,13 +70,14 @@ _VERIFY: Final = (
     "`rlscope compare BEFORE AFTER`."
 )
 _COLUMNS: Final = (
-    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness p95 is over samples, each "
-    "as stale as its oldest token, in optimizer steps."
+    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness p95 is the "
+    "95th percentile over samples, in optimizer steps; a sample is as stale as its oldest token. The longest responses "
+    "are the top 10% by length."
 )
 _ORDER: Final = (
-    "Order: (1) settings at least 90% likely to gain 5%; (2) settings to test and engineering work, whichever gains "
-    "more first; (3) changes that raise staleness by more than 50%. Settings that only save staleness, dropped tokens "
-    "or GPUs come before the first engineering work."
+    "Order: (1) settings at least 90% likely to gain 5% or more; (2) settings to test first and engineering work, "
+    "largest gain first; (3) changes that raise staleness by more than 50%. Settings that only reduce staleness, "
+    "dropped tokens or GPUs come before any engineering work."
 )
 
 
@@ -97,7 +98,7 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight to {fmt.count(in_flight_limit)} (generating or queued; unlimited today)"
+    return f", and limit samples in flight (generating or queued) to {fmt.count(in_flight_limit)} (currently unlimited)"
 
 
 def _single_imperative(action: Action) -> str:
@@ -125,7 +126,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight to {fmt.count(new)} (generating or queued; unlimited today)"
+        return f"Limit samples in flight (generating or queued) to {fmt.count(new)} (currently unlimited)"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -259,7 +260,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         "staleness p95": _staleness_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
-        "longest responses (top 10%) trained on": longest_words(action.price, action.price_before),
+        "share of longest responses trained on": longest_words(action.price, action.price_before),
     }
 
 
@@ -301,7 +302,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     wider = ""
     if action.what == "publish_every" and cap:
         then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} is then {then} steps"
+        wider = f"; the cap stays at {fmt.counted(cap, 'version', 'versions')}, which will be {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"
@@ -312,7 +313,7 @@ def _sooner(action: Action, model: ModelResult) -> str:
     own, after = model.forecasts.today.staleness, action.staleness
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
-    return ", because weights are then published more often"
+    return ", because publications are delayed less"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

@@ -19,9 +19,9 @@ from rlscope.reports.text.origin import counted_words, no_model_words, source_wo
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
-NO_GAPS: Final = "The recording is complete: every row was read, and every worker ended cleanly."
+NO_GAPS: Final = "The recording is complete: every row was read, and every worker exited cleanly."
 NOT_KNOWN: Final = (
-    "Every file was read, and every worker ended cleanly. Files may still be missing: the run does not state "
+    "Every file was read, and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
 _STATES_NAMED: Final = 4
@@ -165,7 +165,7 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if prediction is None:
         return "Too few steps to check a prediction"
     last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
-    agreement = _agreement(prediction, f"from the {before} before them")
+    agreement = _agreement(prediction, f"a model of the {before} before them predicted")
     return f"Prediction check: the last {last} steps ran {agreement}"
 
 
@@ -173,8 +173,8 @@ def _agreement(prediction: Prediction, basis: str) -> str:
     """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
     off = prediction.residual_ratio
     if prediction.agrees and abs(off) < _SAME_RATIO:
-        return f"as fast as predicted {basis}"
-    distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than predicted {basis}"
+        return f"as fast as {basis}"
+    distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than {basis}"
     return f"{distance}, {'within' if prediction.agrees else 'beyond'} the margin of error"
 
 

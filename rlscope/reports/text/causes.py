@@ -59,7 +59,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         side="sampler GPU time",
     ),
     Cause.LOCKSTEP: _Words(
-        headline="Trainers and samplers wait for each other {share} of the time",
+        headline="Trainers and samplers take turns, so GPUs wait {share} of the time",
         plain_headline="Sampling and training take turns",
         cause="trainers and samplers waiting for each other",
         side="all GPU time",
@@ -152,11 +152,8 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
         return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
-        # Idle time that the sides share as waits for each other is no part of this loss.
-        if beside == Cause.LOCKSTEP:
-            return f"samplers waited {gpu_time} more than trainers did ({share})"
-        apart = "" if beside in (None, loss.cause) else "apart from that, "
-        return f"{apart}samplers were idle for {gpu_time} ({share})"
+        another = "" if beside in (None, loss.cause) else "another "
+        return f"samplers were idle for {another}{gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

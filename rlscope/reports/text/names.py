@@ -22,7 +22,7 @@ REASONS: Final[Mapping[Reason, str]] = {
         "shows the effect of longer responses."
     ),
     "best_already": "No other GPU split and no other limit on running requests is faster.",
-    "small_gain": "Another GPU split or another limit on running requests is unlikely to gain 5%.",
+    "small_gain": "No other GPU split or limit on running requests is likely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
@@ -60,10 +60,10 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "never_trains": "no training step could start under the limits",
 }
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "decode speed measured at this limit",
+    "measured": "decode speed measured at this running limit",
     "interpolated": "decode speed between measured batches",
     "extrapolated": "decode speed beyond measured batches",
-    "assumed": "decode speed not measured at this limit",
+    "assumed": "decode speed not measured at this running limit",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -92,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     named = fmt.listed([_lowered(_REMOVED[cause]) for cause in tied])
-    return f"{text}; {named} would gain about as much as fixing that" if tied else text
+    return f"{text}; {named} would raise throughput by about as much as removing this loss" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -123,7 +123,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
-    return f", partly because engines pause for weight updates, which take {causes.share_words(loss)}"
+    return f", partly because samplers pause for weight updates ({causes.share_words(loss)})"
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
@@ -157,7 +157,7 @@ _REMOVED: Final[Mapping[Bottleneck, str]] = {
     Cause.SAMPLERS: "Doubling the sampling speed",
     Cause.TRAINERS: "Doubling the training speed",
     Cause.LOCKSTEP: "Overlapping sampling and training",
-    Cause.STALENESS_CAP: "Removing all staleness and queue limits",
+    Cause.STALENESS_CAP: "Removing the staleness cap and all queue limits",
     Cause.WEIGHT_UPDATES: "Weight updates that take no time",
     Cause.ENVIRONMENT: "An environment that takes no time",
     Cause.CHECKPOINTS: "Checkpoints and evaluation that take no time",

@@ -54,7 +54,7 @@ def model(
     )
 
 
-SOONER = ", because weights are then published more often"
+SOONER = ", because publications are delayed less"
 OF_EACH_KIND = [
     (
         action(),
@@ -110,12 +110,12 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Limit samples in flight to 64 (generating or queued; unlimited today)",
+            "Limit samples in flight (generating or queued) to 64 (currently unlimited)",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
-            "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight to 1,152 "
-            "(generating or queued; unlimited today)",
+            "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight "
+            "(generating or queued) to 1,152 (currently unlimited)",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions is then 8 steps",
+            "2 → 6 steps; the cap stays at 4 versions, which will be 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -170,9 +170,9 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured at this limit"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured at this running limit"),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
-        (fix("weight_updates"), "+20% (+10% to +30%) at best, if weight updates took no time"),
+        (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
         (
             action(kind="cheaper", before=Layout(6, 8, 16), after=Layout(2, 8, 16)),
             "+20% (+10% to +30%), if the training state fits on 2 GPUs",
@@ -204,7 +204,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest responses (top 10%) trained on", "22% → 75%"),
+        ("share of longest responses trained on", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),

@@ -6,7 +6,7 @@ the same schema, so the two agree. Conditions between keys are checked by the re
 
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,8 +25,6 @@ Schema = Mapping[str, Any]
 
 LARGEST_BYTES: Final = 4 * 10**6
 """Maximum size of a rules file, a plan or SQL. Files that people write have kilobytes."""
-_INTEGER_BITS: Final = 63
-"""Bits of a whole number in TOML, not counting its sign."""
 _LONGEST_FOUND: Final = 60
 """Maximum characters of a value that an error repeats."""
 
@@ -115,10 +113,7 @@ class _Fault:
             found, expected = f"unknown key {_shown(name)}", "one of " + ", ".join(known)
             return cls((*place, name), found, expected, did_you_mean(name, known), True)
         expected, known = describe(part, schema), part.get("enum", ())
-        if kind.startswith("union_tag"):
-            place, known = (*place, part["discriminator"]["propertyName"]), tuple(part["discriminator"]["mapping"])
-            expected = f"one of {', '.join(map(repr, known))}"
-        elif kind == "value_error":
+        if kind == "value_error":
             expected = str(error["ctx"]["error"])
         value = _value(document, place)
         hint = did_you_mean(value, known) if isinstance(value, str) else None
@@ -127,9 +122,8 @@ class _Fault:
     @classmethod
     def _unknown_key(cls, place: Place, parent: Schema) -> "_Fault":
         name, properties = str(place[-1]), parent["properties"]
-        of = next((f" for {key} {each['const']!r}" for key, each in properties.items() if "const" in each), "")
         expected = "one of " + ", ".join(properties)
-        return cls(place, f"unknown key {_shown(name)}{of}", expected, did_you_mean(name, tuple(properties)), True)
+        return cls(place, f"unknown key {_shown(name)}", expected, did_you_mean(name, tuple(properties)), True)
 
 
 def did_you_mean(name: str, choices: Sequence[str]) -> str | None:
@@ -175,34 +169,20 @@ def is_integer(value: object, bits: int = 64) -> TypeGuard[int]:
 def parse_source(text: str, name: str, kind: FileKind) -> ParsedFile:
     """Parse the text of a file. Raises the error of its kind if the text is not TOML."""
     try:
-        source = ParsedFile(name, kind, tomllib.loads(text))
-        huge = next(_huge_numbers(source.document), None)
+        document = tomllib.loads(text)
+        repr(document)  # Errors repeat values, and Python writes no whole number of more than 4,300 digits.
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(name, kind, str(error)) from error
-    except ValueError as error:  # Python does not parse a number of more than 4,300 digits.
+    except ValueError as error:
         raise _unreadable(name, kind, "a number of thousands of digits") from error
     except RecursionError as error:
         raise _unreadable(name, kind, "nested too deep") from error
-    if huge is not None:
-        raise source.error(huge, found="a whole number of more than 64 bits", expected="at most 64 bits")
-    return source
+    return ParsedFile(name, kind, document)
 
 
 def _unreadable(name: str, kind: FileKind, why: str) -> RlscopeError:
     found, expected = f"text that is not TOML ({why})", f"{kind.noun} in TOML"
     return kind.error.of(name, found=found, expected=expected, next_step=kind.example)
-
-
-def _huge_numbers(value: object, place: Place = ()) -> Iterator[Place]:
-    """Yield the places of whole numbers beyond TOML's range. A number of a million digits would not fit in an error."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _huge_numbers(each, (*place, str(key)))
-    elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from _huge_numbers(each, (*place, index))
-    elif isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
-        yield place
 
 
 class _UntitledSchema(GenerateJsonSchema):
@@ -316,9 +296,6 @@ def _follow(loc: Sequence[str | int], schema: Schema) -> tuple[Place, Schema, Sc
     place: Place = ()
     parent, part = schema, _one(schema, schema)
     for key in loc:
-        if "discriminator" in part:
-            parent, part = part, _resolved({"$ref": part["discriminator"]["mapping"][key]}, schema)
-            continue
         if len(_choices(part)) > 1 or key == "[key]" or loc[len(place) + 1 :] == ("[key]",):
             break
         place, parent = (*place, key), part

@@ -259,5 +259,5 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
     Without a file, one-off rules replace the built-in rules. Raises RuleError if a rule cannot be used.
     """
     extra = tuple(one_off(text) for text in one_offs)
-    rules = load_rules(file) if file is not None else built_in_rules()
+    rules = load_rules(file).rules if file is not None else built_in_rules()
     return replace(rules, rules=extra if file is None and extra else (*rules.rules, *extra))

@@ -19,23 +19,20 @@ def test_a_place_is_written_as_one_path() -> None:
 
 
 @dataclass(frozen=True)
-class Tea:
-    kind: Literal["tea"]
-    leaf: str
-
-
-@dataclass(frozen=True)
 class Coffee:
-    kind: Literal["coffee"]
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    kind: Literal["coffee", "espresso"]
     shots: Annotated[int, Field(strict=True, ge=1, le=4)]
     pin: Annotated[str, Field(strict=True, json_schema_extra={"writeOnly": True})] = ""
+    milk: bool = False
 
 
 @dataclass(frozen=True)
 class Menu:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    drinks: list[Annotated[Tea | Coffee, Field(discriminator="kind")]]
+    drinks: list[Coffee]
     size: Literal["small", "large"] = "small"
     tip: float | dict[str, float] | None = None
 
@@ -51,7 +48,7 @@ DRINKS = '[[drinks]]\nkind = "coffee"\n'
         ("drinks = [3]", "m.toml, drinks[0]: found 3; expected a table. Ask the bar."),
         (
             DRINKS + "shot = 1",
-            "m.toml, drinks[0].shot: found unknown key 'shot' for kind 'coffee'; expected one of kind, shots, pin."
+            "m.toml, drinks[0].shot: found unknown key 'shot'; expected one of kind, shots, pin, milk."
             " Did you mean 'shots'? Ask the bar.",
         ),
         (
@@ -65,7 +62,7 @@ DRINKS = '[[drinks]]\nkind = "coffee"\n'
         ),
         (
             '[[drinks]]\nkind = "cofee"',
-            "m.toml, drinks[0].kind: found 'cofee'; expected one of 'coffee', 'tea'. Did you mean 'coffee'?"
+            "m.toml, drinks[0].kind: found 'cofee'; expected one of 'coffee', 'espresso'. Did you mean 'coffee'?"
             " Ask the bar.",
         ),
         (
@@ -106,8 +103,7 @@ def test_a_schema_is_described_without_the_width_of_a_column() -> None:
     [
         ("a = " + "[" * 20_000, "nested too deep"),
         ("a = " + "9" * 5_000, "a number of thousands of digits"),
-        ("[a]\nb = [1, 0x" + "f" * 5_000 + "]", r"a\.b\[1\]: found a whole number of more than 64 bits"),
-        (f"a = {2**63}", "a: found a whole number of more than 64 bits"),
+        ("[a]\nb = [1, 0x" + "f" * 5_000 + "]", "a number of thousands of digits"),
         ("a = 1\nb = [", r"not TOML \(.* \(at end of document\)\)"),
         ("a = 1\nb = ", r"not TOML \(.* \(at end of document\)\)"),
     ],

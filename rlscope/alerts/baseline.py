@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rlscope.alerts.config import one_off
+from rlscope.alerts.config import NUMBER, one_off
 from rlscope.alerts.evaluate import written
 from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleOutcome, RuleReport, evaluate_rules
@@ -19,10 +19,9 @@ from rlscope.analysis.result import Severity
 from rlscope.errors import RuleError
 from rlscope.trace.store import OpenRun
 
-_NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _FORM: Final = re.compile(
-    rf"(?P<metric>\S+)\s*(?P<sign>[<>])\s*(?:(?P<factor>{_NUMBER})\s*\*\s*)?baseline"
-    rf"(?:\s*(?P<side>[+-])\s*(?P<offset>{_NUMBER}))?"
+    rf"(?P<metric>\S+)\s*(?P<sign>[<>])\s*(?:(?P<factor>{NUMBER})\s*\*\s*)?baseline"
+    rf"(?:\s*(?P<side>[+-])\s*(?P<offset>{NUMBER}))?"
 )
 _EXPECTED: Final = "'METRIC < 0.95 * baseline', 'METRIC > baseline + 0.1' or 'METRIC > baseline'"
 

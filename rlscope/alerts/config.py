@@ -5,19 +5,28 @@ Errors name the file, the key and the nearest valid name.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rlscope.alerts.durations import parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS
-from rlscope.alerts.receiver import ReceiverTable, receivers_of
-from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleKind, RuleSet, RuleWindow
+from rlscope.alerts.receiver import Receiver, ReceiverTable, receivers_of
+from rlscope.alerts.types import (
+    INTERVAL_NS,
+    WARM_UP_STEPS,
+    WHOLE_RUN,
+    Direction,
+    Rule,
+    RuleKind,
+    RuleSet,
+    RuleWindow,
+)
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
 from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, parse_source, read_source
@@ -43,7 +52,10 @@ RULE_FILE: Final = FileKind(
     error=RuleError,
     advice={"receivers": "docs/watch.md shows receivers."},
 )
-_COMPARISON: Final = re.compile(r"([<>=!]+)")
+NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+"""A number of the command line, as a regular expression."""
+_ONE_OFF: Final = re.compile(rf"(?P<metric>[^\s<>=]+)\s*(?P<sign>[<>])\s*(?P<threshold>{NUMBER})")
+_LISTED: Final = "`rlscope rules` lists the metrics."
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"}
 _MOST: Final = 1e18
 """Maximum threshold. No quantity of a run is larger."""
@@ -108,21 +120,21 @@ class RuleDocument:
     """Receivers of alerts."""
 
 
+class RuleFile(NamedTuple):
+    """The rules and receivers of a file."""
+
+    rules: RuleSet
+    receivers: tuple[Receiver, ...] = ()
+
+
 @cache
 def _model() -> TypeAdapter[RuleDocument]:
     return TypeAdapter(RuleDocument)
 
 
-def read_rule_file(path: Path) -> ParsedFile:
-    """Read a file of rules and receivers without checking it. Raises RuleError if it is not TOML."""
-    return read_source(path, RULE_FILE)
-
-
-def load_rules(path: Path) -> RuleSet:
-    """Return the rules of a file. Raises RuleError if a rule or a receiver cannot be used."""
-    source = read_rule_file(path)
-    receivers_of(source)
-    return rules_of(source)
+def load_rules(path: Path) -> RuleFile:
+    """Return the rules and receivers of a file. Raises RuleError if one of them cannot be used."""
+    return rules_in(read_source(path, RULE_FILE))
 
 
 def example() -> str:
@@ -138,17 +150,17 @@ def built_in_rules() -> RuleSet:
     return RuleSet(_rules(source, TypeAdapter(list[RuleTable]).validate_python(source.document["rules"])))
 
 
-def rules_of(source: ParsedFile) -> RuleSet:
-    """Return the rules of a document, or the built-in rules if it has none. Raises RuleError."""
+def rules_in(source: ParsedFile) -> RuleFile:
+    """Return the rules of a document, or the built-in rules if it has none, and its receivers. Raises RuleError."""
     written = source.validated(_model())
-    plain = RuleSet(_rules(source, written.rules) if written.rules is not None else built_in_rules().rules)
     if written.interval_ns is not None and written.interval_ns < 1_000_000_000:
         raise source.error(("interval",), found=repr(source.document["interval"]), expected="at least 1s")
-    return replace(
-        plain,
-        interval_ns=plain.interval_ns if written.interval_ns is None else written.interval_ns,
-        warm_up_steps=plain.warm_up_steps if written.warm_up_steps is None else written.warm_up_steps,
+    rules = RuleSet(
+        rules=built_in_rules().rules if written.rules is None else _rules(source, written.rules),
+        interval_ns=INTERVAL_NS if written.interval_ns is None else written.interval_ns,
+        warm_up_steps=WARM_UP_STEPS if written.warm_up_steps is None else written.warm_up_steps,
     )
+    return RuleFile(rules, receivers_of(source, written.receivers))
 
 
 def one_off(text: str) -> Rule:
@@ -156,37 +168,40 @@ def one_off(text: str) -> Rule:
 
     It has no minimum evidence, because a one-line question about one run deserves an answer.
     """
-    words = _COMPARISON.sub(r" \1 ", text).split()
     place = f"--fail-if {text!r}"
-    if "baseline" in words:
+    if re.search(r"\bbaseline\b", text):
         raise RuleError.of(
             place,
             found="a baseline that is not given",
             expected="--baseline with the folder of a run, or the JSON document of an analysis",
             next_step="Give it, or write a number in place of `baseline`.",
         )
-    if len(words) != 3 or words[1] not in (">", "<") or not _is_number_text(words[2]):
+    found = _ONE_OFF.fullmatch(text.strip())
+    if found is None or not abs(threshold := float(found["threshold"])) <= _MOST:
         raise RuleError.of(
             place,
             found="no METRIC > NUMBER",
             expected="a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'",
-            next_step="`rlscope rules` lists the metrics.",
+            next_step=_LISTED,
         )
-    if words[0] not in BY_NAME:
-        meant = did_you_mean(words[0], tuple(BY_NAME))
+    metric = found["metric"]
+    if metric not in BY_NAME:
+        meant = did_you_mean(metric, tuple(BY_NAME))
         raise RuleError.of(
             place,
-            found=f"unknown metric {words[0]!r}",
+            found=f"unknown metric {metric!r}",
             expected="one of " + ", ".join(BY_NAME),
-            next_step=" ".join(filter(None, (meant, "`rlscope rules` lists the metrics."))),
+            next_step=f"{meant} {_LISTED}" if meant else _LISTED,
         )
-    if not _is_reachable(words[0], float(words[2])):
-        raise RuleError.of(place, found=words[2], expected=_SHARE, next_step="Otherwise it always or never fires.")
+    if not _is_reachable(metric, threshold):
+        raise RuleError.of(
+            place, found=found["threshold"], expected=_SHARE, next_step="Otherwise it always or never fires."
+        )
     return Rule(
         name=text,
-        metric=words[0],
-        direction="above" if words[1] == ">" else "below",
-        threshold=float(words[2]),
+        metric=metric,
+        direction="above" if found["sign"] == ">" else "below",
+        threshold=threshold,
         window=WHOLE_RUN,
         kind="alarm",
         min_evidence=1,
@@ -258,10 +273,3 @@ def _annotations(source: ParsedFile, place: Place, table: RuleTable) -> dict[str
 def _is_reachable(metric: str, threshold: float) -> bool:
     """Return whether values can lie on both sides of a threshold. A threshold of 30 on a ratio is a misread 30%."""
     return metric not in _SHARES or 0 <= threshold <= 1
-
-
-def _is_number_text(text: str) -> bool:
-    try:
-        return abs(float(text)) <= _MOST
-    except ValueError:
-        return False

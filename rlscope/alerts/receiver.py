@@ -6,13 +6,13 @@ is read when it is needed and never kept. No error and no `str()` repeats one, e
 
 import os
 import re
-from dataclasses import dataclass, field, fields
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue
 
 from rlscope.alerts.durations import parse_duration
 from rlscope.analysis.result import Severity
@@ -120,39 +120,68 @@ _Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
 _Secret = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S", json_schema_extra=_HIDDEN)]
 _Url = Annotated[_Secret, AfterValidator(_public_url)]
 _Variable = Annotated[_Secret, AfterValidator(_variable)]
-
-
 _Seconds = Annotated[float, BeforeValidator(_seconds)]
-_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds)]
-_Interval = Annotated[_Seconds, Field(alias="interval")]
-_Repeat = Annotated[_Seconds | None, Field(alias="repeat")]
+_Argument = Annotated[str, Field(strict=True, min_length=1, json_schema_extra=_HIDDEN)]
+_Command = Annotated[list[_Argument], Field(min_length=1, json_schema_extra=_HIDDEN)]
+
+_URL: Final = ("url", "url_env", "url_file")
+_TOKEN: Final = ("token_env", "token_file")
+_KEYS: Final[Mapping[ReceiverKind, tuple[str, ...]]] = {
+    "webhook": (*_URL, *_TOKEN),
+    "alertmanager": (*_URL, *_TOKEN),
+    # The URL of a service is itself the secret.
+    "apprise": ("url_env", "url_file"),
+    "command": ("command",),
+}
+"""Keys that say where a receiver of each kind is. Of those for the URL exactly one is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Common:
-    """Settings that all kinds of receivers share."""
+class ReceiverTable:
+    """One receiver, as in the file."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: _Text
     """Name in messages and errors; unique in the file."""
+    kind: ReceiverKind
+    """webhook: takes the payload of Alertmanager's webhooks (version 4). alertmanager: groups by itself. apprise: a
+    service that apprise supports, such as Slack. command: reads the webhook's payload from its standard input."""
     severity: Severity = "info"
     """Alerts below this severity are not sent."""
-    timeout_s: Annotated[_PositiveSeconds, Field(alias="timeout")] = TIMEOUT_S
+    timeout_s: Annotated[float, BeforeValidator(_positive_seconds), Field(alias="timeout")] = TIMEOUT_S
     """Longest wait for the receiver."""
-    interval_s: _Interval = INTERVAL_S
-    """Minimum time between two messages."""
-    repeat_s: _Repeat = None
-    """Interval at which a firing alert is sent again. None sends it once."""
+    interval_s: Annotated[_Seconds | None, Field(alias="interval")] = None
+    """Minimum time between two messages. None: INTERVAL_S, or 0 for Alertmanager, which groups by itself."""
+    repeat_s: Annotated[_Seconds | None, Field(alias="repeat")] = None
+    """Interval at which a firing alert is sent again. None sends it once; to Alertmanager, ALERTMANAGER_REPEAT_S."""
     send_resolved: Annotated[bool, Field(strict=True)] = True
     """Whether the end of an alert is sent."""
+    url: _Url | None = None
+    """The URL, if it holds no secret."""
+    url_env: _Variable | None = None
+    """Environment variable that holds the URL."""
+    url_file: _Secret | None = None
+    """File that holds the URL."""
+    token_env: _Variable | None = None
+    """Environment variable that holds a bearer token."""
+    token_file: _Secret | None = None
+    """File that holds a bearer token."""
+    command: _Command | None = None
+    """The command and its arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receiver(_Common):
+class Receiver:
     """One receiver of notifications."""
 
+    name: str
     kind: ReceiverKind
+    severity: Severity = "info"
+    timeout_s: float = TIMEOUT_S
+    interval_s: float = INTERVAL_S
+    repeat_s: float | None = None
+    send_resolved: bool = True
     address: Source | None = None
     """Where to post; None for a command."""
     argv: tuple[str, ...] = ()
@@ -161,126 +190,43 @@ class Receiver(_Common):
     """Sent as a bearer token; None sends none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WithSecretUrl(_Common):
-    """A receiver whose URL is itself the secret, so that it cannot be in the file."""
-
-    url_env: _Variable | None = None
-    """Environment variable that holds the URL."""
-    url_file: _Secret | None = None
-    """File that holds the URL."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WithUrl(_WithSecretUrl):
-    """A receiver with a URL and an optional bearer token."""
-
-    url: _Url | None = None
-    """The URL, if it holds no secret."""
-    token_env: _Variable | None = None
-    """Environment variable that holds a bearer token."""
-    token_file: _Secret | None = None
-    """File that holds a bearer token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookTable(_WithUrl):
-    """A webhook that takes the payload of Alertmanager's webhooks (version 4)."""
-
-    kind: Literal["webhook"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertmanagerTable(_WithUrl):
-    """A Prometheus Alertmanager, which groups by itself and needs every alert at once."""
-
-    kind: Literal["alertmanager"]
-    interval_s: _Interval = 0.0
-    repeat_s: _Repeat = ALERTMANAGER_REPEAT_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppriseTable(_WithSecretUrl):
-    """A service that apprise supports, by its URL, such as a Slack webhook; needs the extra rlscope[apprise]."""
-
-    kind: Literal["apprise"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandTable(_Common):
-    """A command that reads the webhook's payload from its standard input."""
-
-    kind: Literal["command"]
-    command: Annotated[
-        list[Annotated[str, Field(strict=True, min_length=1, json_schema_extra=_HIDDEN)]],
-        Field(min_length=1, json_schema_extra=_HIDDEN),
-    ]
-
-
-ReceiverTable = Annotated[WebhookTable | AlertmanagerTable | AppriseTable | CommandTable, Field(discriminator="kind")]
-"""One receiver, as in the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Receivers:
-    """The receivers of a document; its other keys are ignored."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
-
-    receivers: list[ReceiverTable] = field(default_factory=list[ReceiverTable])
-
-
-@cache
-def _model() -> TypeAdapter[_Receivers]:
-    return TypeAdapter(_Receivers)
-
-
-def receivers_of(source: ParsedFile) -> tuple[Receiver, ...]:
-    """Return the receivers of a document. Raises RuleError."""
-    _refuse_secret_urls(source)
-    tables = source.validated(_model()).receivers
+def receivers_of(source: ParsedFile, tables: Sequence[ReceiverTable]) -> tuple[Receiver, ...]:
+    """Return the receivers of a document from its tables. Raises RuleError."""
     source.refuse_repeated("receivers", [table.name for table in tables], "receiver")
     return tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
 
 
-def _refuse_secret_urls(source: ParsedFile) -> None:
-    """Refuse the `url` of apprise, which is a secret, with more help than for an unknown key."""
-    written: Any = source.document.get("receivers")
-    for index, table in enumerate(written if isinstance(written, list) else []):
-        if isinstance(table, dict) and table.get("kind") == "apprise" and "url" in table:
-            raise source.error(
-                ("receivers", index, "url"),
-                found="a url in a receiver of kind 'apprise'",
-                expected="url_env or url_file",
-                next_step="The URL of a service is a secret: name a variable in url_env, or a file in url_file.",
-            )
-
-
 def _receiver(source: ParsedFile, place: Place, table: ReceiverTable) -> Receiver:
+    is_alertmanager = table.kind == "alertmanager"
+    interval_s, repeat_s = (0.0, ALERTMANAGER_REPEAT_S) if is_alertmanager else (INTERVAL_S, None)
+    _check_keys(source, place, table)
     return Receiver(
-        **{each.name: getattr(table, each.name) for each in fields(_Common)},
+        name=table.name,
         kind=table.kind,
-        address=None if isinstance(table, CommandTable) else _address(source, place, table),
-        argv=tuple(table.command) if isinstance(table, CommandTable) else (),
-        token=_token(source, place, table) if isinstance(table, _WithUrl) else None,
+        severity=table.severity,
+        timeout_s=table.timeout_s,
+        interval_s=interval_s if table.interval_s is None else table.interval_s,
+        repeat_s=repeat_s if table.repeat_s is None else table.repeat_s,
+        send_resolved=table.send_resolved,
+        address=_source(source, table.url_env, table.url_file, table.url),
+        argv=tuple(table.command or ()),
+        token=_source(source, table.token_env, table.token_file),
     )
 
 
-def _address(source: ParsedFile, place: Place, table: _WithSecretUrl) -> Source | None:
-    url = table.url if isinstance(table, _WithUrl) else None
-    given = {"url": url, "url_env": table.url_env, "url_file": table.url_file}
-    named = [key for key, value in given.items() if value is not None]
-    if len(named) != 1:
-        keys = given if isinstance(table, _WithUrl) else ("url_env", "url_file")
-        found = " and ".join(named) or "no URL"
-        raise source.error(place, found=found, expected=f"one of {', '.join(keys)}")
-    return _source(source, table.url_env, table.url_file, url)
-
-
-def _token(source: ParsedFile, place: Place, table: _WithUrl) -> Source | None:
+def _check_keys(source: ParsedFile, place: Place, table: ReceiverTable) -> None:
+    """Refuse keys of another kind, a missing address, and two sources of the same secret."""
+    keys = _KEYS[table.kind]
+    given = [key for key in (*_URL, *_TOKEN, "command") if getattr(table, key) is not None]
+    for key in given:
+        if key not in keys:
+            found = f"{key} in a receiver of kind {table.kind!r}"
+            raise source.error((*place, key), found=found, expected=f"one of {', '.join(keys)}")
+    where, wanted = ([key for key in some if key not in _TOKEN] for some in (given, keys))
+    if len(where) != 1:
+        raise source.error(place, found=" and ".join(where) or f"no {wanted[0]}", expected=" or ".join(wanted))
     if table.token_env is not None and table.token_file is not None:
         raise source.error(place, found="both token_env and token_file", expected="one of them")
-    return _source(source, table.token_env, table.token_file)
 
 
 def _source(source: ParsedFile, variable: str | None, file: str | None, value: str | None = None) -> Source | None:

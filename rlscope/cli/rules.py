@@ -31,6 +31,6 @@ def rules(
     elif grafana:
         print((files("rlscope.alerts") / "grafana.json").read_text(encoding="utf-8"), end="")
     else:
-        active = load_rules(rules) if rules is not None else built_in_rules()
+        active = load_rules(rules).rules if rules is not None else built_in_rules()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(as_text(active, width))

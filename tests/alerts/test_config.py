@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules, one_off, rules_of
+from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules, one_off, rules_in
 from rlscope.alerts.durations import parse_duration, parse_window, write_duration, write_window
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleWindow
 from rlscope.errors import RuleError
@@ -55,8 +55,8 @@ def written(tmp_path: Path, text: str, name: str = "rules.toml") -> Path:
 
 
 def test_a_file_of_rules_is_read_as_it_is_written(tmp_path: Path) -> None:
-    rules = load_rules(written(tmp_path, TOML))
-    assert rules.rules[0] == STALE
+    rules, receivers = load_rules(written(tmp_path, TOML))
+    assert (rules.rules[0], receivers) == (STALE, ())
     assert (rules.interval_ns, rules.warm_up_steps) == (5 * S, 0)
     shallow = rules.rules[1]
     assert (shallow.direction, shallow.threshold, shallow.for_ns, shallow.min_evidence) == ("below", 0.5, 0, None)
@@ -65,7 +65,7 @@ def test_a_file_of_rules_is_read_as_it_is_written(tmp_path: Path) -> None:
 
 def test_the_example_is_what_is_built_in(tmp_path: Path) -> None:
     rules = built_in_rules()
-    assert load_rules(written(tmp_path, example())) == rules
+    assert load_rules(written(tmp_path, example())).rules == rules
     assert {"trainers_idle", "samplers_idle", "stale_tokens", "worker_silent"} <= {rule.name for rule in rules.rules}
 
 
@@ -100,7 +100,6 @@ MISTAKES = [
     (DEPTH + f'window = "{"9" * 400} steps"', "rules[0].window", "str of 408 characters", "such as `20 steps`"),
     (DEPTH + f'for = "{"9" * 5000}s"', "rules[0].for", "str of 5003 characters", "such as 30s"),
     (f"warm_up_steps = {10**12 + 1}", "warm_up_steps", "1000000000001", "at most 1e+12"),
-    (f"warm_up_steps = {2**63}", "warm_up_steps", "more than 64 bits", ""),
     (DEPTH.replace("1", "1e999"), "rules[0].above", "inf", "at most 1e+18"),
     (DEPTH.replace("1", "nan"), "rules[0].above", "nan", "at most 1e+18"),
     ('[[rules]]\nname = " "\nmetric = "queue.depth"\nabove = 1', "rules[0].name", "' '", "a non-empty string"),
@@ -132,8 +131,8 @@ def test_a_file_that_cannot_be_read_is_an_error_of_rules(tmp_path: Path) -> None
 def test_a_file_that_names_no_rules_leaves_the_built_in_ones_in_force(tmp_path: Path) -> None:
     receivers = '[[receivers]]\nname = "own"\nkind = "command"\ncommand = ["logger"]\n'
     for text, name in (("", "empty.toml"), (receivers, "receivers.toml")):
-        assert load_rules(written(tmp_path, text, name)) == built_in_rules()
-    held = load_rules(written(tmp_path, 'interval = "30s"\nwarm_up_steps = 7\n'))
+        assert load_rules(written(tmp_path, text, name)).rules == built_in_rules()
+    held, _ = load_rules(written(tmp_path, 'interval = "30s"\nwarm_up_steps = 7\n'))
     assert (held.interval_ns, held.warm_up_steps, held.rules) == (30 * S, 7, built_in_rules().rules)
 
 
@@ -195,5 +194,5 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 def test_the_rules_that_the_documentation_shows_are_rules() -> None:
     text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     shown = text.split("```toml\n")[1].split("```")[0]
-    rules = rules_of(parse_source(shown, "alerts.md", RULE_FILE))
+    rules, _ = rules_in(parse_source(shown, "alerts.md", RULE_FILE))
     assert [rule.name for rule in rules.rules] == ["trainers_idle", "queue_empty"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from rlscope.alerts.config import built_in_rules, read_rule_file, rules_of
+from rlscope.alerts.config import RuleFile, built_in_rules, load_rules
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import LiveRun, is_saved_with
 from rlscope.alerts.live.log import LiveLog
@@ -19,7 +19,7 @@ from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
 from rlscope.alerts.notify.senders import is_installed
-from rlscope.alerts.receiver import Receiver, receivers_of
+from rlscope.alerts.receiver import Receiver
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
 from rlscope.errors import ImportFileError, RlscopeError
@@ -228,7 +228,7 @@ def watch_run(
     Raises ArgumentError for an address that is none of a page, RuleError for invalid rules or receivers, RlscopeError
     for a missing secret or for a state file that is invalid, used by another watch, or in a missing directory.
     """
-    rules, receivers = _rules_and_receivers(rules_file)
+    rules, receivers = RuleFile(built_in_rules()) if rules_file is None else load_rules(rules_file)
     check_ready(receivers)
     path = _log_in(path, options) or path
     is_log = _is_log(path)
@@ -292,13 +292,6 @@ def _state_path(followed: Path, named: Path | None, *, is_log: bool) -> Path:
             path, found="no such directory", expected="an existing directory", next_step="Create it, or choose another."
         )
     return path
-
-
-def _rules_and_receivers(file: Path | None) -> tuple[RuleSet, tuple[Receiver, ...]]:
-    if file is None:
-        return built_in_rules(), ()
-    source = read_rule_file(file)
-    return rules_of(source), receivers_of(source)
 
 
 def _followed(

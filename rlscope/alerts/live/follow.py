@@ -38,7 +38,7 @@ from rlscope.alerts.offline import step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Alert, EvidenceValue
-from rlscope.errors import RuleError, RunFolderError
+from rlscope.errors import RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
 from rlscope.trace.manifest import RunManifest, read_manifest
@@ -57,8 +57,23 @@ _STATE_VERSION: Final = 1
 class LiveRun:
     """A run in progress; its directory may appear later."""
 
-    def __init__(self, folder: Path, rules: RuleSet, grace_ns: int = GRACE_NS, shown_steps: int = 0) -> None:
-        """shown_steps: steps that the facts cover, if these are longer than SHOWN_NS."""
+    def __init__(
+        self,
+        folder: Path,
+        rules: RuleSet,
+        grace_ns: int = GRACE_NS,
+        shown_steps: int = 0,
+        state: Mapping[str, object] | None = None,
+    ) -> None:
+        """Begin to follow a run, or resume from a state that was saved with these rules.
+
+        Args:
+            folder: The run folder.
+            rules: The rules to evaluate.
+            grace_ns: Longest wait for rows of a tick.
+            shown_steps: Steps that the facts cover, if these are longer than SHOWN_NS.
+            state: The result of `saved`, in any process, for which `is_saved_with` is true.
+        """
         self._folder = folder
         self._shown_steps = shown_steps
         self._rules = rules
@@ -89,27 +104,8 @@ class LiveRun:
         self._late_ns = 0
         self._longest_ns: dict[PhaseKind, int] = {}
         """The longest ended phase of each kind that this watch has seen."""
-
-    @classmethod
-    def restored(
-        cls,
-        folder: Path,
-        rules: RuleSet,
-        state: Mapping[str, object],
-        grace_ns: int = GRACE_NS,
-        shown_steps: int = 0,
-    ) -> "LiveRun":
-        """Resume from the result of `saved`, in any process. Raises RuleError for a state saved with other rules."""
-        if not is_saved_with(rules, state):
-            raise RuleError.of(
-                "the saved state of a watch",
-                found="a state saved with other rules or by another version",
-                expected="a state saved with these rules",
-                next_step="Delete the state file to start over, or use the rules that it was saved with.",
-            )
-        live = cls(folder, rules, grace_ns, shown_steps)
-        live._restore(state)
-        return live
+        if state is not None:
+            self._restore(state)
 
     @property
     def held_rows(self) -> int:
@@ -117,7 +113,7 @@ class LiveRun:
         return self._rows.count
 
     def saved(self) -> dict[str, object]:
-        """Return the state that `restored` needs to resume, as a JSON object without secrets."""
+        """Return the state that a later watch needs to resume, as a JSON object without secrets."""
         return {
             "version": _STATE_VERSION,
             "rules": _identity(self._rules),

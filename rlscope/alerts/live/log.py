@@ -83,10 +83,7 @@ class LiveLog:
         """Whether the framework says that every step trained on samples of its own version."""
 
     def poll(self, now_ns: int) -> LiveView:
-        """Read the file again if it has changed, and evaluate the ticks that are due; now_ns is UTC epoch.
-
-        Raises RuleError if the state was saved with other rules.
-        """
+        """Read the file again if it has changed, and evaluate the ticks that are due; now_ns is UTC epoch."""
         absent = self._look(now_ns)
         troubles = tuple(each for each in (absent, self._trouble) if each)
         if self._read is None:
@@ -165,12 +162,7 @@ class LiveLog:
         manifest = read_manifest(made.path)
         if self._state and abs((self._state["origin_ns"] or 0) - (manifest.created_ns or 0)) > _SAME_START_NS:
             self._start_over()
-        rules, state = self._rules, self._state
-        live = (
-            LiveRun.restored(made.path, rules, state, 0, SHOWN_STEPS)
-            if state
-            else LiveRun(made.path, rules, 0, SHOWN_STEPS)
-        )
+        live = LiveRun(made.path, self._rules, 0, SHOWN_STEPS, self._state or None)
         self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
         self._total_steps = read_config(manifest.config)[0].total_steps
         self._is_synchronous = _is_synchronous(made.path)

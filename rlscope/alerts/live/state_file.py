@@ -29,7 +29,7 @@ class WatchState:
     """One watch at one moment."""
 
     run: Mapping[str, Any]
-    """State for `LiveRun.restored`."""
+    """State of `LiveRun` or `LiveLog`."""
     receivers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """State for `Couriers.restore`."""
     worst: Severity | None = None

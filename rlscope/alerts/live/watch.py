@@ -304,7 +304,7 @@ def _followed(
         saved = None
     if options is not None:
         return LiveLog(path, rules, options, saved)
-    return LiveRun(path, rules) if saved is None else LiveRun.restored(path, rules, saved)
+    return LiveRun(path, rules, state=saved or None)
 
 
 def _couriers(receivers: Sequence[Receiver], state: WatchState | None, path: Path) -> Couriers:

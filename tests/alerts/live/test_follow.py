@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from rlscope.alerts.config import built_in_rules
-from rlscope.alerts.live import files, follow
 from rlscope.alerts.live.facts import LiveView, SilentWorker
 from rlscope.alerts.live.follow import GRACE_NS, LiveRun
 from rlscope.alerts.live.workers import GIVEN_UP_NS
 from rlscope.alerts.types import RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.diagnose.straggling_engine import Straggler
-from rlscope.errors import RuleError
 from rlscope.pipeline import check
 from tests.alerts.given import S, rule
 from tests.alerts.live.growing_run import Journals, arrivals, copy_all_but_tables, every_rule, make_run
@@ -26,7 +24,7 @@ RULES = every_rule(5 * S)
 IDLE = RuleSet((rule("idle", "idle.trainer_ratio", 0.5, RuleWindow(10 * S), kind="alarm"),), 10 * S, warm_up_steps=0)
 
 
-def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleSet = RULES) -> list[Alert]:
+def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleSet) -> list[Alert]:
     """Everything that fires while the run's flushes are written late, within the grace, and somebody polls."""
     rng, journals = random.Random(seed), Journals(folder, seed)
     waiting = arrivals(run, seed, GRACE_NS)
@@ -41,7 +39,7 @@ def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleS
         if view.ended:
             return fired + [alert for alert in view.alerts if alert.end_ns is None]
         if restarts and rng.random() < 0.4:
-            live = LiveRun.restored(folder, rules, json.loads(json.dumps(live.saved())))
+            live = LiveRun(folder, rules, state=json.loads(json.dumps(live.saved())))
 
 
 def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
@@ -50,33 +48,36 @@ def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
     return sorted(known, key=lambda alert: (alert.start_ns, alert.rule))
 
 
-@pytest.mark.parametrize(
-    ("seed", "restarts", "held_rows"),
-    [nightly(0, False, 10**6), nightly(1, True, 10**6), nightly(2, True, 0), (9, False, 20)],
-)
-def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
-    tmp_path: Path, seed: int, restarts: bool, held_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_MOST_ROWS", held_rows)
-    run = make_run(tmp_path / "run", seed)
-    copy_all_but_tables(run, tmp_path / "live")
-    expected = by_start(check(run, RULES).alerts)
-    assert len({alert.rule for alert in expected}) > 20
-    assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts)) == expected
-
-
 def without_steps(rules: RuleSet) -> RuleSet:
     """Rules that need of the run no more than their windows, which are short."""
     windows = {rule.name: RuleWindow(rule.window.length_ns or 2 * rules.interval_ns) for rule in rules.rules}
     return replace(rules, rules=tuple(replace(rule, window=windows[rule.name]) for rule in rules.rules))
 
 
-@pytest.mark.parametrize(("seed", "restarts"), [nightly(3, False), nightly(4, False), (5, True)])
-def test_what_no_window_reaches_is_left_out_and_the_judgement_is_the_same(
-    tmp_path: Path, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
+MANNERS = {
+    "rows are held": {},
+    "most rows are read again": {"files._MOST_ROWS": 20},
+    "what no window reaches is left out": {"follow.SHOWN_NS": 5 * S},
+}
+
+
+@pytest.mark.parametrize(
+    ("manner", "seed", "restarts"),
+    [
+        nightly("rows are held", 0, False),
+        nightly("rows are held", 1, True),
+        nightly("most rows are read again", 2, True),
+        ("most rows are read again", 9, False),
+        nightly("what no window reaches is left out", 3, False),
+        ("what no window reaches is left out", 5, True),
+    ],
+)
+def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
+    tmp_path: Path, manner: str, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "SHOWN_NS", 5 * S)
-    run, rules = make_run(tmp_path / "run", seed), without_steps(RULES)
+    for name, value in MANNERS[manner].items():
+        monkeypatch.setattr(f"rlscope.alerts.live.{name}", value)
+    run, rules = make_run(tmp_path / "run", seed), without_steps(RULES) if "window" in manner else RULES
     copy_all_but_tables(run, tmp_path / "live")
     expected = by_start(check(run, rules).alerts)
     assert len({alert.rule for alert in expected}) > 20
@@ -247,13 +248,6 @@ def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_g
     assert (view.ended, view.alerts, view.facts.silent_workers) == (False, (), ())
 
 
-def test_an_alert_without_a_text_of_its_own_says_its_value(tmp_path: Path) -> None:
-    waits = [activity("t0", 0, 8 * S, "wait", "samples")]
-    folder = write_run(tmp_path / "run", [worker("t0", "trainer", 0, 10 * S)], activities=waits)
-    (fired,) = LiveRun(folder, IDLE).poll(11 * S).alerts
-    assert fired.annotations == {"summary": "idle.trainer_ratio over 10s is 80.0%, above 50.0%"}
-
-
 @pytest.mark.parametrize(("tokens", "slow"), [(80, Straggler("e0", 80.0, 100.0, 1.0)), (81, None)])
 def test_an_engine_a_fifth_slower_than_the_median_is_among_the_facts(
     tmp_path: Path, tokens: int, slow: Straggler | None
@@ -269,12 +263,6 @@ def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_look
     write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
     view = LiveRun(folder, IDLE).poll(9_000 * S)
     assert (view.ended, view.evaluated_ns) == (True, 30 * S + GIVEN_UP_NS)
-
-
-def test_the_state_of_other_rules_is_refused(tmp_path: Path) -> None:
-    state = LiveRun(tmp_path, IDLE).saved()
-    with pytest.raises(RuleError, match="Delete the state file"):
-        LiveRun.restored(tmp_path, RULES, state)
 
 
 def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(folder: Path) -> None:

@@ -61,7 +61,6 @@ class LiveFiles:
         self._done: dict[str, set[str]] = {table: set() for table in TABLES}
         """Parquet files that need not be opened (again), by table."""
         self._broken_since_ns: dict[Path, int] = {}
-        self._holes_since_ns: dict[tuple[str, str], int] = {}
         self._workers: Mapping[str, Worker] = {}
         self._window: Window | None = None
         self._run_id = ""
@@ -100,13 +99,6 @@ class LiveFiles:
     def most_rows(self, table: str) -> int:
         """The highest number of rows that one worker wrote to a table."""
         return max((seen.count for (name, _), seen in self._seen.items() if name == table), default=0)
-
-    def missing(self) -> Iterator[str]:
-        """A sentence for each stretch of rows that has been missing for so long that it will not come."""
-        for (table, worker_id), since_ns in self._holes_since_ns.items():
-            if self._now_ns - since_ns >= self._patience_ns:
-                for first, end in self._seen[table, worker_id].holes:
-                    yield f"{table}: rows {first:,} to {end - 1:,} of {worker_id} are missing"
 
     def _rows_of(self, table: str, worker_id: str) -> SeenRows:
         """The rows that were found of a worker."""
@@ -147,7 +139,7 @@ class LiveFiles:
                             journals.append((name, entry.stat(follow_symlinks=False).st_size))
                         except FileNotFoundError:  # A Parquet file has just replaced it.
                             continue
-                    elif name.endswith(".parquet") and not self._holds_nothing_new(table, name):
+                    elif name.endswith(".parquet"):
                         files.append(name)
         except FileNotFoundError:
             return None
@@ -156,15 +148,6 @@ class LiveFiles:
             return None
         self._done[table] = still_there
         return sorted(files), journals
-
-    def _holds_nothing_new(self, table: str, name: str) -> bool:
-        """Whether a Parquet file replaced a journal whose rows were all found, by what its worker states."""
-        owner = FileNumber.of(name.removesuffix(".parquet"))
-        worker = self._workers.get(owner.worker_id)
-        own = None if worker is None or worker.closed is None else worker.closed.get(table)
-        if not isinstance(own, dict) or str(owner.number) not in own:
-            return False
-        return not self._lacks(table, owner.worker_id) and (table, owner.worker_id) not in self._holes_since_ns
 
     def _opened(self, table: str, name: str) -> Iterator[Piece]:
         """Yield the new rows of a Parquet file and note them as seen. Nothing if it is not readable (yet)."""
@@ -338,13 +321,8 @@ class LiveFiles:
 
     def _add(self, table: str, worker_id: str, first: int, end: int) -> None:
         """Note rows as seen."""
-        seen = self._rows_of(table, worker_id)
-        seen.add(first, end)
+        self._rows_of(table, worker_id).add(first, end)
         self.stored_rows += end - first
-        if seen.holes:
-            self._holes_since_ns.setdefault((table, worker_id), self._now_ns)
-        else:
-            self._holes_since_ns.pop((table, worker_id), None)
 
     def _skip_times(self, table: str, name: str) -> None:
         """Name a file with rows that are skipped because of their times."""

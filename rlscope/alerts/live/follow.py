@@ -313,7 +313,6 @@ class LiveRun:
             problems=(
                 *problems,
                 *self._files.skipped,
-                *self._files.missing(),
                 *self._rows.left_out(),
                 *self._late(),
             ),

@@ -26,8 +26,3 @@ class SeenRows:
             self._ranges[-1] = self._ranges[-1][0], end
             return
         self._ranges = joined(sorted([*self._ranges, (first, end)]))
-
-    @property
-    def holes(self) -> Sequence[Range]:
-        """Ranges of numbers that were not found, though later ones were."""
-        return [*holes_in(self._ranges)]

@@ -56,17 +56,16 @@ class Watch:
         self.files = LiveFiles(folder, PATIENCE_NS, tables)
         self.window = window
 
-    def look(self, now_ns: int = 0, stated: int | None = None, closed: Sequence[int] = ()) -> list[int]:
+    def look(self, now_ns: int = 0, stated: int | None = None) -> list[int]:
         """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
-        document: dict[str, Any] = {**worker("e0", "sampler"), "closed": {TABLE: {str(each): 0 for each in closed}}}
-        document["rows"] = None if stated is None else {TABLE: stated}
-        found = self.files.look([Worker.of(document)], now_ns, journals.RUN_ID, self.window)
+        owner = replace(E0, rows=None if stated is None else {TABLE: stated})
+        found = self.files.look([owner], now_ns, journals.RUN_ID, self.window)
         tables = [read.rows for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
         return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
 
     @property
     def said(self) -> list[str]:
-        return [*self.files.skipped, *self.files.missing()]
+        return self.files.skipped
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -166,17 +165,13 @@ def test_rows_behind_damage_are_read_from_the_parquet_file(run: Path) -> None:
     assert watch.look(now_ns=30, stated=6) == [3, 4, 5]
 
 
-def test_rows_that_do_not_come_are_named_until_they_come(run: Path) -> None:
-    watch = Watch(run)
+def test_rows_of_a_worker_are_complete_once_all_that_it_counts_were_found_in_any_order(run: Path) -> None:
+    watch, counted = Watch(run), replace(E0, rows={TABLE: 7})
     flush(run, [0])
     flush(run, [2, 3], journal=3)
-    assert watch.look(now_ns=0, stated=7) == [0, 1, 3, 4, 5, 6]
-    assert (watch.look(now_ns=9), watch.said) == ([], [])
-    assert (watch.look(now_ns=10), watch.said) == ([], [f"{TABLE}: rows 2 to 2 of e0 are missing"])
-    assert not watch.files.is_complete(replace(E0, rows={TABLE: 7}))
+    assert (watch.look(stated=7), watch.files.is_complete(counted)) == ([0, 1, 3, 4, 5, 6], False)
     close(flush(run, [1], journal=2))
-    assert (watch.look(now_ns=20), watch.said) == ([2], [])
-    assert watch.files.is_complete(replace(E0, rows={TABLE: 7}))
+    assert (watch.look(), watch.files.is_complete(counted)) == ([2], True)
 
 
 def test_rows_that_were_partly_read_before_are_left_out_and_named(run: Path) -> None:
@@ -282,22 +277,6 @@ def test_a_file_of_another_writer_is_read_once_whatever_its_name(run: Path) -> N
         pq.write_table(table_of(TABLE, rows_from(number, 1)), run / TABLE / f"{name}.parquet")
         assert watch.look() == [number]
     assert (watch.look(), watch.files.stored_rows) == ([], 3)
-
-
-def test_a_parquet_file_whose_rows_were_all_found_is_not_opened(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, path = Watch(run), flush(run, [0, 1])
-    assert watch.look(stated=3) == [0, 1, 2]
-    flush(run, [2])
-    close(path)
-    opened, real = [], files.read_footer
-
-    def read_footer(path: Path, table: str) -> Any:
-        opened.append(path.name)
-        return real(path, table)
-
-    monkeypatch.setattr(files, "read_footer", read_footer)
-    assert (watch.look(stated=3, closed=[1]), opened) == ([], [])
-    assert (watch.look(stated=6, closed=[1]), opened) == ([3, 4, 5], ["e0-000001.parquet"])
 
 
 def test_a_damaged_parquet_file_is_named_and_its_journal_is_read(run: Path) -> None:

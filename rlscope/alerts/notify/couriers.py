@@ -1,10 +1,9 @@
 """Delivers messages, with one thread per receiver, so that a slow or failing receiver blocks nothing else.
 
 Only the caller's thread changes state: a courier thread notes the outcome of its delivery, and `collect` reads it. A
-receiver that fails is retried with growing pauses. Time, thread start and random draws are passed in.
+receiver that fails is retried with growing pauses. Time and thread start are passed in.
 """
 
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,12 +23,9 @@ LONGEST_S: Final = 300.0
 """A receiver that recovers is notified within five minutes."""
 
 
-def pause_s(failures: int, draw: float) -> float:
-    """Seconds to wait after a number of failures in a row (1 or more): doubling, with jitter from a draw of 0..1.
-
-    The jitter factor is 0.5 to 1.
-    """
-    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30)) * (0.5 + 0.5 * draw)
+def pause_s(failures: int) -> float:
+    """Seconds to wait after a number of failures in a row (1 or more): they double."""
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30))
 
 
 Start = Callable[[Callable[[], None]], None]
@@ -73,12 +69,9 @@ def start_thread(work: Callable[[], None]) -> None:
 class Couriers:
     """All receivers of a watch."""
 
-    def __init__(
-        self, receivers: Iterable[Receiver], *, start: Start = start_thread, draw: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, receivers: Iterable[Receiver], *, start: Start = start_thread) -> None:
         self._desks = {receiver.name: _Desk(Outbox(receiver)) for receiver in receivers}
         self._start = start
-        self._draw = draw
 
     @property
     def waiting(self) -> int:
@@ -141,7 +134,7 @@ class Couriers:
             desk.outbox.arrived(delivery.message, now_ns)
             return
         desk.failures += 1
-        desk.next_ns = now_ns + round(pause_s(desk.failures, self._draw()) * _NS_PER_S)
+        desk.next_ns = now_ns + round(pause_s(desk.failures) * _NS_PER_S)
         desk.trouble = f"receiver {desk.outbox.receiver.name}: {delivery.error}; retrying"
 
 

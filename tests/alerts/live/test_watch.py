@@ -117,7 +117,7 @@ def follow(
 ) -> tuple[Outcome, FakeRun]:
     """One watch over these views, from the state that an earlier one left; interrupted once so many were shown."""
     to = [] if listener is None else [receiver(**({"url": listener.url, "interval_s": 0.0} | receiving))]
-    couriers = Couriers(to, start=at_once, draw=lambda: 1.0)
+    couriers = Couriers(to, start=at_once)
     run = FakeRun(views)
     worst = None
     with nullcontext() if state_path is None else StateFile(state_path) as file:

@@ -15,17 +15,14 @@ def look(couriers: Couriers, seconds: float) -> None:
     couriers.collect(at(seconds))
 
 
-@pytest.mark.parametrize(
-    ("failures", "draw", "seconds"),
-    [(1, 0.0, 0.5), (1, 1.0, 1.0), (2, 1.0, 2.0), (9, 1.0, 256.0), (10, 1.0, 300.0), (9999, 0.0, 150.0)],
-)
-def test_pauses_double_up_to_five_minutes_less_up_to_half_by_chance(failures: int, draw: float, seconds: float) -> None:
-    assert pause_s(failures, draw) == seconds
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 1.0), (2, 2.0), (9, 256.0), (10, 300.0), (9999, 300.0)])
+def test_pauses_double_up_to_five_minutes(failures: int, seconds: float) -> None:
+    assert pause_s(failures) == seconds
 
 
 def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: Listener) -> None:
     listener.answers = [500, 503]
-    couriers = Couriers([receiver(url=listener.url)], start=at_once, draw=lambda: 1.0)
+    couriers = Couriers([receiver(url=listener.url)], start=at_once)
     look(couriers, 0)
     assert couriers.troubles == ("receiver oncall: it answered HTTP 500; retrying",)
     for seconds, requests in [(0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (100, 3)]:
@@ -36,9 +33,7 @@ def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: 
 
 
 def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(listener: Listener, refused: str) -> None:
-    couriers = Couriers(
-        [receiver(url=refused, name="down"), receiver(url=listener.url, name="up")], start=at_once, draw=lambda: 1.0
-    )
+    couriers = Couriers([receiver(url=refused, name="down"), receiver(url=listener.url, name="up")], start=at_once)
     look(couriers, 0)
     assert len(listener.requests) == 1
     assert couriers.troubles == ("receiver down: the connection was refused; retrying",)

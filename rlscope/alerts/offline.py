@@ -7,7 +7,7 @@ a rule is evaluated once, over the whole run after warm-up. Metrics without a wi
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from rlscope.alerts.buckets import (
     FAMILIES,
@@ -27,10 +27,6 @@ from rlscope.analysis.result import Alert, Finding, Severity, at_least
 from rlscope.document import LEFT_OUT, computed_field
 from rlscope.trace.query import NO_CELLS, Cells, ask
 from rlscope.trace.store import OpenRun
-
-ENOUGH_STEPS: Final = 10
-"""Steps of the shortest steady state. Over a whole run they are enough evidence, however short they were."""
-_EVIDENCE_OF_TIME: Final = ("gpu_s", "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +170,7 @@ def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> Ru
 
 def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
     """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
-    metric = BY_NAME[rule.metric]
-    if not metric.looks_back:
+    if not BY_NAME[rule.metric].looks_back:
         return None
     has_warm_up = rule.kind != "data_quality" and rules.warm_up_steps > 0
     start_ns = timeline.warm_up_end_ns if has_warm_up else timeline.start_ns
@@ -190,10 +185,7 @@ def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> 
     longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
     if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
         return None
-    least = rule.min_evidence
-    if least is None:
-        least = 0 if steps >= ENOUGH_STEPS and metric.evidence in _EVIDENCE_OF_TIME else metric.min_evidence
-    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0, min_evidence=least)
+    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
     return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)
 
 

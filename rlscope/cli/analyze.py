@@ -14,33 +14,18 @@ from rlscope.cli.app import (
     JsonTo,
     Ray,
     RunPath,
-    checked_output,
     note_written,
+    output_option,
     print_or_write,
     progress_on,
     write_json,
 )
 from rlscope.cli.imported import with_import_options
 
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        show_default="PATH/report.html, ./report.html for a file",
-        callback=checked_output,
-        help="The HTML report.",
-    ),
-]
+Page = Annotated[Path | None, output_option("The HTML report.", "PATH/report.html, ./report.html for a file")]
 NoPage = Annotated[bool, typer.Option("--no-page", help="Do not write the HTML report, the slowest part.")]
 Quiet = Annotated[
-    bool,
-    typer.Option(
-        "-q",
-        "--quiet",
-        is_eager=True,
-        help="Print only errors. Files are still written.",
-    ),
+    bool, typer.Option("-q", "--quiet", is_eager=True, help="Print only errors. Files are still written.")
 ]
 Card = Annotated[
     AnswerFormat, typer.Option("--format", help="What to print: the card, Markdown for a pull request, or JSON.")

@@ -96,6 +96,16 @@ def seconds_of(text: str | float) -> float:
     return seconds
 
 
+def output_option(help_: str, default: str = "none") -> Any:  # noqa: ANN401  # as typer.Option
+    """Return the option -o for a file, which is refused before any work is done if it cannot be written."""
+    return typer.Option("-o", "--output", show_default=default, callback=checked_output, help=help_)
+
+
+def duration_option(flag: str, default: str, help_: str) -> Any:  # noqa: ANN401  # as typer.Option
+    """Return an option for a duration, as its seconds."""
+    return typer.Option(flag, parser=seconds_of, metavar="DURATION", show_default=default, help=help_)
+
+
 def option(name: str, kind: Any, *flags: str, **details: Any) -> Parameter:  # noqa: ANN401  # as typer takes them
     """Return an option of the command line, for `with_options`. It is None if it is not given.
 

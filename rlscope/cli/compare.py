@@ -11,8 +11,8 @@ from rlscope.cli.app import (
     STDOUT,
     AnswerFormat,
     JsonTo,
-    checked_output,
     note_written,
+    output_option,
     print_or_write,
     progress_on,
     write_json,
@@ -25,12 +25,7 @@ def compare(
         typer.Argument(metavar="BASELINE", help="Run to compare with: its folder or its log."),
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs to compare: folders or logs.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", show_default="none", callback=checked_output, help="The HTML report with paired charts."
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option("The HTML report with paired charts.")] = None,
     json_to: JsonTo = None,
     comparison_format: Annotated[
         AnswerFormat,

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDIN, RunFolder, checked_output, folded, seconds_of
+from rlscope.cli.app import STDIN, RunFolder, duration_option, folded, output_option
 
 
 def _there(file: Path | None) -> Path | None:
@@ -16,16 +16,7 @@ def _there(file: Path | None) -> Path | None:
     return file
 
 
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        parser=seconds_of,
-        metavar="DURATION",
-        show_default="1m",
-        help="Time limit of your SELECT, for example 90s or 5m.",
-    ),
-]
+Timeout = Annotated[float, duration_option("--timeout", "1m", "Time limit of your SELECT, for example 90s or 5m.")]
 
 
 def query(
@@ -43,10 +34,7 @@ def query(
     table_format: Annotated[
         Literal["text", "csv", "json", "parquet"], typer.Option("--format", help="Output format.")
     ] = "text",
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
-    ] = None,
+    output: Annotated[Path | None, output_option("Output file.", "stdout")] = None,
     timeout_s: Timeout = 60.0,
     memory_mb: Annotated[
         int, typer.Option("--max-memory-mb", min=50, help="Memory limit of your SELECT, in MB.")

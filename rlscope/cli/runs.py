@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, checked_output, note_written, print_or_write, progress_on
+from rlscope.cli.app import STDOUT, note_written, output_option, print_or_write, progress_on
 
 
 def list_(
@@ -24,12 +24,7 @@ def list_(
         ),
     ] = None,
     list_format: Annotated[Literal["text", "csv", "json"], typer.Option("--format", help="Output format.")] = "text",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", show_default="none", callback=checked_output, help="Also write the list as an HTML page."
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option("Also write the list as an HTML page.")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyze every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 import rlscope
-from rlscope.cli.app import RunPath, seconds_of
+from rlscope.cli.app import RunPath, duration_option
 from rlscope.cli.check import FIRED, FailOnOption, RulesFile
 from rlscope.cli.imported import with_import_options
 from rlscope.text_out import for_terminal
@@ -30,16 +30,7 @@ State = Annotated[
         help="State file, with the resume point and the alerts already sent.",
     ),
 ]
-Interval = Annotated[
-    float,
-    typer.Option(
-        "--interval",
-        parser=seconds_of,
-        metavar="DURATION",
-        show_default="5s",
-        help="Poll interval, for example 5s or 1m.",
-    ),
-]
+Interval = Annotated[float, duration_option("--interval", "5s", "Poll interval, for example 5s or 1m.")]
 Scrape = Annotated[
     list[str] | None,
     typer.Option(

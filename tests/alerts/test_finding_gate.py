@@ -67,18 +67,17 @@ def test_a_finding_at_or_above_the_severity_fails(
     assert (checked.failed(), json.loads(checked.to_text("json"))["failed"]) == (fails, fails)
 
 
-def test_the_text_lists_the_findings_and_says_that_one_failed(report: CheckReport) -> None:
+def test_every_format_has_the_findings_and_says_that_one_failed(report: CheckReport) -> None:
     text = report.to_text("text")
     assert text.splitlines()[0].endswith(": 0 of 1 rule fired, 2 findings")
     assert "\nCRITICAL  starved_trainer  finding: Starved trainer\n          Over the whole run, " in text
     assert text.endswith("\nfailed: there is a finding of severity critical or above")
-
-
-def test_json_has_the_findings_and_the_severity(report: CheckReport) -> None:
     document = json.loads(report.to_text("json"))
     assert (document["failed"], document["fail_on"], document["fail_on_finding"]) == (True, "critical", "critical")
     assert [each["rule"] for each in document["findings"]] == ["starved_trainer", "long_tail"]
     assert document["findings"][0]["cost_gpu_s"] == 60.0
+    assert report.to_text("markdown").startswith("#### ❌ ")
+    assert "| critical | starved\\_trainer | Over the whole run, " in report.to_text("markdown")
 
 
 def test_a_check_that_was_not_asked_for_findings_has_none_and_fails_on_none(starved: Path) -> None:
@@ -86,11 +85,6 @@ def test_a_check_that_was_not_asked_for_findings_has_none_and_fails_on_none(star
     document = json.loads(plain.to_text("json"))
     assert (plain.findings, document["findings"], document["fail_on_finding"]) == (None, None, None)
     assert not plain.failed()
-
-
-def test_markdown_has_a_row_a_finding(report: CheckReport) -> None:
-    assert report.to_text("markdown").startswith("#### ❌ ")
-    assert "| critical | starved\\_trainer | Over the whole run, " in report.to_text("markdown")
 
 
 def test_an_unknown_severity_is_refused(starved: Path) -> None:

@@ -1,19 +1,15 @@
-"""A run held to rules, and the command: what fires, what is held back, and the exit codes."""
+"""A run held to rules: what fires, what is held back, and how it is told."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from rlscope.alerts.config import built_in_rules, example
-from rlscope.alerts.metrics import METRICS
+from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
-from rlscope.cli import main
 from rlscope.pipeline import check
 from rlscope.reports.check import as_json, as_markdown, as_text
 from rlscope.reports.text import rules
@@ -157,44 +153,6 @@ def test_a_fingerprint_is_the_rules_and_its_labels_whatever_the_value() -> None:
 
     assert alert("a", 1, x="1", y="2") == alert("a", 2, y="2", x="1")
     assert len({alert("a", 1), alert("b", 1), alert("a", 1, x="1"), alert("a", 1, x="2"), alert("a", 1, y="1")}) == 5
-
-
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
-    def run(*arguments: str) -> Told:
-        monkeypatch.setattr(sys, "argv", ["rlscope", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return Told(int(end.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-def test_the_exit_code_is_0_3_1_or_2(tmp_path: Path, command: Callable[..., Told]) -> None:
-    folder = str(run_of(tmp_path / "run", (0, 60)))
-    rules = tmp_path / "rules.toml"
-    rules.write_text('warm_up_steps = 0\n[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
-    told = command("check", folder, "--rules", str(rules), "--format", "json")
-    assert (told.code, json.loads(told.out)["failed"], told.err) == (0, False, "")
-    assert command("check", folder, "--rules", str(rules), "--fail-on", "warning").code == 3
-    no_run = command("check", str(tmp_path), "--rules", str(rules))
-    assert (no_run.code, no_run.out) == (1, "")
-    assert "found 1 recorded run below it: run; expected one run" in no_run.err
-    wrong = command("check", folder, "--fail-if", "idle.trainer_ratio > x")
-    assert (wrong.code, wrong.out) == (2, "")
-
-
-def test_rules_lists_every_metric_and_the_rules_that_hold(command: Callable[..., Told]) -> None:
-    listed = command("rules").out
-    assert all(f"  {metric.name} " in listed for metric in METRICS)
-    assert "idle.trainer_ratio over 10m > 30.0%, for 5m" in listed
-    assert command("rules", "--example").out == example()
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +14,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import rlscope
+from rlscope.alerts.config import example
+from rlscope.alerts.metrics import METRICS
 from rlscope.cli import app, main
 from rlscope.trace.questions import questions
+from tests.alerts.given import run_of
 from tests.trace_folder import small_run
 
 COLOURED = ("NO_COLOR", "FORCE_COLOR")
@@ -100,23 +102,12 @@ def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(
     assert "╭" not in done.stdout
 
 
-def test_analyze_writes_json_and_page_where_it_is_told(analyzed: Path, tmp_path: Path) -> None:
-    places = {"--json": tmp_path / "a.json", "-o": tmp_path / "p.html"}
-    result = invoke("analyze", analyzed, *(each for option in places.items() for each in option))
-    assert result.exit_code == 0
-    assert json.loads((tmp_path / "a.json").read_text())["verdict"]["bottleneck"] == "unknown"
-    assert "{" not in result.stdout
-    assert (tmp_path / "p.html").exists()
-
-
-def test_output_that_is_no_terminal_holds_no_escape_codes(analyzed: Path, execute: Callable[..., Ended]) -> None:
-    done = execute("analyze", analyzed, "--no-page", TERM="xterm-256color")
-    assert "\x1b" not in done.stdout + done.stderr
-
-
-def test_no_color_wins_over_a_terminal_that_asks_for_color(analyzed: Path, execute: Callable[..., Ended]) -> None:
-    colored = execute("analyze", analyzed, "--no-page", FORCE_COLOR="1").stdout
-    plain = execute("analyze", analyzed, "--no-page", FORCE_COLOR="1", NO_COLOR="1").stdout
+def test_colors_are_for_a_terminal_and_no_color_wins(analyzed: Path, execute: Callable[..., Ended]) -> None:
+    arguments = ("analyze", analyzed, "--no-page")
+    file = execute(*arguments, TERM="xterm-256color")
+    colored = execute(*arguments, FORCE_COLOR="1").stdout
+    plain = execute(*arguments, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b" not in file.stdout + file.stderr
     assert "\x1b[3" in colored or "\x1b[1;3" in colored
     assert "\x1b[3" not in plain and "\x1b[1;3" not in plain
 
@@ -209,16 +200,6 @@ def test_queries_lists_every_question_with_its_sentence() -> None:
         assert line.endswith(question.question)
 
 
-@pytest.mark.nightly
-def test_every_question_can_be_asked_by_its_name(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with rlscope.open(run_dir) as run:
-        monkeypatch.setattr(rlscope, "open", lambda *_: nullcontext(run))
-        for name, question in questions().items():
-            result = invoke("query", run_dir, name, "--format", "json")
-            assert result.exit_code == 0, name
-            assert all(set(row) == {c.name for c in question.outputs} for row in json.loads(result.stdout)), name
-
-
 def test_a_table_comes_as_text_csv_json_and_parquet(run_dir: Path) -> None:
     rows = [(1, 4, 1.0)]
     columns = ["step", "tokens", "staleness_mean"]
@@ -275,3 +256,23 @@ def test_a_bug_of_ours_keeps_its_traceback(run_dir: Path) -> None:
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 1
     assert "TypeError" in done.stderr
+
+
+def test_the_exit_code_of_a_check_is_0_3_1_or_2(tmp_path: Path, execute: Callable[..., Ended]) -> None:
+    folder, rules = run_of(tmp_path / "run", (0, 60)), tmp_path / "rules.toml"
+    rules.write_text('warm_up_steps = 0\n[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
+    told = execute("check", folder, "--rules", rules, "--format", "json")
+    assert (told.returncode, json.loads(told.stdout)["failed"], told.stderr) == (0, False, "")
+    assert execute("check", folder, "--rules", rules, "--fail-on", "warning").returncode == 3
+    no_run = execute("check", tmp_path, "--rules", rules)
+    assert (no_run.returncode, no_run.stdout) == (1, "")
+    assert "found 1 recorded run below it: run; expected one run" in no_run.stderr
+    wrong = execute("check", folder, "--fail-if", "idle.trainer_ratio > x")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
+def test_rules_lists_every_metric_and_the_rules_that_hold() -> None:
+    listed = invoke("rules").stdout
+    assert all(f"  {metric.name} " in listed for metric in METRICS)
+    assert "idle.trainer_ratio over 10m > 30.0%, for 5m" in listed
+    assert invoke("rules", "--example").stdout == example()

@@ -13,7 +13,6 @@ from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_
 S: Final = 1_000_000_000
 FROM_S: Final = 100
 """Where the buckets begin that are asked about."""
-HALF_AN_HOUR_S: Final = 1_800
 
 
 def held(**tables: list[Row]) -> LiveRows:
@@ -36,39 +35,26 @@ def taken(name: str, at_s: int, step: int | None) -> Row:
     return delivery_row(name, "t0", "trained", taken_ns=at_s * S, step=step)
 
 
-def sample(name: str) -> Row:
-    return sample_row(name, "e0", [(0, 0, 5)], started_ns=0, finished_ns=S)
-
-
-def samples_of(rows: LiveRows) -> tuple[list[str], list[str]]:
-    """The samples of the deliveries, and the samples, that the next buckets are given."""
-    tables, _ = rows.since(FROM_S * S)
-    return tuple(tables[name]["sample_id"].to_pylist() for name in ("deliveries", "samples"))  # type: ignore[return-value]
+def sample(name: str, finished_s: int = 2) -> Row:
+    return sample_row(name, "e0", [(0, 0, 5)], started_ns=0, finished_ns=finished_s * S)
 
 
 @pytest.mark.parametrize(
     ("taken_s", "step_end_s", "is_given"),
-    [(50, 99, False), (50, 100, True), (99, 99, False), (100, 99, True), (100, 150, True)],
+    [(50, 99, False), (50, 100, True), (99, 99, False), (100, 99, True), (99, None, False), (100, None, True)],
 )
 def test_a_sample_is_given_that_was_taken_then_or_whose_step_ended_then(
-    taken_s: int, step_end_s: int, is_given: bool
+    taken_s: int, step_end_s: int | None, is_given: bool
 ) -> None:
+    steps = [step(1, 20), *([] if step_end_s is None else [step(2, step_end_s)])]
     rows = held(
-        train_steps=[step(1, 20), step(2, step_end_s)],
-        deliveries=[taken("old", 10, 1), taken("new", taken_s, 2)],
+        train_steps=steps,
+        deliveries=[taken("old", 10, 1), taken("new", taken_s, None if step_end_s is None else 2)],
         samples=[sample("waiting"), sample("old"), sample("new"), sample("new")],
     )
-    assert samples_of(rows) == ((["new"], ["new", "new"]) if is_given else ([], []))
-
-
-def test_a_delivery_that_no_step_trained_on_counts_when_it_was_taken() -> None:
-    rows = held(deliveries=[taken("old", 99, None), taken("new", 100, None)], samples=[sample("old"), sample("new")])
-    assert samples_of(rows) == (["new"], ["new"])
-
-
-def test_without_a_delivery_no_sample_is_needed() -> None:
-    tables, _ = held(samples=[sample("waiting")]).since(FROM_S * S)
-    assert tables["samples"].num_rows == 0
+    tables, _ = rows.since(FROM_S * S)
+    given = [tables[name]["sample_id"].to_pylist() for name in ("deliveries", "samples")]
+    assert given == ([["new"], ["new", "new"]] if is_given else [[], []])
 
 
 def test_weight_updates_are_given_by_version_with_their_publication() -> None:
@@ -86,33 +72,23 @@ def test_weight_updates_are_given_by_version_with_their_publication() -> None:
     assert given == [("t0", 2), ("e0", 2), ("e1", 2)]
 
 
-def test_rows_that_start_after_the_buckets_are_not_given() -> None:
-    rows = held(engine_steps=[engine_row("e0", at * S, (at + 1) * S) for at in (100, 103, 104)])
-    tables, _ = rows.since((FROM_S + 1) * S, 104 * S)
-    assert [start_ns // S for start_ns in tables["engine_steps"]["start_ns"].to_pylist()] == [100, 103]
-
-
-def test_the_rows_of_an_engine_follow_each_other_whichever_file_came_first() -> None:
-    rows = held(engine_steps=[engine_row("e0", 101 * S, 102 * S), engine_row("e1", 101 * S, 102 * S)])
-    for name, start_s in (("e1", 103), ("e0", 103), ("e0", 100)):
+def test_engine_rows_are_given_by_worker_and_start_without_those_that_start_after_the_buckets() -> None:
+    rows = held(engine_steps=[engine_row(name, 103 * S, 104 * S) for name in ("e0", "e1")])
+    for name, start_s in (("e0", 100), ("e1", 101), ("e0", 101), ("e1", 104)):
         keep(rows, "engine_steps", [engine_row(name, start_s * S, (start_s + 1) * S)])
-    tables, _ = rows.since(FROM_S * S)
+    tables, _ = rows.since((FROM_S + 1) * S, 104 * S)
     assert [(row["worker_id"], row["start_ns"] // S) for row in tables["engine_steps"].to_pylist()] == [
         ("e0", 100), ("e0", 101), ("e0", 103), ("e1", 101), ("e1", 103)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("later_ns", "left"), [(0, 3), (1, 2), (S, 2), (S + 1, 1), (HALF_AN_HOUR_S * S, 0)])
-def test_rows_are_dropped_when_they_cannot_count_any_more(later_ns: int, left: int) -> None:
-    rows = held(engine_steps=[engine_row("e0", S, 2 * S)])
-    for end_s in (3, 5):
-        keep(rows, "engine_steps", [engine_row("e0", (end_s - 1) * S, end_s * S)])
-    rows.prune(2 * S + CORRECTED_NS + later_ns)
-    assert rows.count == left
-
-
-@pytest.mark.parametrize(("later_ns", "left"), [(0, 2), (1, 1)])
-def test_samples_are_kept_for_as_long_as_a_step_may_train_on_them(later_ns: int, left: int) -> None:
-    rows = held(samples=[sample("first"), sample_row("second", "e0", [(0, 0, 5)], started_ns=0, finished_ns=2 * S)])
-    rows.prune(S + JOINED_NS + later_ns)
-    assert rows.count == left
+@pytest.mark.parametrize(("table", "kept_ns"), [("engine_steps", CORRECTED_NS), ("samples", JOINED_NS)])
+def test_rows_are_dropped_when_they_cannot_count_any_more(table: str, kept_ns: int) -> None:
+    rows, left = LiveRows(), list[int]()
+    for end_s in (2, 3, 5):
+        engine = engine_row("e0", (end_s - 1) * S, end_s * S)
+        keep(rows, table, [sample("a", end_s) if table == "samples" else engine])
+    for later_ns in (0, 1, S, S + 1, 10**15):
+        rows.prune(2 * S + kept_ns + later_ns)
+        left.append(rows.count)
+    assert left == [3, 2, 2, 1, 0]

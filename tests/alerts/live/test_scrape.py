@@ -1,7 +1,6 @@
 """Engines without hooks are recorded while their run is watched, and read with its log afterwards."""
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from rlscope.reports.text.verdict import headline, label, next_step
 from rlscope.reports.text.watch import fact_rows
 
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
-VLLM, SGLANG = ((PAGES / name).read_text() for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))
+VLLM = (PAGES / "vllm-0.32.0.txt").read_text()
 PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
 STEP_S = 0.25
 STEP = {"time/total": STEP_S, "time/sampling": 0.75 * STEP_S, "time/train_step": 0.25 * STEP_S}
@@ -33,17 +32,9 @@ def vllm_page(tokens: int) -> str:
     return page + f'vllm:generation_tokens_total{{engine="0"}} {tokens}\nvllm:num_requests_running{{engine="0"}} 3\n'
 
 
-def sglang_page(tokens: int) -> str:
-    """As it was recorded, but for the requests, the tokens, and the time that the tokens take."""
-    page = re.sub(r"(?m)^(sglang:num_running_reqs.*) \S+$", r"\g<1> 3", SGLANG)
-    page = re.sub(r'(?m)^(sglang:realtime_tokens_total.*mode="decode".*) \S+$', rf"\g<1> {tokens}", page)
-    return re.sub(r'(?m)^(sglang:forward_execution.*category="decode".*) \S+$', rf"\g<1> {tokens / 1000}", page)
-
-
 class Server(ThreadingHTTPServer):
     fails = False
     forgotten_tokens = 0
-    page: Callable[[int], str] = staticmethod(vllm_page)
 
 
 @pytest.fixture
@@ -59,7 +50,7 @@ def server() -> Iterator[Server]:
             tokens = int(1000 * (time.monotonic() - began_s)) - made.forgotten_tokens
             self.send_response(503 if made.fails else 200)
             self.end_headers()
-            self.wfile.write(made.page(tokens).encode())
+            self.wfile.write(vllm_page(tokens).encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -107,21 +98,14 @@ class Training:
         return 2 if is_seen or time.monotonic() > self.ends_s else 0
 
 
-@pytest.mark.parametrize("page", [vllm_page, sglang_page])
-def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(
-    server: Server, tmp_path: Path, page: Callable[[int], str]
-) -> None:
-    server.page = page
+def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(server: Server, tmp_path: Path) -> None:
     training, notes = Training(tmp_path / "m.jsonl"), list[str]()
     options = import_options(phases=PHASES, gpus="trainer=1,sampler=2", gpus_per_engine=2)
     rules = tmp_path / "rules.toml"
     rules.write_text('interval = "1s"')
     watch_run(
-        training.path,
-        rules,
-        None,
-        0.1, training.see, training.interruptions, notes.append, options=options,
-        scrape=[address(server)],
+        training.path, rules, None, 0.1, training.see, training.interruptions, notes.append,
+        options=options, scrape=[address(server)],
     )  # fmt: skip
     facts = training.looks[-1].view.facts
     assert facts.running_per_engine == 3

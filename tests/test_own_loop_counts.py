@@ -9,7 +9,6 @@ import pytest
 import rlscope_otel
 
 from rlscope.pipeline import analyze
-from tests.nightly import nightly
 
 pytestmark = pytest.mark.usefixtures("no_model")
 
@@ -26,17 +25,9 @@ class Manner(NamedTuple):
     """Versions that each sampler is behind."""
 
 
-MANNERS = {
-    "starved": Manner(0, (0, 0, 0)),
-    "slow trainer": Manner(7, (0, 0, 0)),
-    "straggler with expensive updates": Manner(2, (0, 1, 3)),
-}
-
-
-restarts = pytest.mark.parametrize(
-    "manner", [MANNERS["straggler with expensive updates"], *map(nightly, list(MANNERS.values())[:2])]
-)
-"""Of the loop that waits, drops and lags; of the others nightly."""
+STARVED = Manner(0, (0, 0, 0))
+LAGGING = Manner(2, (0, 1, 3))
+"""One that waits, drops and lags."""
 
 
 @dataclass
@@ -150,9 +141,7 @@ def assert_counted(folder: Path, counts: Counts) -> None:
     assert not analysis.data_quality.no_verdict
 
 
-@pytest.mark.parametrize(
-    "manner", [MANNERS["starved"], MANNERS["straggler with expensive updates"], nightly(MANNERS["slow trainer"])]
-)
+@pytest.mark.parametrize("manner", [STARVED, LAGGING])
 def test_every_count_is_the_loop_s_own(manner: Manner, tmp_path: Path) -> None:
     loop = Loop(tmp_path, manner)
     loop.run(20)
@@ -161,22 +150,18 @@ def test_every_count_is_the_loop_s_own(manner: Manner, tmp_path: Path) -> None:
     assert_counted(tmp_path, loop.counts)
 
 
-@restarts
-def test_after_a_kill_and_a_restart_every_count_is_of_the_last_loop(manner: Manner, tmp_path: Path) -> None:
-    killed = Loop(tmp_path, manner)
+def test_after_a_kill_and_a_restart_every_count_is_of_the_last_loop(tmp_path: Path) -> None:
+    killed = Loop(tmp_path, LAGGING)
     killed.run(12)
     killed.kill(*killed.samplers, killed.trainer)
-    loop = Loop(tmp_path, manner)
+    loop = Loop(tmp_path, LAGGING)
     loop.run(20)
     loop.stop()
     assert_counted(tmp_path, loop.counts)
 
 
-@restarts
-def test_samplers_that_are_killed_and_started_again_are_counted_with_both_starts(
-    manner: Manner, tmp_path: Path
-) -> None:
-    loop = Loop(tmp_path, manner)
+def test_samplers_that_are_killed_and_started_again_are_counted_with_both_starts(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, LAGGING)
     for place in range(3):
         loop.run(6)
         loop.restart_sampler(place)

@@ -103,6 +103,12 @@ def test_the_table_of_verdicts_has_every_verdict() -> None:
 PAGES = [ROOT / "README.md", ROOT / "instrumentation" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
 def calls_in(page: Path) -> list[str]:
     """The calls of `rlscope` on a page, in its blocks of code and within its sentences."""
     text = page.read_text(encoding="utf-8")

@@ -119,11 +119,6 @@ def _rounded(value: Any) -> Any:
 every_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
 
 
-def test_the_traces_that_the_readme_speaks_of_are_there() -> None:
-    pipelines = {"pipeline", "starved_trainer", "capped_staleness", "overproduction", "synchronous"}
-    assert {trace.name for trace in TRACES} == pipelines | {"starved_trainer_after", "fleet", "vllm_trl"}
-
-
 @every_trace
 def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace: Path) -> None:
     analysis = analysed(trace.name)
@@ -169,15 +164,6 @@ def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one
 
 
 @every_trace
-def test_the_trace_is_small_enough_to_keep(trace: Path) -> None:
-    files = [path for path in trace.rglob("*") if path.is_file() and path.name != "report.html"]
-    assert sum(path.stat().st_size for path in files) < 1_000_000
-    workers = [path.stem for path in trace.glob("workers/*.json")]
-    assert {path.name for path in trace.glob("*/*.parquet")} <= {f"{worker}-000001.parquet" for worker in workers}
-    assert not list(trace.glob("*/*.arrows"))
-
-
-@every_trace
 def test_the_analysis_is_the_golden_one(trace: Path) -> None:
     golden = GOLDEN / f"{trace.name}.json"
     assert golden.is_file(), f"{golden.name} is missing: make it with `{HOW_TO_WRITE}`"
@@ -207,7 +193,7 @@ def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
 
 
 def test_every_golden_file_has_a_trace() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.json")} <= {trace.name for trace in TRACES}
+    assert {path.stem for path in GOLDEN.glob("*.json")} == {trace.name for trace in TRACES} != set()
 
 
 def _write() -> None:

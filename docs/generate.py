@@ -188,8 +188,7 @@ def _partition_lines() -> list[str]:
 _METRICS_INTRODUCTION: Final = """# Metrics of alert rules
 
 This page lists the metrics for [alert rules](alerts.md). Over the whole run, each equals the number in the report; the
-named query computes it. A window with less than the minimum evidence has no value; if a window can hold less than twice
-the minimum in GPU-s or s, it needs half of what it can hold.
+named query computes it. A window with less than the minimum evidence has no value.
 
 | metric | unit | meaning | query | minimum evidence |
 |---|---|---|---|---|

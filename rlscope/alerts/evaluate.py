@@ -24,8 +24,6 @@ from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert
 from rlscope.format import count, quantity, significant
 
-_USUAL_SHARE: Final = 0.5
-"""Least evidence of a rule: this share of a full window, and no more than the metric's own."""
 Phase = Literal["inactive", "pending", "firing"]
 LOOKBACK_NS: Final = 300_000_000_000
 """Prometheus' default lookback: an older sample is not current."""
@@ -249,15 +247,4 @@ def _reading(rule: Rule, series: Series, window: range, timeline: Timeline) -> M
     """The metric over the window; no value with too little evidence."""
     reading = series(window.start - timeline.first_bucket, window.stop - timeline.first_bucket)
     least = BY_NAME[rule.metric].min_evidence if rule.min_evidence is None else rule.min_evidence
-    if reading.evidence >= least or (rule.min_evidence is None and _is_usual(rule, reading, timeline, window.stop)):
-        return reading
-    return NOTHING._replace(evidence=reading.evidence)
-
-
-def _is_usual(rule: Rule, reading: MetricReading, timeline: Timeline, tick: int) -> bool:
-    """Whether the evidence is the usual share of what the rule's full window holds."""
-    ticks = timeline.ticks
-    from_ns, until_ns = ticks.at_ns(_earliest(rule, timeline, tick)), ticks.at_ns(tick)
-    there = [each for each in timeline.parts.workers if each.start_ns < until_ns and each.last_ns > from_ns]
-    per_s = BY_NAME[rule.metric].held_per_s(there)
-    return bool(per_s) and reading.evidence >= _USUAL_SHARE * (until_ns - from_ns) / 1e9 * per_s
+    return reading if reading.evidence >= least else NOTHING._replace(evidence=reading.evidence)

@@ -3,14 +3,14 @@
 Over the whole run each metric equals the number in the report. docs/metrics.md is generated from this list.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from rlscope.alerts.buckets import Family, WorkerLife, trained_until_ns
+from rlscope.alerts.buckets import Family, trained_until_ns
 from rlscope.alerts.series import (
     Series,
     Statistic,
@@ -55,16 +55,6 @@ class AlertMetric:
     """Whether it is known while the run is in progress."""
     looks_back: bool = True
     """Whether the window changes its value. If not, the value is that of the tick."""
-    roles: tuple[str, ...] | None = None
-    """Roles whose GPUs give the evidence in GPU-seconds; None for all."""
-
-    def held_per_s(self, workers: Iterable[WorkerLife]) -> int | None:
-        """Return the evidence that a second of a window holds: GPUs, engines or 1; None if the evidence is no time."""
-        if self.evidence == "gpu_s":
-            return sum(each.gpu_count for each in workers if self.roles is None or each.role in self.roles)
-        if self.evidence != "s":
-            return None
-        return sum(each.role in SAMPLER_ROLES for each in workers) if self.family == "engines" else 1
 
 
 def _states(timeline: Timeline, where: pl.Expr) -> Whole:
@@ -79,7 +69,7 @@ def _gpu_share(name: str, meaning: str, lost: pl.Expr, roles: tuple[str, ...] | 
         all_ns = _states(timeline, of)
         return ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
 
-    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, series, roles=roles)
+    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 1, series)
 
 
 _IDLE: Final = pl.col("state").is_in(IDLE_STATES)
@@ -245,15 +235,15 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
     AlertMetric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
                 "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
     AlertMetric("queue.depth", "samples", "mean depth of the deepest queue",
-                "queue_depth", "queues", "s", 10, _queues("held_ns")),
+                "queue_depth", "queues", "s", 1, _queues("held_ns")),
     AlertMetric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",
-                "queue_depth", "queues", "s", 10, _queues("capacity_ns")),
+                "queue_depth", "queues", "s", 1, _queues("capacity_ns")),
     AlertMetric("kv.used_ratio", "ratio", "tokens resident in the KV caches over their capacity, weighted by time",
-                "kv_use", "engines", "s", 10, _kv_used),
+                "kv_use", "engines", "s", 1, _kv_used),
     AlertMetric("running.per_engine", "requests", "requests running in an engine, weighted by time",
-                "batch_size", "engines", "s", 10, _engines("running_ns")),
+                "batch_size", "engines", "s", 1, _engines("running_ns")),
     AlertMetric("waiting.requests", "requests", "requests waiting inside an engine, weighted by time",
-                "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
+                "waiting_requests", "engines", "s", 1, _engines("waiting_ns")),
     AlertMetric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of ended steps, per second",
                 "training_steps", "steps", "steps", 3, _trained_tokens),
     AlertMetric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",

@@ -53,8 +53,7 @@ class Rule:
     kind: RuleKind = "hint"
     """Kind of the rule: data quality, alarm or hint."""
     min_evidence: Annotated[int | None, LEFT_OUT] = None
-    """Least evidence in the window, in what the metric counts; with less there is no data. None: the metric's own, or
-    half of what the window holds on the run's GPUs if that is less."""
+    """Least evidence in the window, in what the metric counts; with less there is no data. None: the metric's own."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels of the rule, including `severity`."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -76,23 +76,6 @@ def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: P
     assert alerts(folder, idle(min_evidence=20))[0][1] == 10
 
 
-@pytest.mark.parametrize(
-    ("window", "fired_s"),
-    [
-        (RuleWindow(20 * S), 10),  # It holds 40 GPU-s: 20 are enough.
-        (RuleWindow(30 * S), 20),  # It holds 60 GPU-s: 30 are enough.
-        (RuleWindow(90 * S), 30),  # It holds 180 GPU-s: the metric's own 60 are needed.
-        (RuleWindow(None, 2), 20),  # Two steps of 5 s and the one before them have ended.
-    ],
-)
-def test_the_usual_evidence_is_no_more_than_half_of_what_a_window_over_these_gpus_holds(
-    tmp_path: Path, window: RuleWindow, fired_s: int
-) -> None:
-    other = worker("e0", "sampler", 0, 90 * S, gpu_count=8)
-    folder = run_of(tmp_path / "run", (0, 90), steps_s=range(5, 90, 5), stop_s=90, workers=(other,))
-    assert alerts(folder, idle(window=window, min_evidence=None))[0][1] == fired_s
-
-
 def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_path: Path) -> None:
     dead = worker("e0", "sampler", 0, None, last_flush_ns=22 * S)
     folder = run_of(tmp_path / "run", (22, 40), stop_s=40, workers=(dead,))

@@ -14,7 +14,7 @@ from rlscope.pipeline import check
 from rlscope.reports.check import as_json, as_text
 from rlscope.reports.text.rules import stretch
 from tests.alerts.given import S, rule, run_of
-from tests.trace_folder import activity, train_row, worker, write_run
+from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
 
 TRACES = Path(__file__).parents[2] / "sample_traces"
 LONG = RuleWindow(600 * S)
@@ -73,13 +73,16 @@ def test_warm_up_is_left_out(tmp_path: Path) -> None:
     assert judged(folder, idle(), warm_up_steps=4).rules[0].evaluated_ticks == 0
 
 
-def test_half_of_what_a_short_run_holds_is_enough_gpu_seconds_but_tokens_are_needed_in_full(tmp_path: Path) -> None:
-    """A worker of 1 GPU records 20 s, fewer than the usual 60 GPU-seconds."""
-    folder = run_of(tmp_path, (0, 20), stop_s=20, gpus=1)
-    outcome = judged(folder, idle(above=0.4, min_evidence=None)).rules[0]
-    assert (len(outcome.alerts), outcome.evaluated_over_s) == (1, 20.0)
-    dropped = rule("dropped", "dropped_stale_ratio", 0.1, LONG, min_evidence=None)
-    assert judged(folder, dropped).rules[0].evaluated_ticks == 0
+@pytest.mark.parametrize(("tokens", "is_judged"), [(999, False), (1000, True)])
+def test_a_short_run_needs_the_evidence_of_the_metric_too(tmp_path: Path, tokens: int, is_judged: bool) -> None:
+    folder = write_run(
+        tmp_path,
+        [worker("t0", stop_ns=20 * S)],
+        samples=[sample_row("a", "t0", [(0, 0, tokens)])],
+        deliveries=[delivery_row("a", "t0", "dropped_stale", taken_ns=S)],
+    )
+    (outcome,) = judged(folder, rule("dropped", "dropped_stale_ratio", 0.1, LONG, min_evidence=None)).rules
+    assert (outcome.evaluated_ticks, len(outcome.alerts)) == (is_judged, is_judged)
 
 
 @pytest.mark.parametrize(("kind", "fired"), [("hint", ["silent"]), ("alarm", ["idle", "silent"])])

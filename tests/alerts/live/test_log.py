@@ -67,7 +67,7 @@ def test_a_log_that_has_grown_to_its_end_has_the_verdict_of_its_analysis(growing
         view = growing.look(5.0)
         steps.append(view.facts.steps if view.facts else 0)
     imported = resolve(growing.path)
-    said = label(analyze(imported.path)).replace("No verdict", "Not enough data for a verdict")
+    said = label(analyze(imported.path, also_ask=())).replace("No verdict", "Not enough data for a verdict")
     assert dict(fact_rows(view.facts, growing.now_ns))["verdict"].startswith(said)
     # A log has no deliveries to count.
     assert view.facts.trained_tokens_per_s is None
@@ -103,7 +103,7 @@ def test_a_log_of_long_steps_is_judged_by_ten_of_them_in_the_words_of_its_analys
 ):
     growing.write("".join(lines))
     imported = resolve(growing.path)
-    assert label(analyze(imported.path)) == said
+    assert label(analyze(imported.path, also_ask=())) == said
     growing.look(5.0)
     for later_s in (5.0, 1_000.0):
         verdict = dict(fact_rows(growing.look(later_s).facts, growing.now_ns))["verdict"]

@@ -114,7 +114,7 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
         f"the engines are in {folder}; read them with: rlscope analyze {training.path} --engine-log {folder}"
     ]
     joined = import_options(phases=PHASES, gpus="trainer=1,sampler=2", engine_logs=[str(folder)])
-    analysis = analyze(training.path, options=joined)
+    analysis = analyze(training.path, page=False, options=joined)
     assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
     assert dict(fact_rows(facts, training.looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 2)
@@ -146,7 +146,7 @@ def test_the_engines_of_a_run_folder_are_recorded_into_it_and_its_analysis_has_t
         watch_run(run_dir := tmp_path / "run", rules, None, 0.1, train, interruptions, print, scrape=[address(server)])
     facts = looks[-1].view.facts
     assert {side.role for side in facts.sides} == {"trainer", "sampler"} and facts.running_per_engine == 3
-    analysis = analyze(run_dir)
+    analysis = analyze(run_dir, page=False)
     assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
     assert dict(fact_rows(facts, looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
 

@@ -82,6 +82,8 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) ->
     assert plan.update.seconds is not None and not plan.update.is_stated
     assert (plan.update.seconds.median, plan.update.seconds.log_sd) == (pytest.approx(5.09, abs=0.01), 1.2)
     assert plan.lengths_log_sd == 0.0
+    present = planned(tmp_path, f"{MINIMAL}[current]\ntrainer_gpus = 8\nsampler_gpus = 8\nmax_running = 64\n").present
+    assert (plan.present, present) == (None, Layout(8, 8, 64))
     # 0.9 of 80 GB, less 4 GB and the weights, in blocks of 16 tokens of 131,072 bytes.
     assert plan.kv_capacity_tokens == (0.9 * 80e9 - 4e9 - 2 * 8_030_261_248) // (16 * 131_072) * 16
 
@@ -122,31 +124,17 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("total = 16", "totl = 16", "gpus.totl: found unknown key 'totl'; expected one of total, device"),
         ("total = 16", "totl = 16", "Did you mean 'total'? `rlscope plan --example` prints"),
-        ("total = 16", 'total = "16"', "gpus.total: found '16'; expected a whole number at least 1"),
-        ("total = 16", "total = true", "found True; expected a whole number"),
-        ("total = 16", "total = 16.5", "found 16.5; expected a whole number"),
-        ("total = 16", "total = 0", "found 0; expected a whole number at least 1"),
-        ("total = 16\n", "", "gpus.total: found no such key; expected a whole number at least 1"),
         ("total = 16", "total = 65_537", "found 65537; expected a whole number at least 1 and at most 65,536"),
         ("head_dim = 128", "head_dim = nan", "model.head_dim: found nan"),
         ("cv_ratio = 0.65", "cv_ratio = 0", "found 0; expected a number at least 0.001 and at most 10"),
-        ("cv_ratio = 0.65", "cv_ratio = 10.1", "found 10.1; expected"),
-        (
-            "mean_tokens = 1800",
-            "mean_tokens = {median = 1800, sd = 1}",
-            "at least 0.001 and at most 1,000,000,000, or a table { median = a number at least 0.001 and",
-        ),
         (
             "mean_tokens = 1800",
             "mean_tokens = {median = 1800, log_sd = 3.1}",
             "log_sd = a number at least 0 and at most 3 }",
         ),
-        ("kv_heads = 8\n", "", "model.kv_heads: found no such key"),
         ("prompt_tokens = 200\n", "", "lengths.prompt_tokens: found no such key; expected prompt_tokens or from_run"),
         ("[batch]", "[bach]", "bach: found unknown key 'bach'; expected one of gpus, model"),
-        ("[batch]", "[bach]", "Did you mean 'batch'? `rlscope plan --example` prints"),
         ("[batch]\nsamples_per_step = 1024", "batch = 1024", "batch: found 1024; expected a table"),
         (
             'device = "H100 SXM"',
@@ -188,16 +176,19 @@ def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path: 
     assert (plan.admission.max_in_flight_samples, plan.admission.queue_capacity_samples) == (1026, 1026)
 
 
-def test_one_gpu_can_not_be_split(tmp_path: Path) -> None:
-    message = complaint(tmp_path, MINIMAL.replace("total = 16", "total = 1"))
-    assert "gpus.total: found 1; expected at least 2: a trainer replica and an engine" in message
-    assert planned(tmp_path, MINIMAL.replace("total = 16", "total = 2")).gpus == 2
-
-
-def test_whole_nodes_count_where_gpus_are_too_few(tmp_path: Path) -> None:
-    nodes = MINIMAL.replace("total = 16", "total = 15\ngpus_per_engine = 2\ngpus_per_node = 8")
-    assert "found 15; expected at least 16" in complaint(tmp_path, nodes)
-    assert planned(tmp_path, nodes.replace("total = 15", "total = 16")).gpus == 16
+@pytest.mark.parametrize(
+    ("fewest", "more", "said"),
+    [
+        (2, "", "gpus.total: found 1; expected at least 2: a trainer replica and an engine"),
+        (16, "gpus_per_engine = 2\ngpus_per_node = 8", "found 15; expected at least 16"),
+    ],
+)
+def test_a_plan_has_gpus_for_a_replica_and_an_engine_in_whole_nodes(
+    tmp_path: Path, fewest: int, more: str, said: str
+) -> None:
+    too_few, enough = (MINIMAL.replace("total = 16", f"total = {gpus}\n{more}") for gpus in (fewest - 1, fewest))
+    assert said in complaint(tmp_path, too_few)
+    assert planned(tmp_path, enough).gpus == fewest
 
 
 def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_path: Path) -> None:
@@ -214,17 +205,15 @@ def test_a_device_of_ones_own_takes_all_three_figures(tmp_path: Path) -> None:
     device = planned(tmp_path, own).device
     assert (device.bf16_flop_per_s, device.bandwidth_bytes_per_s, device.memory_bytes) == (500e12, 2e12, 64e9)
     assert "gpus.memory_gb: found no such key" in complaint(tmp_path, own.replace("memory_gb = 64", ""))
+    # One of them overrides that of the table.
+    device = planned(tmp_path, MINIMAL.replace("total = 16", "total = 16\nmemory_gb = 94")).device
+    assert (device.memory_bytes, device.bandwidth_bytes_per_s) == (94e9, 3.35e12)
 
 
 @pytest.mark.parametrize("name", [*(device.name for device in DEVICES), "h200", "NVIDIA H100 80GB HBM3"])
 def test_devices_are_found_by_their_name_and_by_the_drivers(tmp_path: Path, name: str) -> None:
     found = planned(tmp_path, MINIMAL.replace("H100 SXM", name)).device
     assert found.name.casefold() in (name.casefold(), "h100 sxm")
-
-
-def test_one_figure_overrides_that_of_the_table(tmp_path: Path) -> None:
-    device = planned(tmp_path, MINIMAL.replace("total = 16", "total = 16\nmemory_gb = 94")).device
-    assert (device.memory_bytes, device.bandwidth_bytes_per_s) == (94e9, 3.35e12)
 
 
 def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_path: Path) -> None:
@@ -281,26 +270,16 @@ def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Pat
     assert plan.workload.prompt_tokens == 35.0
     assert plan.lengths_from == "earlier"
     assert planned(tmp_path, MINIMAL).lengths_from is None
-
-
-def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path) -> None:
-    text = recorded(tmp_path).replace(
-        'from_run = "earlier"', 'from_run = "earlier"\nmax_output_tokens = 250\nprompt_tokens = 9'
-    )
-    workload = planned(tmp_path, text).workload
-    assert (workload.lengths.max_tokens, workload.lengths.max_output_tokens, workload.prompt_tokens) == (
-        250.0,
-        250,
-        9.0,
-    )
+    # The plan may cut them, and have prompts of its own.
+    own = 'from_run = "earlier"\nmax_output_tokens = 250\nprompt_tokens = 9'
+    cut = planned(tmp_path, recorded(tmp_path).replace('from_run = "earlier"', own)).workload
+    assert (cut.lengths.max_tokens, cut.lengths.max_output_tokens, cut.prompt_tokens) == (250.0, 250, 9.0)
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         ("mean_tokens = 5", "lengths.mean_tokens: found both from_run and mean_tokens; expected one of them"),
-        ("cv_ratio = 0.5", "found both from_run and cv_ratio"),
-        ("percentiles = {p50 = 1, p90 = 2}", "found both from_run and percentiles"),
         (
             "max_output_tokens = 301",
             "lengths.max_output_tokens: found 301; expected at most 300, where the run cut responses",
@@ -393,12 +372,6 @@ def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
     policies = [each.admission.staleness_policy for each in (admission, waits, drop)]
     assert policies == ["admission", "publication_waits", "drop"]
     assert (drop.admission.max_staleness, drop.most_staleness) == (3, None)
-
-
-def test_a_present_layout_is_read(tmp_path: Path) -> None:
-    text = f"{MINIMAL}[current]\ntrainer_gpus = 8\nsampler_gpus = 8\nmax_running = 64\n"
-    assert planned(tmp_path, text).present == Layout(8, 8, 64)
-    assert planned(tmp_path, MINIMAL).present is None
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,6 @@ def test_the_known_sweep_is_found_to_the_printed_digits(row: list[str]) -> None:
     assert round(1 - found.train_s / found.step_s, 3) == float(row[7])
 
 
-def test_samplers_that_wait_for_nothing_make_the_trainers_wait() -> None:
-    found = state(system(), layout(13))
-    assert found.regime == "samplers"
-    assert found.running == found.running_limit and found.step_s > found.train_s
-
-
 def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
     held = state(system(), layout(6, running=200))
     dropped = state(system(admission=Admission(1024, "drop_oldest")), layout(6, running=200))
@@ -147,13 +141,6 @@ def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_w
     assert capped.step_s == pytest.approx(limited.step_s)
     assert capped.sample_p95 == pytest.approx(limited.sample_p95)
     assert capped.regime == "in_flight_limit"
-
-
-def test_a_cap_on_what_runs_counts_samples_at_their_environment() -> None:
-    waits = workload(environment_s=20.0)
-    capped = state(system(workload=waits, admission=Admission(max_running_samples=48)), layout(13, running=64))
-    assert capped.running == pytest.approx(state(system(workload=waits), layout(13, running=16)).running)
-    assert capped.running < 16
 
 
 def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead() -> None:

@@ -1,7 +1,5 @@
 """The synchronous step: the known drains, waves, limits, and the parts' sum."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from rlscope.model.analytic.synchronous import (
     largest_batch,
     split_step,
 )
-from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout, WeightUpdateCost
 from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
@@ -58,13 +55,6 @@ def test_equal_lengths_drain_in_so_many_passes() -> None:
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
 
 
-def test_equal_lengths_in_three_waves_take_three_times_as_long() -> None:
-    curve = Affine(0.01, 0.001)
-    one = decode_batch_s(curve, CONSTANT, SynchronousBatch(10, 10, 30, 50))
-    three = decode_batch_s(curve, CONSTANT, SynchronousBatch(30, 10, 30, 50))
-    assert three == pytest.approx(3 * one, rel=1e-4)
-
-
 def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
     # A pass costs one second a request: the drain takes as many seconds as there are tokens.
     batch = SynchronousBatch(samples=40, running_limit=12, step_samples=40, prompt_tokens=0)
@@ -73,22 +63,6 @@ def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
 
 
 SHORT_OR_LONG = LengthLaw(np.array([1.0, 512.0]), np.array([0.7, 0.3]))
-
-
-@dataclass(frozen=True, slots=True)
-class OneSecondUnlessFull:
-    """Counts the passes over fewer than 16 requests."""
-
-    kv_s_per_token: float = 0.0
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        return np.where(np.asarray(running) < 16 * (1 - 1e-9), 1.0, 0.0)
-
-
-def test_in_waves_the_batch_is_full_until_nothing_waits() -> None:
-    # What is left when the last request has started drains within the longest length.
-    batch = SynchronousBatch(samples=200, running_limit=16, step_samples=200, prompt_tokens=0)
-    assert decode_batch_s(OneSecondUnlessFull(), SHORT_OR_LONG, batch, horizon="longest_possible") <= 512 + 2
 
 
 @pytest.mark.parametrize("limit", [64, 32, 16])

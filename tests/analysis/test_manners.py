@@ -40,7 +40,9 @@ BEHIND = replace(PLAIN.training, tokens_per_gpu_s=0.4 * PLAIN.training.tokens_pe
 OTHER = ModelLayout(5, 3, 32)
 
 
-@pytest.mark.parametrize("waits_for_queued", [True, False], ids=["for queued samples too", "for running ones only"])
+@pytest.mark.parametrize(
+    "waits_for_queued", [nightly(True), False], ids=["for queued samples too", "for running ones only"]
+)
 def test_the_samples_that_publications_wait_for_are_read_from_the_run(waits_for_queued: bool, tmp_path: Path):
     limits = Limits(384, max_staleness=2, staleness_policy="publication_waits", waits_for_queued=waits_for_queued)
     world = replace(PLAIN, limits=limits, training=BEHIND)

@@ -18,7 +18,6 @@ from rlscope.cli import app
 from rlscope.document import as_dict
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.recommend import _uncertainties
 from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.observed import OtherRun
@@ -233,18 +232,6 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
     assert line is None or lines[0].startswith(line)
     assert (scaling_sentence(said) in lines) == bool(others)
     assert what_if_document(said, answer).training_scaling == training_scaling(said)
-
-
-# Twice of everything: the trainers stay the slower side.
-TWICE = replace(TODAY, trainer_gpus=4, sampler_gpus=12)
-
-
-def test_the_gain_of_a_layout_is_doubted_less_for_its_scaling_where_that_was_measured() -> None:
-    spreads = [
-        next(each.spread_ratio for each in _uncertainties(said.calibration, TWICE) if each.source == "trainer_scaling")
-        for said in (model(), model(at(4)))
-    ]
-    assert spreads[1] < spreads[0] / 2
 
 
 def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
 """The simulator that predictions are held to: runs made by hand, conservation, closed forms, what its traces say."""
 
 import ast
-import json
 import math
-from collections import Counter
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from statistics import correlation
 from typing import NamedTuple
@@ -28,11 +26,10 @@ from benchmarks.token_simulator import (
     true_tokens_per_s,
 )
 from benchmarks.token_simulator.batch import Batch
-from benchmarks.token_simulator.cases import BEST_ALREADY, NEGATIVE_CASES, PLAIN, Case
+from benchmarks.token_simulator.cases import BEST_ALREADY, PLAIN
 from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import PassCost, decode_s
 from benchmarks.token_simulator.requests import Group, Request
-from benchmarks.token_simulator.versions import VersionLog
 from rlscope.pipeline import analyze
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("no_model")]
@@ -142,13 +139,6 @@ def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later() -> N
     assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 2, 3: 4}
 
 
-def test_a_pass_that_ends_as_a_version_is_published_still_leaves_the_next_one_to_it() -> None:
-    half_a_second_sooner = replace(CLOCKWORK, training=replace(CLOCKWORK.training, overhead_s=4.0))
-    outcome = simulate_world(half_a_second_sooner, Layout(1, 1, 2), steps=3, seed=0)
-    assert outcome.step_ends_s == (7.0, 11.0, 15.0)
-    assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
-
-
 @pytest.mark.parametrize(
     ("shares", "parts", "ends_s"),
     [
@@ -163,12 +153,6 @@ def test_steps_of_a_version_take_their_own_batch_or_share_one(shares: bool, part
     outcome = simulate_world(replace(CLOCKWORK, training=training), Layout(1, 1, 2), 2, 0)
     assert outcome.step_ends_s == ends_s
     assert outcome.step_publishes == (False, True)
-
-
-def test_an_evaluation_holds_up_the_engines_that_share_it():
-    world = replace(CLOCKWORK, evaluations=Evaluations(1, 8.0))
-    slow = simulate_world(world, Layout(1, 2, 2), 3, 0)
-    assert slow.generated_tokens < simulate_world(CLOCKWORK, Layout(1, 2, 2), 3, 0).generated_tokens
 
 
 def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> None:
@@ -205,17 +189,6 @@ def test_a_pass_takes_longer_for_its_kv_its_prompts_and_a_slow_engine() -> None:
     assert [cost.prefill_s(tokens) for tokens in (10, 50)] == pytest.approx([3.0 * 3.0, 5.0 * 3.0])
 
 
-def test_version_runs_follow_the_passes_across_stints() -> None:
-    log = VersionLog()
-    log.take(4, 1)
-    log.take(4, 2)  # taken twice between two passes: version 1 sampled nothing
-    log.take(9, 3)
-    assert log.runs_of([(0, 4)]) == [(0, 0, 4)]
-    assert log.runs_of([(2, 5), (7, 10)]) == [(0, 0, 2), (2, 2, 5), (3, 5, 6)]
-    assert log.runs_of([(4, 5), (6, 7)]) == [(2, 0, 2)]
-    assert log.runs_of([]) == []
-
-
 def request_of(length_tokens: int, pause_after_tokens: int | None = None) -> Request:
     request = Request(Group("g", 0), 0, 10, length_tokens, is_capped=False, submitted_s=0.0)
     request.pause_after_tokens = pause_after_tokens
@@ -233,27 +206,6 @@ def test_the_cache_takes_a_request_only_with_room_for_a_pass_and_puts_back_the_l
     batch.complete_pass()
     assert batch.resident_tokens == 13
     assert second.stints == [(0, 2)]
-
-
-def test_a_request_that_waits_for_its_environment_keeps_its_slot_and_its_cache_and_then_ends_where_it_must() -> None:
-    batch = Batch(slots=1, kv_capacity_tokens=None)
-    request = request_of(3, pause_after_tokens=2)
-    batch.waiting.append(request)
-    batch.join()
-    assert [batch.complete_pass(), batch.complete_pass()] == [[], [request]]
-    assert (batch.free_slots, batch.resident_tokens, len(batch.running)) == (0, 12, 0)
-    assert batch.complete_pass() == []
-    batch.note_back(request)
-    batch.rejoin()
-    assert batch.complete_pass() == [request]
-    assert request.stints == [(0, 2), (3, 4)]
-    assert (batch.free_slots, batch.resident_tokens) == (1, 0)
-
-
-def test_one_seed_gives_one_run() -> None:
-    runs = [simulate_world(SMALL, BALANCED, steps=4, seed=seed) for seed in (0, 0, 1)]
-    assert runs[0] == runs[1]
-    assert runs[0].step_ends_s != runs[2].step_ends_s
 
 
 def test_recording_changes_nothing(tmp_path: Path) -> None:
@@ -304,25 +256,6 @@ def test_no_token_is_made_or_lost(recorded: Recorded) -> None:
     assert recorded.ask("SELECT sum(output_tokens) FROM {samples}") == (outcome.generated_tokens,)
 
 
-def test_no_pass_runs_more_than_slots_and_cache_hold(recorded: Recorded) -> None:
-    running, tokens = recorded.ask(
-        "SELECT max(running), max(kv_used_tokens + running) FROM {engine_steps} WHERE decode_tokens > 0"
-    )
-    assert running <= recorded.layout.max_running
-    assert tokens <= (recorded.world.kv_capacity_tokens or tokens)
-
-
-def test_the_cache_that_overflows_preempts_and_the_one_that_does_not_never_does(tmp_path: Path) -> None:
-    counts: list[int] = []
-    for name in ("the cache overflows", "no limits"):
-        outcome = simulate_world(*VARIANTS[name], 6, 0, tmp_path / name)
-        counts += duckdb.sql(f"SELECT sum(preemptions) FROM '{tmp_path}/{name}/engine_steps/*.parquet'").fetchall()[0]
-        assert counts[-1] == outcome.preemptions
-        assert (outcome.recomputed_tokens > outcome.preemptions) is (outcome.preemptions > 0)
-    assert counts[0] > 0
-    assert counts[1] == 0
-
-
 @pytest.mark.parametrize("policy", ["drop", "publication_waits"])
 def test_no_token_over_the_cap_is_trained_on(policy: str) -> None:
     world, layout = VARIANTS["stale groups are dropped" if policy == "drop" else "publications wait"]
@@ -330,50 +263,10 @@ def test_no_token_over_the_cap_is_trained_on(policy: str) -> None:
     assert max(staleness) == world.limits.max_staleness
 
 
-def test_a_step_waits_for_every_sample_that_it_is_the_last_chance_for(tmp_path: Path) -> None:
-    # After a step at version v comes version v + 1, under which tokens from before v + 1 - cap are too old.
-    world = replace(SMALL, limits=Limits(max_staleness=1, staleness_policy="publication_waits"))
-    outcome = simulate_world(world, Layout(6, 2, 8), 15, 0, tmp_path / "run")
-    select = """
-        SELECT count(DISTINCT step), count(*) FILTER (versions[1].version < version_in + 1 - {1})
-        FROM '{0}/train_steps/*.parquet' AS steps JOIN '{0}/samples/*.parquet' AS samples
-            ON started_ns < steps.start_ns AND finished_ns > steps.start_ns AND finish_reason <> 'unfinished'
-        """
-    overlooked = [duckdb.sql(select.format(tmp_path / "run", cap)).fetchall()[0] for cap in (1, 0)]
-    assert overlooked[0] == (15, 0)
-    assert overlooked[1][1] > 0  # those that can be trained on in a later step are not waited for
-    assert outcome.trainer_waits_s["staleness_cap"] > 0
-
-
-def test_admission_starts_no_more_than_the_cap_allows_ahead_of_the_first_version(tmp_path: Path) -> None:
-    world, _ = VARIANTS["admission"]
-    world = replace(world, limits=replace(world.limits, queue_capacity_samples=None))
-    simulate_world(world, Layout(1, 7, 16), 3, 0, tmp_path / "run")
-    select = """
-        SELECT count(*) FROM '{0}/samples/*.parquet'
-        WHERE submitted_ns < (SELECT min(start_ns) FROM '{0}/weight_updates/*.parquet' WHERE phase = 'apply')
-        """
-    # Up to max_staleness = 2 versions ahead of version 0: three steps of 32.
-    assert duckdb.sql(select.format(tmp_path / "run")).fetchall() == [(3 * 32,)]
-
-
 def test_the_samples_of_a_prompt_share_the_variance_that_they_should() -> None:
     pairs = [[math.log(request.length_tokens) for request in group[:2]] for group in first_requests(LONG, 3000)]
     # The standard error of a correlation over 3,000 pairs is under 0.02.
     assert correlation(*zip(*pairs, strict=True)) == pytest.approx(0.3, abs=0.06)
-
-
-def test_a_limit_on_what_is_in_flight_holds_at_every_moment(tmp_path: Path) -> None:
-    world, layout = VARIANTS["few in flight, some filtered"]
-    simulate_world(world, layout, 8, 0, tmp_path / "run")
-    submitted = duckdb.sql(f"SELECT submitted_ns, sample_id FROM '{tmp_path}/run/samples/*.parquet'").fetchall()
-    taken = dict(duckdb.sql(f"SELECT sample_id, taken_ns FROM '{tmp_path}/run/deliveries/*.parquet'").fetchall())
-    changes = [(at_ns, 1) for at_ns, _ in submitted] + [(at_ns, -1) for at_ns in taken.values()]
-    in_flight, most = 0, 0
-    for _, change in sorted(changes):
-        in_flight += change
-        most = max(most, in_flight)
-    assert most == 40
 
 
 LONG = replace(SMALL, responses=replace(SMALL.responses, median_tokens=10_000, max_output_tokens=10**9))
@@ -390,17 +283,6 @@ NOISELESS = replace(
     training=Training(tokens_per_gpu_s=5000, reference_gpus=1),
     updates=Updates(),
 )
-
-
-def test_trainers_that_never_wait_train_at_their_rate() -> None:
-    limits = Limits(queue_capacity_samples=128)
-    outcome = simulate_world(replace(NOISELESS, limits=limits), Layout(1, 7, 16), 60, 0)
-    responses = sum(outcome.step_response_tokens[30:])
-    # Prompts have 20 tokens on average, 32 a step: they are trained on too.
-    prompts = 30 * 32 * 20
-    assert outcome.tokens_per_s(31) == pytest.approx(5000 * responses / (responses + prompts), rel=0.01)
-    assert set(outcome.trainer_waits_s) == {"samples"}
-    assert outcome.trainer_waits_s["samples"] < 0.02 * outcome.end_s
 
 
 def test_trainers_scale_with_the_exponent_they_have() -> None:
@@ -446,55 +328,13 @@ def test_the_simulator_imports_nothing_of_what_it_judges() -> None:
         assert not {name for name in names if name.split(".")[0] == "rlscope"}, path
 
 
-@pytest.mark.parametrize("case", NEGATIVE_CASES[:3], ids=lambda case: case.world.name)
-def test_a_case_shows_the_analysis_what_it_is_named_for(case: Case, tmp_path: Path) -> None:
-    simulate_world(*case, seed=0, folder=tmp_path / "run")
-    analysis = analyze(tmp_path / "run")
-    expected = {"bound_by_updates": "weight_updates", "bound_by_environment": "environment"}
-    assert analysis.verdict.bottleneck == expected.get(case.world.name, "samplers")
-    if case.world.name == "one_batch_size":
-        rows = duckdb.sql(f"SELECT running, decode_tokens FROM '{tmp_path}/run/engine_steps/*.parquet'").fetchall()
-        visited = Counter(running for running, decoded in rows if decoded)
-        assert visited[16] > 0.99 * visited.total()
-
-
 def test_no_other_split_is_better_than_the_best_one() -> None:
     world, best, _ = BEST_ALREADY
     rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.max_running), steps=20) for n in (2, 3, 4)}
     assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
 
 
-def test_samples_delivered_by_themselves_share_the_lengths_of_their_group_and_are_units_of_one() -> None:
-    alone = replace(SMALL, rollouts=Rollouts(32, 4, delivery="sample"))
-    units, whole = (list(islice(groups(world, 0), count)) for world, count in ((alone, 32), (SMALL, 8)))
-    assert {len(unit.requests) for unit in units} == {1}
-    members = [(unit.group_id, request.member, request.length_tokens) for unit in units for request in unit.requests]
-    assert members == [(g.group_id, request.member, request.length_tokens) for g in whole for request in g.requests]
-
-
-def test_a_limit_that_counts_what_is_trained_on_holds_engines_longer() -> None:
-    limits = [Limits(max_in_flight_samples=64, in_flight_until_trained=until) for until in (False, True)]
-    outcomes = [simulate_world(replace(SMALL, limits=each), Layout(1, 7, 8), 10, 0) for each in limits]
-    waits_s = [sum(outcome.engine_waits_s.values()) for outcome in outcomes]
-    assert waits_s[1] > waits_s[0]
-
-
-@pytest.mark.parametrize(("order", "newest_first"), [("fifo", False), ("lifo", True)])
-def test_the_queue_s_order_decides_how_old_trained_tokens_are(order: str, newest_first: bool) -> None:
-    # Trainers are the bottleneck: last in, first out leaves the oldest lying.
-    worlds = [replace(SMALL, limits=Limits(queue_order=each)) for each in ("oldest_first", order)]
-    ages = [simulate_world(world, Layout(1, 7, 8), 12, 0).staleness_tokens for world in worlds]
-    means = [sum(age * tokens for age, tokens in each.items()) / sum(each.values()) for each in ages]
-    assert (means[1] < 0.9 * means[0]) is newest_first
-
-
 def test_the_first_engine_alone_or_every_other_is_slower_by_its_factor() -> None:
     slow = replace(SMALL, slow_engine_factor=1.5)
     assert [slowness(slow, engine) for engine in range(4)] == [1.5, 1.0, 1.0, 1.0]
     assert [slowness(replace(slow, slow_engine_every=2), engine) for engine in range(4)] == [1.5, 1.0, 1.5, 1.0]
-
-
-def test_a_run_that_does_not_state_its_scheduling_leaves_it_out(tmp_path: Path) -> None:
-    simulate_world(replace(SMALL, states_scheduling=False), BALANCED, 3, 0, tmp_path)
-    config = json.loads((tmp_path / "run.json").read_text())["config"]
-    assert not {"queue_order", "dispatch"} & set(config)

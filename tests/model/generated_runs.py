@@ -17,7 +17,7 @@ from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
+from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model.known_run import pass_costs, stretch, trainer_steps
@@ -163,7 +163,9 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
     states, interval = timeline_of(drawn, simulated), Interval(0, run.end_ns)
     losses = measure_losses(states, run.end_ns, interval, _dropped_ratio(simulated))
     try:
-        model = model_run(run, _halves(run), _config(drawn, run, losses))
+        # Its halves are alike: what the model predicts is that the run goes on as it was.
+        halves = (run, run) if run.steps.period_s.size >= STEPS_TO_PREDICT else None
+        model = model_run(run, halves, _config(drawn, run, losses))
     except UncalibratableError as error:
         model = NoModelResult(str(error))
     ranking = None if isinstance(model, NoModelResult) else model.ranking
@@ -268,26 +270,3 @@ def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
 def _dropped_ratio(simulated: Simulated) -> float:
     dropped_tokens = sum(simulated.step_dropped_tokens)
     return dropped_tokens / (dropped_tokens + sum(simulated.step_trained_tokens))
-
-
-def _halves(run: Observed) -> tuple[Observed, Observed] | None:
-    steps = run.steps.period_s.size
-    if steps < STEPS_TO_PREDICT:
-        return None
-    return _part(run, slice(0, steps // 2)), _part(run, slice(steps // 2, steps))
-
-
-def _part(run: Observed, which: slice) -> Observed:
-    """So many of its steps."""
-    names = TrainerSteps.__dataclass_fields__
-    steps = TrainerSteps(**{name: getattr(run.steps, name)[which] for name in names})
-    share = float(steps.period_s.sum() / run.steps.period_s.sum())
-    samples = int(steps.samples.sum())
-    return replace(
-        run,
-        end_ns=round(float(steps.period_s.sum()) * 1e9),
-        steps=steps,
-        began_samples=samples,
-        finished_samples=samples,
-        engine_state_s={state: share * seconds for state, seconds in run.engine_state_s.items()},
-    )

@@ -88,15 +88,6 @@ def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None
     )
 
 
-def test_cells_of_few_noisy_rows_do_not_blur_those_of_many() -> None:
-    rng = np.random.default_rng(5)
-    rows = np.where(np.arange(len(RUNNING)) % 3 == 0, 1, 10_000)
-    noise = np.exp(rng.standard_normal(len(RUNNING)) / np.sqrt(rows))
-    points = DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS) * noise, rows=rows, kv_tokens=KV_TOKENS)
-    fit = fitted(points, None)
-    assert worst_ratio(fit, RUNNING, 1000 * RUNNING) < 0.05
-
-
 def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere() -> None:
     fit = fitted(DecodePoints.of(np.full(20, 32.0), np.full(20, 1e-2), rows=100), None)
     assert fit.warnings == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
@@ -134,16 +125,6 @@ def test_prompts_show_the_slope_that_one_batch_size_does_not(
     told = held.pass_interval(48, 0)
     assert least_s < told.value < most_s
     assert width(told) < 0.75 * (width(free))
-
-
-def test_hardware_narrows_what_one_batch_size_leaves_open() -> None:
-    points = DecodePoints.of([32.0], true_s(np.array([32.0]), np.array([32_000.0])), rows=1000, kv_tokens=32_000.0)
-    with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
-    truth_s = float(true_s(np.array(256.0), np.array(256_000.0)))
-    median_s, low_s, high_s = with_hardware.pass_interval(256, 256_000)
-    assert low_s < truth_s < high_s
-    assert median_s == pytest.approx(truth_s, rel=0.15)
-    assert high_s - low_s < 0.3 * width(alone.pass_interval(256, 256_000))
 
 
 def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:

@@ -1,9 +1,9 @@
 """What can be done about a run, in which order, and what each cause costs."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,13 +133,6 @@ def test_a_cause_that_costs_nothing_is_not_in_the_ranking():
     assert [each.cause for each in _losses(removed, [], {})] == ["trainers"]
 
 
-@pytest.mark.parametrize(("second", "tied"), [(0.28, ("trainers",)), (0.2799, ())], ids=["2% behind", "a little more"])
-def test_causes_within_2_percent_of_the_rate_are_tied(second: float, tied: tuple[Cause, ...]):
-    losses = (loss("samplers", 0.30), loss("trainers", second))
-    ranking = Ranking((), losses)
-    assert (ranking.cause, ranking.tied_with) == ("samplers", tied)
-
-
 @pytest.mark.parametrize(("ahead_in", "tied"), [(53, ("trainers",)), (54, ())])
 def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in: int, tied: tuple[Cause, ...]):
     largest = np.full(DRAWS, 0.10)
@@ -148,15 +141,22 @@ def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in: int,
     assert Ranking((), losses).tied_with == tied
 
 
-def test_a_cause_that_brings_less_than_5_percent_is_tied_with_none():
-    assert Ranking((), (loss("samplers", 0.06), loss("trainers", 0.0499))).tied_with == ()
-    assert Ranking((), (loss("samplers", 0.06), loss("trainers", 0.05))).tied_with == ("trainers",)
-
-
-@pytest.mark.parametrize(("gain", "cause"), [(0.05, "samplers"), (0.0499, None)])
-def test_the_run_is_balanced_where_no_cause_costs_5_percent(gain: float, cause: Cause | None):
-    ranking = Ranking((), (loss("samplers", gain),))
-    assert (ranking.cause, ranking.tied_with) == (cause, ())
+@pytest.mark.parametrize(
+    ("first", "second", "cause", "tied"),
+    [
+        (0.30, 0.28, "samplers", ("trainers",)),  # 2% of the rate behind
+        (0.30, 0.2799, "samplers", ()),
+        (0.06, 0.05, "samplers", ("trainers",)),
+        (0.06, 0.0499, "samplers", ()),  # too little to be tied with anything
+        (0.05, 0.0, "samplers", ()),
+        (0.0499, 0.0, None, ()),
+    ],
+)
+def test_a_cause_is_named_from_5_percent_on_and_tied_with_those_within_2_percent(
+    first: float, second: float, cause: Cause | None, tied: tuple[Cause, ...]
+):
+    ranking = Ranking((), (loss("samplers", first), loss("trainers", second)))
+    assert (ranking.cause, ranking.tied_with) == (cause, tied)
 
 
 def test_of_tied_causes_the_one_that_most_was_measured_to_be_lost_to_is_named():
@@ -212,11 +212,6 @@ def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
     assert (held.kind, held.worthwhile_probability) == ("probe", 0.0)
 
 
-def test_nothing_is_ranked_of_a_run_without_a_first_action():
-    assert Ranking().first is None
-    assert (Ranking().cause, Ranking().tied_with, Ranking().reached(100.0)) == (None, (), ())
-
-
 def test_the_largest_gain_of_a_setting_leaves_fixes_out():
     ranking = Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix")))
     assert ranking.reached(100.0) == pytest.approx((110.0,))
@@ -240,10 +235,9 @@ def ranked(
     admission: Admission = Admission(),  # noqa: B008
     layouts: Callable[[Layout], tuple[Layout, ...]] = lambda today: (),
     grounds: Grounds = PLAIN,
-    draws: AbstractContextManager[None] | None = None,
 ) -> tuple[Ranking, Recommendation, Forecasts]:
     """What is said of a run of which only these other layouts are possible."""
-    with draws or few_draws():
+    with few_draws():
         found = calibration_of(run, admission)
         found = replace(found, draws=found.draws[:20])
         forecasts = predict_layouts(found, layouts(found.layout))
@@ -402,18 +396,35 @@ def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
     )
 
 
-def test_removing_updates_and_speeding_up_a_side_are_fixes():
-    ranking, _, _ = ranked(of_small("updates"))
-    updates = first_of(ranking, "weight_updates")
-    assert (updates.kind, updates.cause, updates.after, updates.is_staler) == ("fix", "weight_updates", None, False)
-    # Seconds until both sides go on.
-    assert updates.before == pytest.approx(1.0, abs=0.01)
-    faster = first_of(ranking, "engine_speed")
-    assert (faster.kind, faster.cause, faster.before, faster.after) == ("fix", "samplers", 1.0, 1.1)
-    ranking, _, _ = ranked(of_small("trainers"))
-    faster = first_of(ranking, "trainer_speed")
-    assert (faster.kind, faster.cause) == ("fix", "trainers")
-    assert faster.gain_ratio.value == pytest.approx(0.1, abs=0.03)
+def with_a_slow_engine() -> Observed:
+    layout = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
+    return slowed(observed(SMALL, layout, batches=(4, 8, 8, 8, 4, 8, 8, 8, 4), steps=24), 3.0)
+
+
+def with_an_environment() -> Observed:
+    run = of_small("samplers")
+    return replace(run, environment_samples=2.0 * run.finished_samples / run.seconds)
+
+
+@pytest.mark.parametrize(
+    ("run", "what", "cause", "before", "after"),
+    [
+        # Seconds until both sides go on.
+        (lambda: of_small("updates"), "weight_updates", "weight_updates", pytest.approx(1.0, abs=0.01), None),
+        (lambda: of_small("updates"), "engine_speed", "samplers", 1.0, 1.1),
+        (lambda: of_small("trainers"), "trainer_speed", "trainers", 1.0, 1.1),
+        (with_a_slow_engine, "slow_engines", "samplers", None, None),
+        (with_an_environment, "environment", "environment", pytest.approx(2.0), None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_removed_or_made_faster_is_a_fix_of_its_cause(
+    run: Callable[[], Observed], what: ActionWhat, cause: Cause, before: Any, after: float | None
+):
+    found = first_of(ranked(run())[0], what)
+    assert (found.kind, found.cause, found.before, found.after) == ("fix", cause, before, after)
+    assert not found.is_staler
+    assert what != "trainer_speed" or found.gain_ratio.value == pytest.approx(0.1, abs=0.03)
 
 
 def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
@@ -459,15 +470,6 @@ def test_colocated_gpus_name_a_cause_only_where_nothing_else_does():
     assert (named.cause, named.gain_ratio.value) == ("trainers", 0.3)
 
 
-def test_a_slow_engine_is_a_fix_of_the_samplers():
-    run = observed(
-        SMALL, replace(STARVED, trainer_gpus=5, sampler_gpus=3), batches=(4, 8, 8, 8, 4, 8, 8, 8, 4), steps=24
-    )
-    ranking, _, _ = ranked(slowed(run, 3.0))
-    found = first_of(ranking, "slow_engines")
-    assert (found.kind, found.cause, found.before, found.after) == ("fix", "samplers", None, None)
-
-
 def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_all_are_together():
     starved = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
     found = calibration_of(observed(SMALL, starved, steps=24))
@@ -476,15 +478,6 @@ def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_al
     made = counterfactuals(replace(found, engine_slowness=slowness))._evened(slowness)
     assert made is not None
     assert made.gain_ratio.value == pytest.approx(2 / 7, abs=0.06)
-
-
-def test_an_environment_is_a_fix():
-    run = of_small("samplers")
-    outside = 2.0 * run.finished_samples / run.seconds
-    ranking, _, _ = ranked(replace(run, environment_samples=outside))
-    found = first_of(ranking, "environment")
-    assert (found.kind, found.cause, found.after) == ("fix", "environment", None)
-    assert found.before == pytest.approx(2.0)
 
 
 def saving(run: Observed, seconds: float, rewards_s: float = 0.0) -> tuple[Observed, Grounds]:
@@ -587,29 +580,8 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     assert made.is_staler is is_staler
 
 
-@pytest.mark.parametrize(("own", "is_staler"), [(1, True), (1_000, False)])
-def test_a_limit_that_makes_samples_too_stale_is_said_to_and_comes_last(own: int, is_staler: bool):
-    # Small steps: 128 samples in flight are eight of them.
-    short = replace(SMALL, workload=replace(SMALL.workload, samples_per_step=16))
-    run = observed(short, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
-    grounds = replace(PLAIN, current_p95_steps=own)
-    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=grounds, draws=nullcontext())
-    found = first_of(ranking, "in_flight_limit")
-    assert found.is_staler is is_staler
-    assert found.staleness is not None and found.staleness.sample_p95 > 4
-    assert ranking.actions.index(found) == (len(ranking.actions) - 1 if is_staler else 0)
-
-
 def synchronous(run: Observed) -> Observed:
     return replace(run, staleness=((0, 1_000),))
-
-
-def test_a_synchronous_run_loses_its_rate_to_lockstep_and_is_told_to_overlap():
-    run = synchronous(observed(SMALL, Layout(4, 4, 16), batches=(2, 4, 8, 16), steps=24))
-    ranking, advice, _ = ranked(run, layouts=splits)
-    found = first_of(ranking, "asynchronous")
-    assert (found.cause, ranking.cause) == ("lockstep", "lockstep")
-    assert found.kind == advice.advice
 
 
 def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own():

@@ -70,11 +70,6 @@ def test_a_setting_that_is_said_to_reach_more_raises_the_bound():
     assert gap_of(observed(), forecasts, bound).bound_tokens_per_s == bound
 
 
-def test_a_larger_limit_on_running_requests_is_a_bar_of_its_own():
-    assert lost(gap_of(observed(), forecasts_of(8, SPLITS, (64,))))["running_limit"] == pytest.approx(0.0, abs=1e-6)
-    assert lost(gap_of(observed(), forecasts_of(8, SPLITS, (64, 256))))["running_limit"] > 100.0
-
-
 def test_whole_gpus_cost_what_a_fractional_split_would_gain_and_no_action_can():
     """Of eight GPUs in whole nodes of four there is one split; GPU by GPU there are seven."""
     by_gpu = lost(gap_of(observed(), forecasts_of(8, SPLITS, (64,))))

@@ -1,13 +1,13 @@
 """The what-ifs of the panel: which are solved, in which order, and for how long."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from rlscope.model.forecast import grid
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.grid import current_values, recommended_layout, solve_grid
-from rlscope.model.forecast.what_if import what_if
 from rlscope.model.system import Granularity, Layout
 from tests.kept import analysed
 from tests.reports.model_fixture import changing_model
@@ -17,14 +17,26 @@ def asked(model):
     return [((split.trainer_gpus, split.sampler_gpus), name, value) for split, name, value in grid._asked(model)]
 
 
-def test_every_point_is_the_what_if_of_its_change():
-    model = analysed("starved_trainer").model
+@pytest.fixture
+def solved(monkeypatch):
+    """The changes that are asked for, of which none is simulated."""
+    changes = list[Change]()
+
+    def answer(model, change):
+        changes.append(change)
+        return SimpleNamespace(steps_per_version=model.calibration.steps_per_version, change=change)
+
+    monkeypatch.setattr(grid, "what_if", answer)
+    return changes
+
+
+def test_every_point_is_the_what_if_of_its_change(solved):
+    model = replace(analysed("starved_trainer").model)
     points = solve_grid(model)
     assert {point.setting for point in points} == {None, *current_values(model)}
-    for point in {point.setting: point for point in points}.values():
-        changed = {} if point.setting is None else {point.setting: point.value}
-        change = Change(trainer_gpus=point.split.trainer_gpus, sampler_gpus=point.split.sampler_gpus, **changed)
-        assert point.answer.gain_ratio == what_if(model, change).gain_ratio
+    for point in points:
+        alone = Change(point.split.trainer_gpus, point.split.sampler_gpus)
+        assert point.answer.change == (replace(alone, **{point.setting: point.value}) if point.setting else alone)
 
 
 def test_the_recommended_layout_is_first_then_the_splits_then_one_setting_at_the_current_and_at_its_split():
@@ -55,12 +67,6 @@ def test_a_limit_that_the_run_has_is_halved_and_doubled():
     assert values["max_staleness"][0] == 2
 
 
-def test_a_synchronous_run_is_asked_for_no_cap_and_for_no_other_split_of_two_gpus():
-    model = analysed("synchronous").model
-    assert recommended_layout(model) is None
-    assert {(split, name) for split, name, _ in asked(model)} == {((1, 1), "max_running"), ((1, 1), "publish_every")}
-
-
 def test_many_splits_are_thinned_and_no_side_loses_more_than_half_of_its_gpus():
     made = changing_model()
     today = Layout(trainer_gpus=16, sampler_gpus=48, max_running=32)
@@ -73,8 +79,8 @@ def test_many_splits_are_thinned_and_no_side_loses_more_than_half_of_its_gpus():
 
 
 @pytest.mark.parametrize(("samples", "simulated"), [(0, 0), (1, 1), (4 * 32 * 120, 4)])
-def test_no_point_is_begun_after_the_samples_of_a_page_are_simulated(monkeypatch, samples, simulated):
+def test_no_point_is_begun_after_the_samples_of_a_page_are_simulated(monkeypatch, solved, samples, simulated):
     # 32 samples per step, 120 steps per simulation; every point of this run is simulated.
     monkeypatch.setattr(grid, "_MOST_SAMPLES", samples)
     asked = replace(analysed("capped_staleness").model)
-    assert len(solve_grid(asked)) == simulated
+    assert len(solve_grid(asked)) == len(solved) == simulated

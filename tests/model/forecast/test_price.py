@@ -127,16 +127,6 @@ def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_us
     assert (found.high > 0.0) is has_width
 
 
-def test_the_mean_trained_length_is_as_sure_as_the_lengths_that_were_drawn():
-    runs = [simulate(BUSY, LAYOUT, steps=60, seed=seed) for seed in range(10)]
-    found = [with_intervals(price_simulated(run, Admission()), BUSY, [BUSY] * 60, LAYOUT, run) for run in runs]
-    law = BUSY.workload.lengths.mean_tokens
-    intervals = [each.mean_trained_tokens for each in found if each.mean_trained_tokens is not None]
-    assert sum(each.low <= law <= each.high for each in intervals) >= 9
-    assert all(0.0 < each.high / each.low - 1.0 < 0.2 for each in intervals)
-    assert {each.dropped_ratio for each in found} == {exactly(0.0)}
-
-
 @pytest.mark.parametrize(
     ("system", "admission", "horizon_steps"),
     [

@@ -120,15 +120,6 @@ def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, syst
     assert measure(runs, lambda run: run.mean_running).agrees_with(state.running)
 
 
-@pytest.mark.nightly
-def test_an_environment_takes_its_places_out_of_the_batch() -> None:
-    # The batch varies as samples come and go; passes that cost the same for any batch leave no bias.
-    system = replace(SYSTEM, workload=replace(SYSTEM.workload, environment_s=0.5))
-    runs, state = runs_of(system), state_of(system)
-    assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.003)
-    assert measure(runs, lambda run: run.mean_running).agrees_with(state.running, 0.003)
-
-
 @pytest.mark.parametrize("batches", [nightly(1), 2, nightly(3)])
 def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> None:
     admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")

@@ -99,15 +99,6 @@ def test_a_boundary_in_a_stretch_changes_nothing_but_who_may_join() -> None:
     assert list(engine.settle(18.0)) == [0]
 
 
-def test_requests_wait_for_a_place_in_the_batch_in_their_order() -> None:
-    engine = engine_with([1, 9, 9], replace(TERMS, max_running=2))
-    end_s = engine.resume(0.0)
-    assert (engine.running, list(engine.waiting)) == (2, [2])
-    assert list(engine.settle(end_s)) == [0]
-    engine.resume(end_s)
-    assert (engine.running, list(engine.waiting)) == (2, [])
-
-
 def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
     engine = engine_with([1, 9], replace(TERMS, prefill_s_per_token=0.25))
     assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0

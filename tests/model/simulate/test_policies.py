@@ -56,15 +56,6 @@ def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:
     assert run.engine_totals.pause_s == 0.5 * run.steps
 
 
-def test_a_slow_trainer_leaves_samples_in_the_queue_for_as_long_as_it_is_deep() -> None:
-    slow = replace(ONE_BY_ONE, trainer=Trainer(10.0, seen_gpus=1, overhead_s=19.0))
-    run = simulate(with_admission(slow, queue_capacity_samples=3), ALONE, steps=30, seed=1)
-    assert (run.step_s, run.trainer_idle_ratio) == (20.0, 0.0)
-    # At the end of a step one of three leaves the queue and the one held back moves up: the engine starts again only
-    # when the next step has made room, so it runs half of the time.
-    assert run.idle_s["backpressure"] == pytest.approx(run.seconds / 2)
-
-
 def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
     system = System(
         Workload(constant(10), prompt_tokens=5.0, group_size=2, samples_per_step=4),
@@ -91,50 +82,6 @@ def test_waits_are_drawn_from_those_given_relative_to_their_mean() -> None:
     assert waits_s.mean() == pytest.approx(6.0, rel=0.05)
     alike = Draws(replace(waiting, environment_waits_s=(2.0, 2.0)), 0, 0.0, np.random.default_rng(0))
     assert alike.environment_s() == 6.0
-
-
-def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary() -> None:
-    workload = replace(WORKLOAD, environment_s=1.0)
-    waits = replace(workload, environment_waits_s=(0.0, 0.0, 0.0, 1.0))
-    settings = Settings(dispatch="pulled")
-    capped = with_admission(STARVED, max_staleness=2, staleness_policy="publication_waits")
-    alike, varying = (
-        simulate(replace(capped, workload=each), LAYOUT, steps=60, seed=1, settings=settings)
-        for each in (workload, waits)
-    )
-    assert varying.trainer_seconds.wait_staleness_cap_s > 2 * alike.trainer_seconds.wait_staleness_cap_s > 0
-
-
-def test_publications_that_wait_for_the_cap_are_fewer_than_the_steps_and_a_higher_cap_makes_more() -> None:
-    free = simulate(STARVED, LAYOUT, steps=60, seed=1)
-    assert (free.steps, free.published_versions) == (48, 48)
-    published = [
-        simulate(
-            with_admission(STARVED, max_staleness=cap, staleness_policy="publication_waits"),
-            LAYOUT,
-            steps=60,
-            warm_up_steps=12,
-            seed=1,
-            settings=Settings(dispatch="pulled"),
-        ).published_versions
-        for cap in (1, 2, 8)
-    ]
-    assert published == sorted(published)
-    assert 0 < published[0] < published[-1] <= 48
-
-
-def test_tokens_after_a_wait_for_the_environment_are_fresher_than_those_before_a_wait_at_the_end() -> None:
-    away = replace(WORKLOAD, environment_s=2.0)
-    amid, after = (
-        simulate(replace(STARVED, workload=workload), LAYOUT, steps=120, seed=1)
-        for workload in (away, replace(away, turnaround_s=2.0))
-    )
-    assert amid.trained_tokens_per_s == pytest.approx(after.trained_tokens_per_s, rel=0.03)
-    # Half of the tokens follow the wait.
-    fresher = after.staleness.tokens.mean - amid.staleness.tokens.mean
-    assert fresher == pytest.approx(0.5 * 2.0 / amid.step_s, rel=0.2)
-    # What was taken after the last token of a sample does not change.
-    assert amid.staleness.samples.mean == pytest.approx(after.staleness.samples.mean, rel=0.05)
 
 
 def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_token_waits_after_it() -> None:
@@ -191,14 +138,6 @@ def test_every_kind_of_case_meets_its_limit() -> None:
     assert runs["a straggler"].trained_tokens_per_s < runs["trainer waits"].trained_tokens_per_s
     assert np.std(runs["noisy steps"].step_periods_s) > 0.2 * runs["noisy steps"].step_s
     assert runs["free prefill"].engine_totals.prefill_s == 0.0
-
-
-@pytest.mark.parametrize("cap", [1, 2, 3])
-def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
-    for update in (STARVED.update, WeightUpdateCost(delay_s=4.0)):
-        waits = {"max_staleness": cap, "staleness_policy": "publication_waits"}
-        ages = simulate(with_admission(replace(BUSY, update=update), **waits), LAYOUT, steps=40, seed=4).staleness
-        assert ages.samples.max <= cap
 
 
 def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap() -> (
@@ -380,28 +319,6 @@ def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_tra
         assert gate.started == 16
 
 
-def test_what_is_in_flight_keeps_to_the_limit_with_the_batch_in_training() -> None:
-    """The trainers never wait: a batch of 24 is always in training, so 36 of 60 are left for the rest."""
-    slow = replace(BUSY, trainer=replace(BUSY.trainer, tokens_per_gpu_s=100.0))
-    until_taken = simulate(with_admission(slow, max_in_flight_samples=60), LAYOUT, steps=30, seed=1)
-    until_trained = simulate(
-        with_admission(slow, max_in_flight_samples=60, in_flight_until_trained=True), LAYOUT, steps=30, seed=1
-    )
-    assert until_taken.mean_in_flight_samples == pytest.approx(60, rel=0.02)
-    assert until_trained.mean_in_flight_samples == pytest.approx(36, rel=0.02)
-    assert until_trained.staleness.tokens.mean < until_taken.staleness.tokens.mean - 0.5
-
-
-def test_samples_by_themselves_wait_for_no_group() -> None:
-    """Four engines' worth of samples in flight are all that a limit lets run, where none of them waits for a group."""
-    whole = with_admission(STARVED, max_in_flight_samples=24 + 24)
-    alone = with_workload(whole, delivery="sample")
-    groups, singles = (simulate(each, LAYOUT, steps=60, seed=1) for each in (whole, alone))
-    assert singles.trained_tokens_per_s > 1.05 * groups.trained_tokens_per_s
-    assert singles.staleness.tokens.mean < groups.staleness.tokens.mean
-    assert singles.mean_trained_tokens == pytest.approx(LENGTHS.mean_tokens, rel=0.05)
-
-
 def test_limits_count_samples_where_they_are_delivered_by_themselves() -> None:
     uneven = with_workload(STARVED, delivery="sample")
     run = simulate(with_admission(uneven, max_in_flight_samples=26), LAYOUT, steps=20, seed=1)
@@ -483,12 +400,6 @@ def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights() -> No
     assert slow.empty_pass_s == pytest.approx([1.5 * pass_s for pass_s in fast.empty_pass_s])
     assert (slow.kv_s_per_token, slow.prefill_s_per_token) == pytest.approx((1.5e-6, 1.5 / 5000.0))
     assert slow.pause_s == fast.pause_s == 0.03
-
-
-def test_a_noisy_step_has_the_mean_of_a_quiet_one() -> None:
-    draws = Draws(WORKLOAD, 0, 0.4, np.random.default_rng(1))
-    factors = [draws.step_factor() for _ in range(20_000)]
-    assert np.mean(factors) == pytest.approx(1.0, abs=4 * 0.42 / np.sqrt(20_000))
 
 
 def test_percentiles_are_the_smallest_age_that_covers_the_share() -> None:
@@ -671,19 +582,6 @@ def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> No
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
 
 
-def test_what_is_taken_as_it_comes_leaves_the_queue_while_the_trainer_waits_and_trains_no_faster() -> None:
-    together, singly = (
-        simulate(STARVED, LAYOUT, steps=60, seed=1, settings=Settings(dequeue=taking))
-        for taking in ("batch", "as_they_come")
-    )
-    assert singly.step_periods_s == together.step_periods_s  # nothing limits what is queued
-    assert singly.staleness == together.staleness
-    # Of the 24 of a batch a share comes while the trainer is busy, and only then are they queued.
-    busy_ratio = 1.0 - singly.trainer_idle_ratio
-    assert singly.mean_queued_samples == pytest.approx(24 / 2 * busy_ratio**2, rel=0.05)
-    assert together.mean_queued_samples == pytest.approx(24 / 2, rel=0.15)
-
-
 def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come() -> None:
     small = with_admission(STARVED, queue_capacity_samples=4)
     run = simulate(small, LAYOUT, steps=30, seed=1, settings=Settings(dequeue="as_they_come"))
@@ -704,11 +602,6 @@ def test_a_limit_in_flight_lets_go_of_what_was_taken_unless_it_counts_until_the_
     below = {**limits, "max_in_flight_samples": least - 1}
     with pytest.raises(ValueError, match="max_in_flight_samples of"):
         simulate(with_admission(STARVED, **below), LAYOUT, steps=4, seed=1, settings=settings)
-
-
-def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
-    early = with_workload(with_admission(STARVED, queue_capacity_samples=24), prefetched_batches=2.0)
-    assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,6 @@ def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int,
     assert by_pass == pytest.approx(5 / 9 if told else 8 / 33.1, rel=0.01)
 
 
-def test_rows_of_several_passes_do_not_tell_the_parts() -> None:
-    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)], passes_a_row=4), samples=500)
-    found = prefill_cost(observed, CURVE, 0.0)
-    assert found.pass_s == 0.0
-    assert again_s(observed, found) == pytest.approx(300 * 0.007 + 100 * 0.009)
-
-
 def test_where_updates_make_prompts_be_computed_again_the_rate_is_that_of_the_tokens_computed() -> None:
     observed = replace(run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500), kv_kept=False)
     assert prefill_cost(observed, CURVE, 0.0) == (0.0, pytest.approx(50_000 / 3.0))

@@ -20,7 +20,7 @@ from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
-from tests.model.known_run import calibration_of, observed, pass_costs, slowed, steady
+from tests.model.known_run import observed, pass_costs, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
@@ -125,16 +125,6 @@ def test_the_curve_of_unequal_engines_is_that_of_equal_ones_at_their_mean_speed(
     # Half of them at half speed: three quarters of the speed.
     curves = [fit.system.engine.curve.pass_s(batch) for fit in fits]
     assert curves[1] == pytest.approx(curves[0] / 0.75, rel=0.01)
-
-
-def test_an_engine_that_was_replaced_by_a_faster_one_has_its_own_speed_beside_it() -> None:
-    """A worker that died and its successor are two engines of the recording, where never more than six ran at once."""
-    run = observed(noise=0.0, batches=tuple(batch for batch in (4, 8, 16, 32, 64) for _ in range(6)))
-    numbers = np.where(run.passes.running >= 32, run.passes.engine + 1, run.passes.engine)
-    replaced = slowed(replace(run, engines=7, passes=replace(run.passes, engine=numbers)), 2.0)
-    found = calibration_of(replace(replaced, engines=6))
-    assert found.engine_slowness is not None and len(found.engine_slowness) == 7
-    assert found.layout.sampler_gpus == 6
 
 
 def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():

@@ -84,15 +84,6 @@ def test_kv_that_is_not_kept_is_computed_again_at_the_rate_of_prefill() -> None:
     assert lost.step_s - kept.step_s == pytest.approx(lost.resident_tokens / 20_000.0)
 
 
-def test_a_smaller_batch_may_be_the_faster_one_where_kv_is_computed_again_and_no_limit_is_charged_for_it() -> None:
-    slow = engine(prefill_tokens_per_s=2000.0)
-    lost = WeightUpdateCost(kv_kept=False)
-    free = state(system(engine=slow, update=lost), layout(13))
-    capped = state(system(engine=slow, update=lost, admission=Admission(max_in_flight_samples=1024)), layout(13))
-    assert capped.step_s < free.step_s
-    assert capped.regime == "weight_updates"
-
-
 def test_prefill_takes_its_share_of_an_engine() -> None:
     found = state(system(engine=engine(prefill_tokens_per_s=5000.0)), layout(13))
     assert found.step_s == pytest.approx(state(system(), layout(13)).step_s + 1024 / 3 * 200 / 5000.0)
@@ -191,13 +182,6 @@ def test_a_layout_that_cannot_run_is_refused_by_name(changes: dict[str, object],
 def test_a_staleness_cap_of_zero_is_a_synchronous_run_and_one_is_not() -> None:
     assert reason(system(admission=Admission(max_staleness=0)), layout(8)) == "synchronous"
     assert reason(system(admission=Admission(max_staleness=1)), layout(8)) is None
-
-
-def test_answers_keep_the_order_of_the_layouts_and_do_not_depend_on_each_other() -> None:
-    asked = [layout(8), layout(0), layout(13), layout(8, running=20)]
-    together = steady_states(system(), asked)
-    assert together == tuple(steady_states(system(), [each])[0] for each in asked)
-    assert steady_states(system(), []) == ()
 
 
 ADMISSIONS = [

@@ -55,13 +55,6 @@ def test_equal_lengths_drain_in_so_many_passes() -> None:
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
 
 
-def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
-    # A pass costs one second a request: the drain takes as many seconds as there are tokens.
-    batch = SynchronousBatch(samples=40, running_limit=12, step_samples=40, prompt_tokens=0)
-    seconds = decode_batch_s(Affine(0.0, 1.0), LENGTHS, batch, horizon="longest_possible")
-    assert seconds == pytest.approx(40 * LENGTHS.mean_tokens, rel=1e-9)
-
-
 SHORT_OR_LONG = LengthLaw(np.array([1.0, 512.0]), np.array([0.7, 0.3]))
 
 
@@ -105,14 +98,6 @@ def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:
     law = LengthLaw(np.array([10.0, 20.0]), np.array([0.5, 0.5]))
     assert largest_batch(law, prompt_tokens=50, capacity_tokens=600) == pytest.approx(10.0)
     assert largest_batch(CONSTANT, prompt_tokens=50, capacity_tokens=600) == pytest.approx(4.0)
-
-
-def test_a_cache_too_small_for_all_requests_makes_waves() -> None:
-    roomy = colocated_step(system(), 16)
-    tight = colocated_step(system(engine=engine(kv_capacity_tokens=30_000.0)), 16)
-    assert roomy is not None and tight is not None
-    assert tight.running < roomy.running == 64.0
-    assert tight.generation_s > roomy.generation_s
 
 
 def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:

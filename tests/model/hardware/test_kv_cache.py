@@ -24,11 +24,6 @@ def test_requests_of_one_length_hold_half_of_it_on_average_and_are_evenly_spread
     assert load.sd_tokens == pytest.approx(1000 / math.sqrt(12))
 
 
-def test_the_safe_batch() -> None:
-    for group_size in (1, 8):
-        assert safe_batch(LOAD, CAPACITY_TOKENS, group_size=group_size) == pytest.approx(232.2, abs=0.05)
-
-
 @pytest.mark.parametrize(("group_size", "group_correlation", "alike"), [(1, 0.0, 1.0), (8, 0.3, 1 + 7 * 0.3)])
 def test_the_safe_batch_leaves_its_standard_deviations_free(
     group_size: int, group_correlation: float, alike: float

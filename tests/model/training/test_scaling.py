@@ -33,12 +33,6 @@ def test_an_overhead_shows_in_steps_of_different_size() -> None:
     assert (len(found.draws), drawn(found).overhead_s.min() > 0.0) == (200, True)
 
 
-def test_noise_free_steps_give_rate_and_overhead_exactly() -> None:
-    found = fit([1000, 2000, 3000] * 10, [7.0, 9.0, 11.0] * 10, 4)
-    assert found.trainer.overhead_s == pytest.approx(5.0)
-    assert found.trainer.tokens_per_gpu_s == pytest.approx(1000 / 2 / 4)
-
-
 @pytest.mark.parametrize(
     "given",
     [steps(60, spread=0.0), steps(60, spread=0.01, noise=0.05), steps(60, overhead_s=0.0, seed=2)],
@@ -89,11 +83,6 @@ def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
     assert np.median(drawn) == pytest.approx(drawn[0], abs=0.01)
     if elasticity is not None and elasticity.error < 0.01:
         assert drawn.max() <= elasticity.value + 0.01
-
-
-def test_tokens_that_do_not_vary_leave_the_exponent_to_its_prior() -> None:
-    found = fit(np.full(30, 1e6), np.linspace(50.0, 51.0, 30), 8)
-    assert found.trainer.scaling_exponent == pytest.approx(0.773, abs=0.001)
 
 
 def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> None:

@@ -91,10 +91,10 @@ def test_however_long_the_runs_are_they_may_differ_by_more_than_their_gpus() -> 
 
 
 def test_the_error_of_the_own_run_is_shared_by_all_others() -> None:
-    # Nine runs with twice the GPUs tell as much as one, were it not for its own error: sqrt(1 + 1/9) against sqrt(2).
-    one, nine = (fit(run_at(SEEN), *[run_at(16)] * count) for count in (1, 9))
-    ratio = drawn(nine).scaling_exponent.std() / drawn(one).scaling_exponent.std()
-    assert ratio == pytest.approx(np.sqrt(10 / 18), rel=0.1)
+    # Three runs with twice the GPUs tell as much as one, were it not for its own error: sqrt(1 + 1/3) against sqrt(2).
+    one, three = (fit(run_at(SEEN), *[run_at(16)] * count) for count in (1, 3))
+    ratio = drawn(three).scaling_exponent.std() / drawn(one).scaling_exponent.std()
+    assert ratio == pytest.approx(np.sqrt(4 / 6), rel=0.1)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
@@ -106,14 +106,6 @@ def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread: float) -> None:
     # Nor beside one that says something.
     both = fit(own, run_at(SEEN), run_at(16))
     assert both.draws == fit(own, run_at(16)).draws
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_the_order_of_the_others_does_not_matter(spread: float) -> None:
-    own, others = run_at(SEEN, spread=spread), [run_at(gpus, spread=spread, noise=0.02) for gpus in (2, 16, 64)]
-    orders = (others, [others[2], others[0], others[1]])
-    first, reordered = (drawn(fit(own, *order)).scaling_exponent for order in orders)
-    assert reordered == pytest.approx(first, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +120,3 @@ def test_runs_that_no_exponent_explains_are_said_to_contradict_and_are_believed_
     assert found.scaling_contradicted == contradicted
     if len(exponents) == 2:
         assert (width(found) > 0.2) == contradicted
-
-
-def test_what_scaling_loses_is_not_mostly_put_down_to_overhead() -> None:
-    # From 4 and 8 GPUs to 64: were every share of overhead as likely, the step there would seem 1.4 times as long.
-    found = fit(*(run_at(gpus, exponent=0.8, spread=0.0) for gpus in (SEEN, 4)))
-    ratio = np.median(drawn_step_s(found, 64)) / (1e6 / (RATE_PER_S * 8**0.8))
-    assert 0.95 < ratio < 1.25

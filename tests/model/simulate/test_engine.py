@@ -174,18 +174,6 @@ def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later() ->
     assert (totals.tokens, totals.prefill_s, totals.recompute_s) == (12, 1.0, 1.5)
 
 
-def test_without_prompts_what_a_full_cache_let_go_of_is_computed_again_all_the_same() -> None:
-    engine = engine_with([6, 6], replace(TERMS, prompt_tokens=0.0, kv_capacity_tokens=8.0, prefill_s_per_token=0.25))
-    # K is 0, 2, 4, 6 before the passes of 4 + K / 2; a fifth pass would need 10 tokens.
-    assert engine.resume(0.0) == 4.0 + 5.0 + 6.0 + 7.0
-    assert list(engine.settle(22.0)) == []
-    assert engine.resume(22.0) == 22.0 + 5.0 + 5.5
-    assert list(engine.settle(32.5)) == [0]
-    assert engine.resume(32.5) == 32.5 + 4 * 0.25 + 5.0 + 5.5
-    totals = engine.totals_at(44.0)
-    assert (totals.prefill_s, totals.recompute_s) == (0.0, 1.0)
-
-
 class Pausing(Given):
     """The first of the samples waits for its environment once two tokens are left."""
 
@@ -230,21 +218,6 @@ def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool
     engine.take_weights()
     # The pause, the 6 tokens of the one that runs, and the 4 of the one that is back.
     assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 * voided + 9.0 + 10.0
-
-
-def test_a_place_is_kept_for_what_waits_for_its_environment() -> None:
-    engine = engine_with([4, 6, 1], replace(TERMS, max_running=2), Pausing)
-    engine.resume(0.0)
-    engine.settle(13.0)
-    engine.most_running = 1  # as its fleet says
-    engine.resume(13.0)
-    assert (engine.running, list(engine.waiting)) == (1, [2])
-    engine.back.append(0)
-    engine.most_running = 2
-    engine.cut_short(13.5)
-    engine.settle(engine.boundary_s())
-    engine.resume(13.0 + 5.0)
-    assert (engine.running, list(engine.waiting)) == (2, [2])
 
 
 def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:

@@ -11,7 +11,7 @@ from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull
 from rlscope.model.simulate.loop import EventLoop, engine_terms
 from rlscope.model.simulate.queue import Gate, GroupQueue
 from rlscope.model.simulate.results import Ages
-from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples, group_correlation
+from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
@@ -365,13 +365,6 @@ def test_groups_that_are_alike_have_the_measured_tail() -> None:
     assert table.mean() == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
 
 
-def test_groups_no_more_alike_than_chance_are_independent() -> None:
-    chance = GroupLengths(8, LENGTHS.group_tail_ratio(8), 0.0)
-    assert group_correlation(replace(LENGTHS, groups=chance)) == pytest.approx(0.0, abs=0.02)
-    assert group_correlation(replace(LENGTHS, groups=replace(chance, tail_ratio=9.0))) == 0.0
-    assert group_correlation(LENGTHS) == 0.0
-
-
 def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
     lengths = LengthLaw(np.array([100.0, 900.0]), np.array([0.5, 0.5]))
     draws = Draws(replace(WORKLOAD, lengths=lengths), 1500, 0.0, np.random.default_rng(1))
@@ -465,31 +458,6 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
     pull.fill(5, 1.0)
     fleet.leave_boundary(1.0)
     assert fleet.free_places_of(1) == 0, "the other has nothing to hold back"
-
-
-def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
-    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
-    fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
-    gate, queued_s = Gate(Admission(queue_capacity_samples=1), ALONE_IN_A_STEP, queue), []
-    pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
-    samples.engine[0] = 0
-    pull.fill(5, 0.0)
-    assert fleet.next_boundary_s() == 0.0
-    fleet.reach_boundary()
-    pull.fill(5, 0.0)
-    fleet.leave_boundary(0.0)
-    finish_s = fleet.next_boundary_s()
-    queue.offer(1, 5, 0.0)
-    pull.finish(0, 5, 0.0)
-    pull.fill(5, 0.0)
-    assert (fleet.next_boundary_s(), queued_s) == (finish_s, [])
-    gate.taken += len(queue.take(1, 0.01))
-    pull.fill(5, 0.01)
-    called_s = fleet.next_boundary_s()
-    assert 0.01 <= called_s < finish_s
-    fleet.reach_boundary()
-    pull.fill(5, called_s)
-    assert (len(queue), queued_s) == (1, [called_s])
 
 
 @pytest.mark.parametrize(
@@ -590,18 +558,6 @@ def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come()
     with pytest.raises(ValueError, match="the queue's capacity of 3"):
         small = with_admission(STARVED, queue_capacity_samples=3)
         simulate(small, LAYOUT, steps=4, seed=1, settings=Settings(dequeue="as_they_come"))
-
-
-@pytest.mark.parametrize(("until_trained", "least"), [(False, 4), (True, 24)])
-def test_a_limit_in_flight_lets_go_of_what_was_taken_unless_it_counts_until_the_step_ends(
-    until_trained: bool, least: int
-) -> None:
-    settings = Settings(dequeue="as_they_come")
-    limits = {"in_flight_until_trained": until_trained, "max_in_flight_samples": least}
-    assert simulate(with_admission(STARVED, **limits), LAYOUT, steps=4, seed=1, settings=settings).steps == 2
-    below = {**limits, "max_in_flight_samples": least - 1}
-    with pytest.raises(ValueError, match="max_in_flight_samples of"):
-        simulate(with_admission(STARVED, **below), LAYOUT, steps=4, seed=1, settings=settings)
 
 
 @pytest.mark.parametrize(

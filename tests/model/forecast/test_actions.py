@@ -470,16 +470,6 @@ def test_colocated_gpus_name_a_cause_only_where_nothing_else_does():
     assert (named.cause, named.gain_ratio.value) == ("trainers", 0.3)
 
 
-def test_a_slow_engine_that_is_simulated_is_made_as_fast_as_the_others_not_as_all_are_together():
-    starved = replace(STARVED, trainer_gpus=5, sampler_gpus=3)
-    found = calibration_of(observed(SMALL, starved, steps=24))
-    # One of three engines takes three times as long: 2 1/3 engines' worth of work where 3 were possible, 9/7 of it.
-    slowness = (7 / 3, 7 / 9, 7 / 9)
-    made = counterfactuals(replace(found, engine_slowness=slowness))._evened(slowness)
-    assert made is not None
-    assert made.gain_ratio.value == pytest.approx(2 / 7, abs=0.06)
-
-
 def saving(run: Observed, seconds: float, rewards_s: float = 0.0) -> tuple[Observed, Grounds]:
     """The run with trainers that also save, and compute rewards, for so long in each step; and what that cost."""
     steps = run.steps
@@ -519,44 +509,6 @@ def test_every_limit_is_moved_by_a_step():
         "publish_every": ("weight_updates", 1.0, 2.0),
         "queue_capacity_samples": ("trainers", 64, 128),
     }
-
-
-@pytest.mark.parametrize(
-    ("cause", "unsolved"),
-    [
-        ("samplers", {"engine_speed"}),
-        ("trainers", {"trainer_speed"}),
-        ("staleness_cap", {"staleness_cap", "in_flight_limit", "running_samples_limit"}),
-    ],
-)
-def test_what_gains_less_than_5_percent_with_its_cause_gone_is_not_solved(cause: Cause, unsolved: set[str]):
-    admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
-    made = counterfactuals(calibration_of(of_small("samplers"), admission))
-
-    def tried(gain: float) -> set[str]:
-        removed: dict[Cause, Reals] = {cause: np.full(DRAWS, gain)}
-        return {each.what for each in (*made._faster_sides(removed), *made._limits(removed)) if each}
-
-    assert tried(0.05) == tried(0.0499) | unsolved and not tried(0.0499) & unsolved
-
-
-@pytest.mark.parametrize(
-    ("admission", "what"),
-    [
-        (Admission(max_in_flight_samples=64), "in_flight_limit"),
-        (Admission(max_running_samples=12), "running_samples_limit"),
-        (Admission(128, max_staleness=1), "staleness_cap"),
-    ],
-)
-def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admission, what: ActionWhat):
-    run = observed(SMALL, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
-    ranking, _, _ = ranked(run, admission, grounds=CAPPED)
-    found = first_of(ranking, what)
-    # So few steps are simulated here that not every draw of the cap gains.
-    assert found.kind == ("probe" if what == "staleness_cap" else "change")
-    assert found.worthwhile_probability >= 0.8
-    assert found.staleness is not None
-    assert "staleness_cap" in (ranking.cause, *ranking.tied_with)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import Observed
 from rlscope.model.system import Granularity, Layout, possible_layouts
-from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed, steady
+from tests.model.known_run import TRUTH, calibrated, calibration_of, observed, steady
 
 
 def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:
@@ -93,12 +93,3 @@ def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
     gap = explain_gap(found, run, forecasts, run.trained_tokens_per_s)
     assert lost(gap)["whole_gpus"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
     assert lost(gap)["layout_imbalance"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
-
-
-def test_a_limit_that_no_other_layout_has_is_today_s():
-    gap = gap_of(observed(), Forecasts(forecasts_of(8, SPLITS, (64,)).today, ()))
-    assert lost(gap)["running_limit"] == pytest.approx(0.0, abs=1e-6)
-    # Without another split all that is not today's is what whole GPUs cost.
-    assert lost(gap)["layout_imbalance"] == 0.0
-    assert lost(gap)["whole_gpus"] > 0.0
-    assert calibrated().layout == TODAY

@@ -62,15 +62,6 @@ def test_guesses_with_a_spread_make_an_interval_and_odds(small: PlanResult) -> N
     ]
 
 
-def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: PlanResult) -> None:
-    splits = [split(each.layout) for each in small.candidates]
-    assert len(set(splits)) == len(splits) == 5
-    medians = [
-        float(np.median(each.drawn_tokens_per_s)) for each in small.candidates if each.drawn_tokens_per_s is not None
-    ]
-    assert medians == sorted(medians, reverse=True)
-
-
 def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: PlanResult) -> None:
     regrets = [each.regret_ratio for each in small.unknown_costs]
     # Choosing is free of regret where the unknown moves no layout past another.

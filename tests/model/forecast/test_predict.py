@@ -13,8 +13,7 @@ from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.forecast.predict import closed_rates, held, predict, predict_layouts, simulated_run
 from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
-from rlscope.model.forecast.ranking import layout_actions
-from rlscope.model.forecast.recommend import Grounds, recommend
+from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
 from tests.model.known_run import TODAY, calibration_of, observed
 
@@ -110,14 +109,6 @@ def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_ho
 def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
     found = forecasts(admission)
     assert next(each for each in (found.today, *found.others) if each.layout == layout).in_flight_limit is None
-
-
-def test_the_action_has_the_limit_and_staleness_that_is_steady_with_it() -> None:
-    advised = recommend(calibration(), forecasts(), Grounds(current_p95_steps=2.0))
-    first = next(layout_actions(calibration(), forecasts(), advised))
-    assert (first.after, first.kind, first.is_staler) == (AHEAD, "change", False)
-    assert first.in_flight_limit == advised.best.in_flight_limit is not None
-    assert first.staleness is not None and first.staleness.horizon_steps is None
 
 
 def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_do_not() -> None:

@@ -71,17 +71,6 @@ def test_each_quantity_is_off_by_a_ratio_or_a_difference_and_has_its_tolerance(
     assert observable.misfit(batch_samples=64.0) == (None if misfit is None else pytest.approx(misfit))
 
 
-def test_what_is_beyond_its_tolerance_is_named_with_the_furthest_first():
-    values: dict[ObservableName, tuple[float, float]] = {
-        "wait_samples_ratio": (0.50, 0.61),
-        "staleness_mean": (2.5, 3.1),
-        "queued_samples": (36.0, 37.0),
-    }
-    compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
-    replay = Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
-    assert list(replay.out_of_tolerance) == ["wait_samples_ratio", "staleness_mean"]
-
-
 @pytest.mark.parametrize(("off", "known", "is_rough"), [(3, 12, True), (2, 9, False), (2, 8, True), (0, 1, False)])
 def test_a_quarter_of_the_known_quantities_beyond_their_tolerance_is_too_many(off: int, known: int, is_rough: bool):
     values = [(1.0, 2.0)] * off + [(1.0, 1.0)] * (known - off) + [(None, 1.0)] * (len(UNITS) - known)
@@ -235,13 +224,6 @@ def test_a_synchronous_run_is_replayed_by_the_closed_form_of_its_step():
     assert by_name["running_per_engine"] is None
     assert by_name["wait_samples_ratio"] is not None
     assert 0.0 < by_name["wait_samples_ratio"] < 1.0
-
-
-def test_a_scheduling_is_set_in_every_draw():
-    changed = scheduled(calibrated(), replace(CAPPED, delivery="sample"))
-    for system in (changed.system, *changed.draws):
-        assert system.workload.unit_samples == 1
-        assert system.admission == CAPPED.admission
 
 
 def test_samples_that_none_of_the_deliveries_names_cannot_be_calibrated():

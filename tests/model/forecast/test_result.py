@@ -133,14 +133,6 @@ def test_a_short_stretch_changes_only_what_gains_more_than_the_model_may_err():
     assert "short_stretch" in short.warnings
 
 
-def test_no_forecast_is_staler_than_a_cap_that_drops():
-    found = calibration_of(observed(), Admission(256, max_staleness=2, staleness_policy="drop"))
-    forecasts = predict_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
-    ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
-    assert len(ages) > 3
-    assert all(age.sample_p95 <= age.sample_max <= 2 and age.token_mean <= 2 for age in ages)
-
-
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
     capped = replace(QUESTION, candidates=candidates_of(Admission(256, "wait", max_staleness=1)))
     for stated in (True, False):

@@ -27,10 +27,6 @@ def unrecorded(*workers: tuple[str, float, float, int]) -> tuple[UnrecordedTime,
     return close_ledger(rows, extents, NO_READINGS).unrecorded
 
 
-def test_a_worker_that_is_there_all_the_time_is_not_named() -> None:
-    assert unrecorded(("a", 0, 100, 1), ("b", 0, 100, 1)) == ()
-
-
 def test_seconds_before_a_start_and_after_an_end_count_for_every_gpu() -> None:
     found = unrecorded(("a", 0, 100, 1), ("late", 20, 100, 2), ("brief", 10, 60, 1))
     assert found == (UnrecordedTime("brief", 10.0, 40.0, 50.0), UnrecordedTime("late", 20.0, 0.0, 40.0))

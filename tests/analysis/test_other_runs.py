@@ -28,7 +28,7 @@ from rlscope.reports.documents.layouts import training_scaling
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
-from rlscope.reports.text.names import WARNINGS, scaling_sentence
+from rlscope.reports.text.names import scaling_sentence
 from rlscope.trace.store import open_run
 from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TODAY, TRUTH, candidates_of, observed
@@ -67,12 +67,6 @@ def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
     assert found.steps.train_s == pytest.approx([0.2] * 14)
     assert found.steps.tokens.tolist() == [1_000] * 14
     assert found.elsewhere.gpus == 4
-
-
-def test_only_the_steps_that_trained_count(tmp_path: Path) -> None:
-    (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4))
-    steps = replace(found.steps, tokens=np.array([0, *found.steps.tokens[1:]]))
-    assert replace(found, steps=steps).elsewhere.tokens.tolist() == [1_000.0] * 13
 
 
 def damaged(path: Path) -> Path:
@@ -193,14 +187,6 @@ def test_another_run_makes_the_exponent_measured_and_surer() -> None:
 )
 def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautions: tuple[ModelWarning, ...]) -> None:
     assert other.beside(observed()).warnings == cautions
-
-
-def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
-    said = model(at(2), at(4), at(6))
-    assert remarks(said)[-1].startswith("Training speed grows as (trainer GPUs)^0.9")
-    assert "(90% interval 0.9" in remarks(said)[-1]
-    assert f"with-2: {WARNINGS[ModelWarning.SAME_TRAINERS]}" in remarks(said)
-    assert remarks(model())[-1].startswith("Training speed is assumed to grow as (trainer GPUs)^")
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:

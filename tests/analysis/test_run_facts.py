@@ -65,13 +65,6 @@ def test_many_workers_have_fewer_buckets_each(workers: int, buckets: int) -> Non
     assert bucket_count(workers) == buckets
 
 
-@pytest.mark.parametrize("to_ns", [0, 1000 * SECOND])
-def test_without_worker_files_buckets_last_a_second(tmp_path: Path, to_ns: int) -> None:
-    write_run(tmp_path, [])
-    with open_run(tmp_path) as run:
-        assert make_grid(run, 0, to_ns).bucket_ns == SECOND
-
-
 @pytest.mark.parametrize(("tokens", "rate", "counted"), [(None, None, None), (4, 4.0, 120)])
 def test_without_recorded_deliveries_rates_count_what_the_trainer_counts(
     tmp_path: Path, tokens: int | None, rate: float | None, counted: int | None

@@ -97,11 +97,6 @@ def test_a_change_that_no_phase_holds_half_of_has_no_cause() -> None:
     assert only(run(train=7.0, wait=3.0, publish=2.0, other=1.0)).cause is None
 
 
-def test_the_time_of_an_event_is_the_end_of_the_step_before() -> None:
-    answers = run(train=9.0)
-    assert only(answers).time_ns == answers["training_steps"]["end_ns"][AT - 2]
-
-
 @pytest.mark.parametrize(("steps_off", "cause"), [(4, "engines"), (6, "waits")])
 def test_a_sampler_that_ends_within_five_steps_is_the_cause(steps_off: int, cause: str) -> None:
     answers = run(wait=6.0)

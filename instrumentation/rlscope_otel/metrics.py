@@ -115,13 +115,10 @@ def _reported(read: Callable[[Report], float | None]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
         """Read a value of the worker's last report."""
         report = tallies.report()
-        return _known(None if report is None else read(report))
+        value = None if report is None else read(report)
+        return [] if value is None else [(value, {})]
 
     return readings
-
-
-def _known(value: float | None) -> _Readings:
-    return [] if value is None else [(value, {})]
 
 
 def _rows(read: Callable[[Progress], Mapping[str, int]]) -> _Reader:
@@ -135,11 +132,6 @@ def _rows(read: Callable[[Progress], Mapping[str, int]]) -> _Reader:
 
 def _heartbeat_s(report: Report) -> float | None:
     return None if report.progress.stopped_ns is not None else report.progress.last_flush_ns / _NS_PER_S
-
-
-def _stopped_s(report: Report) -> float | None:
-    stopped_ns = report.progress.stopped_ns
-    return None if stopped_ns is None else stopped_ns / _NS_PER_S
 
 
 def _gauge(name: str, unit: str, brief: str, read: _Reader) -> Metric:
@@ -165,18 +157,6 @@ METRICS = (
     _gauge("queue.capacity", "{sample}", "maximum number of samples in the queue", _level("queue_capacity", _QUEUE)),
     _counter("deliveries", "{sample}", "samples that left the queue, by outcome", _count("deliveries", _OUTCOME)),
     _counter("train.steps", "{step}", "optimizer steps of this worker", _count("train_steps")),
-    _gauge(
-        "train.last_step",
-        "s",
-        "end of this worker's last step, UTC epoch seconds",
-        lambda tallies: _known(tallies.last_step_s()),
-    ),
-    _gauge(
-        "train.period",
-        "s",
-        "median time between step ends over the last six hours; absent until there are three",
-        lambda tallies: _known(tallies.step_period_s()),
-    ),
     _counter(
         "train.staleness",
         "{token}",
@@ -199,12 +179,6 @@ METRICS = (
         "s",
         "last complete flush, UTC epoch seconds; absent once stopped",
         _reported(_heartbeat_s),
-    ),
-    _gauge(
-        "worker.stopped",
-        "s",
-        "when the worker stopped, UTC epoch seconds; absent before",
-        _reported(_stopped_s),
     ),
     _counter(
         "rows.dropped",

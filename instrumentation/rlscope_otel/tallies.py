@@ -3,11 +3,9 @@
 Times are innermost: a wait inside a train step counts as wait, not as train. Engine steps are counted beside them.
 """
 
-import operator
 import threading
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import median
 from typing import NamedTuple, cast
 
 from rlscope_otel import schema
@@ -16,11 +14,6 @@ from rlscope_otel.worker_file import Identity, Progress
 _NS_PER_S = 1e9
 # Upper ends of the staleness buckets: a few series whatever the run does, fine where it matters.
 _STALENESS_ENDS = (0, 1, 2, 4, 8, 16, 32)
-# Over which the usual time between steps is taken: as `rlscope` looks back for it.
-_PERIODS_OF_NS = 6 * 3600 * 1_000_000_000
-_LEAST_PERIODS = 3
-# Six hours of a step each second.
-_MOST_STEP_ENDS = 21_600
 # Intervals that nothing encloses yet: enough for any nesting, and bounded for a loop that never nests.
 _MOST_OPEN = 1024
 
@@ -59,7 +52,6 @@ class Tallies:
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         """Counters, which only grow, by name and label (a phase, an outcome), or the empty label."""
         self._report: Report | None = None
-        self._step_ends_ns: deque[int] = deque(maxlen=_MOST_STEP_ENDS)
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
 
@@ -85,19 +77,6 @@ class Tallies:
         """Seconds by state."""
         with self._lock:
             return {state: total_ns / _NS_PER_S for state, total_ns in self._ns.items()}
-
-    def last_step_s(self) -> float | None:
-        """When the last optimizer step ended, UTC epoch seconds; None before the first."""
-        with self._lock:
-            return max(self._step_ends_ns) / _NS_PER_S if self._step_ends_ns else None
-
-    def step_period_s(self) -> float | None:
-        """The median time from the end of a step to the next, over six hours; None while there are few."""
-        with self._lock:
-            ends_ns = sorted(self._step_ends_ns)
-        recent_ns = [end_ns for end_ns in ends_ns if end_ns >= ends_ns[-1] - _PERIODS_OF_NS]
-        periods_ns = list(map(operator.sub, recent_ns[1:], recent_ns))
-        return median(periods_ns) / _NS_PER_S if len(periods_ns) >= _LEAST_PERIODS else None
 
     def levels(self, name: str) -> dict[str, int]:
         """The last values under a name, by label."""
@@ -129,7 +108,6 @@ class Tallies:
         elif table == "train_steps":
             self._add(columns, [State("train")] * len(columns["step"]))
             self._counts["train_steps"][""] += len(columns["step"])
-            self._step_ends_ns.extend(_ints(columns["end_ns"]))
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:

@@ -5,7 +5,7 @@
         ...  # write the new weights into manager.model
 
 Recorded: one engine step per generation step, with its actual batch; one sample per request, with the policy version of
-each token; waits without requests; and each weight update, from the start of its pause to the end.
+each token; waits without requests; each weight update, and the pause around it.
 
 `busy_ns` is the time inside `_generation_step`: the forward pass, sampling, and the copy of the tokens to the host.
 With `use_async_batching` that call only launches the pass; a row then lasts from the launch, or from the end of the
@@ -23,7 +23,7 @@ import importlib
 import sys
 from collections import deque
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -32,87 +32,9 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run
 from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, end_phase
 from rlscope_otel.integrations.transformers_requests import Pass, Requests
+from rlscope_otel.integrations.weights import Pause
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import VersionRun
-
-# The policy version that transformers' continuous batching samples with, and the duration of each weight update.
-#
-# The user writes the weights in a block (`Engine.apply`), on any thread. Only the thread of the generation loop knows
-# whether and how long the loop is paused meanwhile, so a paused update is recorded when the loop resumes.
-
-
-@dataclass(slots=True)
-class _Applied:
-    """A version that was taken into use."""
-
-    version: int
-    label: str | None
-    start_ns: int
-    end_ns: int
-
-
-class Weights:
-    """The weights of one engine."""
-
-    def __init__(self, run: Run) -> None:
-        self.version = 0
-        """The policy version in force."""
-        self.status: Any = None
-        """transformers' `BackgroundThreadStatus`; None while there is no generation loop."""
-        self.is_applying = False
-        """Whether weights change now under a loop that runs."""
-        self.unpaused_applies = 0
-        """Number of weight changes while the loop ran."""
-        self.run = run
-        self._pause_ns: int | None = None
-        self._applied: list[_Applied] = []
-
-    def pausing(self, at_ns: int) -> None:
-        """The loop is paused from now on."""
-        self._pause_ns = at_ns
-
-    def resumed(self, at_ns: int) -> None:
-        """The loop goes on: what the pause was for is known."""
-        applied, self._applied = self._applied, []
-        pause_ns, self._pause_ns = self._pause_ns, None
-        if pause_ns is None:
-            return
-        if not applied:
-            self.run.activity("other").between(pause_ns, at_ns)
-            return
-        first, last = applied[0], applied[-1]
-        self.run.weight_update_part("drain", first.version).between(pause_ns, first.start_ns)
-        self.run.weight_update_part("resume", last.version).between(last.end_ns, at_ns)
-        first.start_ns, last.end_ns = pause_ns, at_ns
-        for one in applied:
-            self._record(one, paused=True)
-
-    def begin(self) -> bool | None:
-        """Weights are about to change; returns whether the loop is paused, None when there is no loop."""
-        paused = None if self.status is None else bool(getattr(self.status, "_paused", False))
-        self.is_applying = paused is False
-        return paused
-
-    def end(self, version: int, label: str | None, start_ns: int, paused: bool | None) -> None:
-        """All weights are of the version now."""
-        self.version = version
-        self.is_applying = False
-        applied = _Applied(version, label, start_ns, self.run.now_ns())
-        if paused:
-            self._applied.append(applied)
-            return
-        self.unpaused_applies += 1
-        self._record(applied, paused)
-
-    def fail(self) -> None:
-        """The change broke off: tokens go on counting as sampled by the version before it."""
-        self.is_applying = False
-        self.unpaused_applies += 1
-
-    def _record(self, applied: _Applied, paused: bool | None) -> None:
-        update = self.run.apply_weights(applied.version, applied.label, paused=paused, kv="kept")
-        update.between(applied.start_ns, applied.end_ns)
-
 
 _API = "transformers.generation.continuous_batching.continuous_api"
 _HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
@@ -132,6 +54,57 @@ class _Loop:
     passes: deque[Pass] = field(default_factory=deque[Pass])
 
 
+class Weights:
+    """The weights of one engine.
+
+    The user writes them in a block, on any thread. Everything else here is called by the thread of the generation loop.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.version = 0
+        """The policy version in force."""
+        self.status: Any = None
+        """transformers' `BackgroundThreadStatus`; None while there is no generation loop."""
+        self.is_applying = False
+        """Whether weights change now under a loop that runs."""
+        self.unpaused_applies = 0
+        """Number of weight changes while the loop ran."""
+        self._run = run
+        self._pause = Pause(run)
+        self._paused_ns: int | None = None
+
+    def pausing(self, at_ns: int) -> None:
+        """The loop is paused from now on."""
+        self._paused_ns = at_ns
+        self._pause.began(at_ns)
+
+    def resumed(self, at_ns: int) -> None:
+        """The loop goes on: what the pause was for is known."""
+        paused_ns, self._paused_ns = self._paused_ns, None
+        if paused_ns is not None:
+            activity = "weight_update" if self._pause.has_update else "other"
+            self._run.activity(activity).between(paused_ns, at_ns)
+            self._pause.ended(at_ns)
+            self._pause.settle()
+
+    @contextmanager
+    def apply(self, version: int, label: str | None) -> Generator[None]:
+        """A block that writes weights. If it breaks off, tokens go on counting as sampled by the version before."""
+        start_ns = self._run.now_ns()
+        paused = None if self.status is None else bool(getattr(self.status, "_paused", False))
+        self.is_applying = paused is False
+        try:
+            yield
+            self.version = version
+        finally:
+            self.is_applying = False
+            self.unpaused_applies += not paused
+        end_ns = self._run.now_ns()
+        self._run.apply_weights(version, label, paused=paused, kv="kept").between(start_ns, end_ns)
+        if paused:
+            self._pause.updated(version, start_ns, end_ns)
+
+
 class Engine:
     """One watched manager. All but `apply`, `close` and what they call runs on the generation loop's thread."""
 
@@ -149,19 +122,9 @@ class Engine:
         """The current policy version."""
         return self._weights.version
 
-    @contextmanager
-    def apply(self, version: int, label: str | None = None) -> Generator[None]:
-        """A block that writes the weights of a version; tokens sampled after it have that version.
-
-        Inside `manager.pause()` the update lasts as long as the pause does.
-        """
-        start_ns, paused = self.run.now_ns(), self._weights.begin()
-        try:
-            yield
-        except BaseException:
-            self._weights.fail()
-            raise
-        self._weights.end(version, label, start_ns, paused)
+    def apply(self, version: int, label: str | None = None) -> AbstractContextManager[None]:
+        """A block that writes the weights of a version; tokens sampled after it have that version."""
+        return self._weights.apply(version, label)
 
     def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
         """Return the versions that sampled the tokens of a finished request. Works once per request."""

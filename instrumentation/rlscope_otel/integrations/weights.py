@@ -173,6 +173,11 @@ class Pause:
         self._update: tuple[int, int, int] | None = None
         """Version of the last update, start of the first and end of the last."""
 
+    @property
+    def has_update(self) -> bool:
+        """Whether weights were loaded in the pause."""
+        return self._update is not None
+
     def began(self, at_ns: int) -> None:
         """Generation is paused; a pause within a pause is the same one."""
         if self._since_ns is None or self._until_ns is not None:

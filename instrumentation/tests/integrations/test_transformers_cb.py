@@ -246,20 +246,16 @@ def test_tokens_carry_the_version_in_force_when_their_pass_began(manager, engine
         {"version": 0, "start": 0, "end": 1},
         {"version": 4, "start": 1, "end": 3},
     ]
-    *parts, applied = rows("weight_updates", "worker_id", "bytes")
-    assert applied == {
-        "version": 4,
-        "label": "step-8",
-        "phase": "apply",
-        "start_ns": 1_001_115,
-        "end_ns": 1_001_175,
-        "paused": True,
-        "kv": "kept",
-    }
-    assert [(part["phase"], part["version"], part["start_ns"], part["end_ns"]) for part in parts] == [
+    applied = rows("weight_updates")[0]
+    assert (applied["label"], applied["paused"], applied["kv"]) == ("step-8", True, "kept")
+    updates = [(row["phase"], row["version"], row["start_ns"], row["end_ns"]) for row in rows("weight_updates")]
+    assert updates == [
+        ("apply", 4, 1_001_122, 1_001_172),
         ("drain", 4, 1_001_115, 1_001_122),
         ("resume", 4, 1_001_172, 1_001_175),
     ]
+    pauses = [(row["start_ns"], row["end_ns"]) for row in rows("activities") if row["activity"] == "weight_update"]
+    assert pauses == [(1_001_115, 1_001_175)]
     assert rows("engine_steps")[1]["start_ns"] == 1_001_175
 
 

@@ -177,7 +177,7 @@ class Recorder:
         }
         for name, watch in of_scheduler.items():
             self._seams.watch(type(core.scheduler), name, replace(watch, owner=self._scheduler))
-        adding = telling(self._scheduler, self._arrived, self.run.now_ns, self._seams)
+        adding = partial(telling, self._scheduler, self._arrived, self.run.now_ns, self._seams)
         self._seams.wrap(type(core.scheduler), "add_request", adding)
         self._passes.watch(self._seams, type(core.scheduler))
         for name, watch in of_core.items():

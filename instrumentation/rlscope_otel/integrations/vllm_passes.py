@@ -7,6 +7,7 @@ anything else happens to the engine.
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlscope_otel.integrations.seams import Seams
@@ -208,9 +209,8 @@ class Passes:
     def watch(self, seams: Seams, scheduler: type) -> None:
         """Watch the passes of schedulers of a class."""
         self._failed = seams.failed
-        own, read_ns = self._own, self._read_ns
-        seams.wrap(scheduler, "schedule", telling(own, self._scheduled, read_ns, seams))
-        seams.wrap(scheduler, "update_from_output", telling(own, self._put_out, read_ns, seams))
+        for name, then in (("schedule", self._scheduled), ("update_from_output", self._put_out)):
+            seams.wrap(scheduler, name, partial(telling, self._own, then, self._read_ns, seams))
 
     def settle(self) -> None:
         """Make rows of what is noted: something else than a pass happens to the engine."""
@@ -327,29 +327,30 @@ class Passes:
 
 
 def telling(
-    own: Callable[[], Any], then: Callable[..., None], read_ns: Callable[[], int], seams: Seams
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a wrapper for a method of schedulers, which comes with every pass and is too frequent for a `Watch`.
+    own: Callable[[], Any],
+    then: Callable[..., None],
+    read_ns: Callable[[], int],
+    seams: Seams,
+    host: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Wrap a method of schedulers, which comes with every pass and is too frequent for a `Watch`.
 
     own: gives the recorded scheduler. then: is told of its calls: the scheduler, when the call began by `read_ns`, its
     result and its arguments.
     """
 
-    def wrap(host: Callable[..., Any]) -> Callable[..., Any]:
-        def told(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            """Do as vLLM does, then tell."""
-            began_ns = read_ns()
-            result = host(scheduler, *args, **kwargs)
-            if scheduler is own():
-                try:
-                    then(scheduler, began_ns, result, *args, **kwargs)
-                except Exception as error:  # Nothing of ours reaches the host.
-                    seams.failed(then, error)
-            return result
+    def told(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Do as vLLM does, then tell."""
+        began_ns = read_ns()
+        result = host(scheduler, *args, **kwargs)
+        if scheduler is own():
+            try:
+                then(scheduler, began_ns, result, *args, **kwargs)
+            except Exception as error:  # Nothing of ours reaches the host.
+                seams.failed(then, error)
+        return result
 
-        return told
-
-    return wrap
+    return told
 
 
 def blocks_of(scheduler: Any) -> int:

@@ -14,6 +14,7 @@ from tests.journals import recorded_rows
 from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, object]]]
+Columns = Callable[..., list[tuple[object, ...]]]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,12 @@ def rows(tmp_path: Path) -> Rows:
         return [{name: value for name, value in row.items() if name not in without} for row in found]
 
     return read
+
+
+@pytest.fixture
+def columns(rows: Rows) -> Columns:
+    """The rows of a table as tuples of these columns."""
+    return lambda table, *names: [tuple(row[name] for name in names) for row in rows(table)]
 
 
 @pytest.fixture

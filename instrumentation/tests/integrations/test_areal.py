@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rlscope_otel import start_run
 from rlscope_otel.integrations import areal, areal_workers, loading
@@ -20,22 +21,6 @@ from tests.manual_clock import ManualClock
 Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000
 CONFIG = SimpleNamespace(max_head_offpolicyness=2, consumer_batch_size=4, max_concurrent_rollouts=None)
-
-
-class Values:
-    """As much of a torch tensor as is read."""
-
-    def __init__(self, *values: float) -> None:
-        self.values = values
-
-    def flatten(self) -> "Values":
-        return self
-
-    def tolist(self) -> list[float]:
-        return list(self.values)
-
-    def sum(self) -> float:
-        return sum(self.values)
 
 
 class RemoteInfEngine:
@@ -202,7 +187,7 @@ def run_task(
 
 def take(host: SimpleNamespace, *tasks: tuple[int, list[float]]) -> None:
     results = [
-        SimpleNamespace(task_id=number, trajectory={"rewards": Values(*rewards), "attention_mask": Values(5, 7)})
+        SimpleNamespace(task_id=number, trajectory={"rewards": np.array(rewards), "attention_mask": np.array([5, 7])})
         for number, rewards in tasks
     ]
     host.dispatcher.active_submit_and_wait(results)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import rlscope_otel
 from rlscope_otel.integrations import trl_async
@@ -25,19 +26,12 @@ PAUSE_NS, SYNC_NS, RESUME_NS = 3, 20, 2
 PUBLISH_NS = PAUSE_NS + SYNC_NS + RESUME_NS
 
 
-class Array(list[int]):
-    """A numpy array as far as it matters: its identity, its length and its sum."""
-
-    def sum(self) -> int:
-        return sum(self)
-
-
 @dataclass
 class RolloutSample:
     group_id: int
     model_version: int
-    input_ids: Array = field(default_factory=lambda: Array([1, 2, 3, 4]))
-    completion_mask: Array = field(default_factory=lambda: Array([0, 1, 1, 1]))
+    input_ids: np.ndarray = field(default_factory=lambda: np.array([1, 2, 3, 4]))
+    completion_mask: np.ndarray = field(default_factory=lambda: np.array([0, 1, 1, 1]))
     advantage: float = 0.5
     metrics: dict[str, float] = field(default_factory=lambda: {"reward": 1.0})
     enqueued_at: float | None = None
@@ -248,7 +242,7 @@ def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook,
     trainer.train_begins()
     trainer.model_version = 3
     long = tagged(2, 0, 3)
-    long.input_ids = Array([0] * 5)
+    long.input_ids = np.zeros(5)
     exact = tagged(2, 1, 3)
     put(trainer, tagged(0, 0, 1), tagged(0, 1, 2), long, exact, tagged(3, 0, 3))
     trainer.take_batch(3)

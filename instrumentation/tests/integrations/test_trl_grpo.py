@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rlscope_otel.integrations import trl_grpo
 
@@ -11,17 +12,6 @@ from tests.manual_clock import ManualClock
 GENERATE_NS, REWARD_NS, LOGPROBS_NS, TRAIN_NS, LOAD_NS = 100, 20, 30, 50, 7
 EOS = 2
 COMPLETIONS = ([5, 6, EOS], [5, 6, 7, 8], [5, EOS], [5])
-
-
-class Tensor(list[Any]):
-    """A tensor as far as it matters here."""
-
-    def tolist(self) -> list[Any]:
-        return list(self)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return Tensor(found) if isinstance(index, slice) else found
 
 
 class CallbackHandler:
@@ -53,8 +43,8 @@ class GRPOTrainer:
     use_vllm = False
     num_generations = 2
     eos_token_ids = (EOS,)
-    reward_weights = Tensor([1.0, 2.0])
-    rewards = ((1.0, 0.5), (0.0, float("nan")), (float("nan"), float("nan")), (1.0, 1.0))
+    reward_weights = np.array([1.0, 2.0])
+    rewards = np.array([[1.0, 0.5], [0.0, np.nan], [np.nan, np.nan], [1.0, 1.0]])
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock, self.model = clock, Model()
@@ -87,7 +77,7 @@ class GRPOTrainer:
         self._generate(inputs)
         self._get_per_token_logps_and_entropies(self.model)
         self._calculate_rewards()
-        return {"advantages": Tensor([0.1, 0.2, 0.3, 0.4])}
+        return {"advantages": np.array([0.1, 0.2, 0.3, 0.4])}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self.use_vllm:
@@ -95,9 +85,9 @@ class GRPOTrainer:
         self.clock.advance(GENERATE_NS)
         return [[1, 1]] * 4, list(COMPLETIONS), self.tool_masks, [], None, {}, None, []
 
-    def _calculate_rewards(self) -> Tensor:
+    def _calculate_rewards(self) -> np.ndarray:
         self.clock.advance(REWARD_NS)
-        return Tensor([Rewards(values) for values in self.rewards])
+        return self.rewards
 
     def _get_per_token_logps_and_entropies(self, model: object) -> tuple[Any, ...]:
         self.clock.advance(LOGPROBS_NS)
@@ -113,9 +103,6 @@ class GRPOTrainer:
         self.model.training = True
 
     def _save_checkpoint(self, model: object, trial: object) -> None: ...
-
-
-class Rewards(tuple[float, ...]): ...
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import rlscope_otel
 from rlscope_otel import Run
@@ -19,6 +20,7 @@ from rlscope_otel.integrations import loading, verl, verl_actors
 from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, Any]]]
+Columns = Callable[..., list[tuple[Any, ...]]]
 SECOND_NS = 1_000_000_000
 CONFIG = {
     "actor_rollout_ref": {
@@ -108,29 +110,13 @@ class FullyAsyncRollouter:
         CLOCK.advance(SECOND_NS)
 
 
-class Tensor:
-    """As much of a torch tensor as is read."""
-
-    def __init__(self, *rows: float) -> None:
-        self.rows = rows
-
-    def sum(self, axis: int) -> "Tensor":
-        return self
-
-    def mean(self) -> float:
-        return sum(self.rows) / len(self.rows)
-
-    def tolist(self) -> list[float]:
-        return list(self.rows)
-
-
 class FullyAsyncTrainer:
     def __init__(self, config: Any) -> None:
         self.config = config
         self.global_steps, self.current_param_version = 3, 1
         self.local_trigger_step, self.trigger_parameter_sync_step = 2, 2
         self.use_critic = self.use_reference_policy = False
-        self.reward_tensor: Tensor | None = Tensor(1.0, 0.0)
+        self.reward_tensor = np.array([[1.0], [0.0]])
         self.timing_raw: dict[str, float] = {"update_actor": 1.0}
         self.metrics: dict[str, float] = {"actor/pg_loss": 0.5, "actor/grad_norm": 2.0}
 
@@ -140,7 +126,7 @@ class FullyAsyncTrainer:
         for _ in range(2):
             await sys.modules[QUEUE].MessageQueueClient().get_sample()
         for uid in ("uid_sample_0_5", "uid_sample_0_4"):
-            group = SimpleNamespace(non_tensor_batch={"uid": [uid] * 2}, batch={"rm_scores": Tensor(1.0, 0.0)})
+            group = SimpleNamespace(non_tensor_batch={"uid": [uid] * 2}, batch={"rm_scores": np.array([[1.0], [0.0]])})
             sys.modules[UTILS].addition_process(group)
         CLOCK.advance(SECOND_NS)
 
@@ -243,48 +229,44 @@ async def resumed(self: Any, request_id: str, **request: Any) -> TokenOutput:
             return output
 
 
-def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, rows: Rows):
+def spans(rows: Rows, start_ns: int) -> list[tuple[Any, ...]]:
+    """Activities that took time, in seconds since the start."""
+    found = (
+        (row["activity"], row["reason"], *((row[name] - start_ns) / SECOND_NS for name in ("start_ns", "end_ns")))
+        for row in rows("activities")
+    )
+    return [each for each in found if each[3] > each[2]]
+
+
+def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, columns: Columns):
     outputs = [TokenOutput(4, 2, "aborted"), TokenOutput(0, 2, "aborted"), TokenOutput(3, 3, num_cached_tokens=5)]
     generate(outputs, ["uid_sample_0_9"], resume=True, max_tokens=64)
-    found = rows("samples")
-    assert [
-        (r["sample_id"], r["group_id"], r["segment"], r["prompt_tokens"], r["output_tokens"], r["finish_reason"])
-        for r in found
-    ] == [
-        ("uid_sample_0_9/0", "uid_sample_0_9", 0, 3, 4, "abort"),
-        ("uid_sample_0_9/0", "uid_sample_0_9", 1, 7, 0, "abort"),
-        ("uid_sample_0_9/0", "uid_sample_0_9", 2, 7, 3, "stop"),
+    assert columns("samples", "segment", "prompt_tokens", "output_tokens", "finish_reason", "cached_tokens") == [
+        (0, 3, 4, "abort", None),
+        (1, 7, 0, "abort", None),
+        (2, 7, 3, "stop", 5),
     ]
-    assert [r["versions"] for r in found] == [
-        [{"version": 2, "start": 0, "end": 4}],
-        [],
-        [{"version": 3, "start": 0, "end": 3}],
-    ]
-    assert {r["version_source"] for r in found} == {"segment"}
-    assert [(r["preemptions"], r["cached_tokens"]) for r in found] == [(None, None), (None, None), (None, 5)]
+    same = columns("samples", "sample_id", "group_id", "version_source", "preemptions")
+    assert same == [("uid_sample_0_9/0", "uid_sample_0_9", "segment", None)] * 3
+    first, third = ({"version": 2, "start": 0, "end": 4}, {"version": 3, "start": 0, "end": 3})
+    assert columns("samples", "versions") == [([first],), ([],), ([third],)]
 
 
-def test_the_rows_of_a_group_are_numbered_in_the_order_of_its_batch(recording: Run, rows: Rows):
-    generate([TokenOutput(1, 0), TokenOutput(2, 0), TokenOutput(3, 0)], ["uid_sample_0_1"] * 3)
-    assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
-        ("uid_sample_0_1/0", 1),
-        ("uid_sample_0_1/1", 2),
-        ("uid_sample_0_1/2", 3),
-    ]
+def test_the_rows_of_a_group_are_numbered_in_the_order_of_its_batch(recording: Run, columns: Columns):
+    generate([TokenOutput(1, 0), TokenOutput(2, 0)], ["uid_sample_0_1"] * 2)
+    assert columns("samples", "sample_id", "output_tokens") == [("uid_sample_0_1/0", 1), ("uid_sample_0_1/1", 2)]
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [(5, "stop"), (6, "length"), (7, "length")])
-def test_a_request_that_used_its_whole_budget_ended_for_its_length(
-    recording: Run, rows: Rows, tokens: int, reason: str
-):
+def test_a_request_that_used_its_whole_budget_ended_for_its_length(recording: Run, columns: Columns, tokens, reason):
     generate([TokenOutput(tokens, 0)], ["uid_sample_0_1"], max_tokens=6)
-    assert rows("samples")[0]["finish_reason"] == reason
+    assert columns("samples", "finish_reason") == [(reason,)]
 
 
-def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording: Run, rows: Rows):
+def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording: Run, columns: Columns):
     with pytest.raises(OSError, match="server is gone"):
         generate([OSError("server is gone")], ["uid_sample_0_1"])
-    assert [(r["output_tokens"], r["finish_reason"]) for r in rows("samples")] == [(0, "error")]
+    assert columns("samples", "output_tokens", "finish_reason") == [(0, "error")]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +281,7 @@ def test_what_is_not_a_sample_of_the_asynchronous_run_is_not_recorded(
     assert rows("samples") == []
 
 
-def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run, rows: Rows):
+def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run, columns: Columns):
     async def fill() -> None:
         queue = made(QUEUE, "MessageQueue")(CONFIG, 2)
         for number in (5, 3, 8):
@@ -312,52 +294,32 @@ def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run
 
     start_ns = recording.now_ns()
     asyncio.run(fill())
-    assert [(d["sample_id"], d["outcome"], d["queued_ns"], d["taken_ns"]) for d in rows("deliveries")] == [
-        ("uid_sample_0_5/0", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
-        ("uid_sample_0_5/1", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
-        ("uid_sample_0_8/0", "dropped_stale", start_ns + 3 * SECOND_NS, start_ns + 4 * SECOND_NS),
-        ("uid_sample_0_8/1", "dropped_stale", start_ns + 3 * SECOND_NS, start_ns + 4 * SECOND_NS),
+    assert columns("deliveries", "sample_id", "outcome", "queued_ns", "taken_ns") == [
+        (f"uid_sample_0_{group}/{row}", "dropped_stale", start_ns + queued_ns, start_ns + taken_ns)
+        for group, queued_ns, taken_ns in ((5, SECOND_NS, 3 * SECOND_NS), (8, 3 * SECOND_NS, 4 * SECOND_NS))
+        for row in (0, 1)
     ]
-    assert [(d["depth"], d["capacity"]) for d in rows("queue_depths")] == [
-        (1, 2),
-        (2, 2),
-        (2, 2),
-        (1, 2),
-        (2, 2),
-        (2, 2),
-    ]
+    assert columns("queue_depths", "depth", "capacity") == [(depth, 2) for depth in (1, 2, 2, 1, 2, 2)]
 
 
 def test_a_group_is_named_only_by_a_string_of_its_own():
-    assert verl_actors.uid_in(pickle.dumps("uid_sample_0_17")) == "uid_sample_0_17"
-    assert verl_actors.uid_in(pickle.dumps(b"uid_sample_0_17")) is None
-    assert verl_actors.uid_in(pickle.dumps("see uid_sample_0_17")) is None
-    assert verl_actors.uid_in(None) is None
+    pickled = map(pickle.dumps, ("uid_sample_0_17", b"uid_sample_0_17", "see uid_sample_0_17"))
+    assert list(map(verl_actors.uid_in, (*pickled, None))) == ["uid_sample_0_17", None, None, None]
 
 
-def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recording: Run, rows: Rows):
+def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recording: Run, rows: Rows, columns: Columns):
     trainer, start_ns = trainer_of(), recording.now_ns()
     asyncio.run(trainer._get_samples_from_queue())
-
     trainer._fit_update_actor(BatchOf(4, [10, 20, 30, 40]))
-    assert [
-        (a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")
-    ] == [
-        ("wait", "samples", 0, 2 * SECOND_NS),
-        ("other", None, 2 * SECOND_NS, 3 * SECOND_NS),
-    ]
+    assert spans(rows, start_ns) == [("wait", "samples", 0, 2), ("other", None, 2, 3)]
     (step,) = rows("train_steps")
     assert (step["step"], step["version_in"], step["version_out"], step["samples"], step["tokens"]) == (3, 1, 2, 4, 100)
     assert (step["start_ns"] - start_ns, step["end_ns"] - start_ns) == (3 * SECOND_NS, 5 * SECOND_NS)
     assert (step["loss"], step["grad_norm"], step["entropy"], step["reward_mean"]) == (0.5, 2.0, None, 0.5)
-    assert [
-        (d["sample_id"], d["step"], d["consumer_version"], d["reward"], d["taken_ns"] - start_ns)
-        for d in rows("deliveries")
-    ] == [
-        ("uid_sample_0_5/0", 3, 1, 1.0, SECOND_NS),
-        ("uid_sample_0_5/1", 3, 1, 0.0, SECOND_NS),
-        ("uid_sample_0_4/0", 3, 1, 1.0, 2 * SECOND_NS),
-        ("uid_sample_0_4/1", 3, 1, 0.0, 2 * SECOND_NS),
+    assert columns("deliveries", "sample_id", "step", "consumer_version", "reward", "taken_ns") == [
+        (f"uid_sample_0_{number}/{row}", 3, 1, 1.0 - row, start_ns + taken_s * SECOND_NS)
+        for number, taken_s in ((5, 1), (4, 2))
+        for row in (0, 1)
     ]
 
 
@@ -365,7 +327,7 @@ def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recordi
     ("local_step", "published", "version_out"), [(1, [("publish", 1, "1", SECOND_NS)], 1), (2, [], 2)]
 )
 def test_weights_are_published_after_the_last_step_of_a_version_under_verl_s_version(
-    recording: Run, rows: Rows, local_step: int, published: list[Any], version_out: int
+    recording: Run, rows: Rows, columns: Columns, local_step: int, published: list[Any], version_out: int
 ):
     trainer = trainer_of()
     trainer.local_trigger_step = local_step
@@ -373,7 +335,7 @@ def test_weights_are_published_after_the_last_step_of_a_version_under_verl_s_ver
     asyncio.run(trainer._fit_update_weights())
     updates = [(u["phase"], u["version"], u["label"], u["end_ns"] - u["start_ns"]) for u in rows("weight_updates")]
     assert updates == published
-    assert [(s["version_in"], s["version_out"]) for s in rows("train_steps")] == [(1, version_out)]
+    assert columns("train_steps", "version_in", "version_out") == [(1, version_out)]
 
 
 def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):
@@ -437,9 +399,8 @@ def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
         await rollouter.reset_staleness()
 
     asyncio.run(pass_a_version())
-    found = [(a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")]
-    paused = [("generate", None, 0, 2 * SECOND_NS), ("wait", reason, 2 * SECOND_NS, 5 * SECOND_NS)]
-    assert [row for row in found if row[3] > row[2]] == (paused if reason else [("generate", None, 0, 5 * SECOND_NS)])
+    paused = [("generate", None, 0, 2), ("wait", reason, 2, 5)]
+    assert spans(rows, start_ns) == (paused if reason else [("generate", None, 0, 5)])
 
 
 def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch):
@@ -447,24 +408,28 @@ def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: 
     rollouter = rollouter_of()
     rollouter.idle_start_time = time.time()
     CLOCK.advance(SECOND_NS)
-    verl_actors._stretch.since_ns = recording.now_ns()
+    start_ns = verl_actors._stretch.since_ns = recording.now_ns()
     CLOCK.advance(SECOND_NS)
     rollouter.paused = True
     asyncio.run(rollouter.reset_staleness())
-    assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("generate", SECOND_NS)]
+    assert spans(rows, start_ns) == [("generate", None, 0, 1)]
 
 
 def test_an_evaluation_of_the_rollouter_is_one(recording: Run, rows: Rows):
+    start_ns = recording.now_ns()
     rollouter_of().do_validate()
-    assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("eval", SECOND_NS)]
+    assert spans(rows, start_ns) == [("eval", None, 0, 1)]
 
 
 @pytest.mark.parametrize(
-    ("start", "role", "gpu_count"),
-    [(trainer_of, "trainer", 16), (rollouter_of, "sampler", 4)],
-    ids=["trainer", "rollouter"],
+    ("start", "engines_are_recorded", "role", "gpu_count"),
+    [(trainer_of, False, "trainer", 16), (rollouter_of, False, "sampler", 4), (rollouter_of, True, "controller", 0)],
+    ids=["trainer", "rollouter", "rollouter of engines that record themselves"],
 )
-def test_each_side_owns_its_gpus_and_tells_the_settings(run_dir: Path, start: Any, role: str, gpu_count: int):
+def test_each_side_owns_its_gpus_and_tells_the_settings(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, start: Any, engines_are_recorded: bool, role: str, gpu_count: int
+):
+    monkeypatch.setattr(verl_actors, "engines_are_recorded", lambda config: engines_are_recorded)
     start()
     (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
     assert (found["role"], found["gpu_count"], found["framework"]) == (role, gpu_count, "verl")
@@ -477,13 +442,6 @@ def test_each_side_owns_its_gpus_and_tells_the_settings(run_dir: Path, start: An
         "max_output_tokens": 64,
         "verl_staleness_threshold_ratio": 0.5,
     }
-
-
-def test_where_the_engines_record_themselves_the_rollouter_owns_no_gpu(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verl_actors, "engines_are_recorded", lambda config: True)
-    rollouter_of()
-    (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
-    assert (found["role"], found["gpu_count"]) == ("controller", 0)
 
 
 @pytest.mark.parametrize(

@@ -88,23 +88,16 @@ def test_a_recording_that_ends_leaves_one_file_a_table(tmp_path: Path) -> None:
     assert files == ["engine_steps/w0-000001.parquet", "queue_depths/w0-000001.parquet", "run.json", "workers/w0.json"]
 
 
-def test_closing_holds_a_row_group_and_not_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("read_bytes", [10_000, 100], ids=["several batches at once", "less than a batch at once"])
+def test_closing_holds_a_row_group_and_not_the_journal(read_bytes: int, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(closing, "_GROUP_ROWS", 100)
-    monkeypatch.setattr(closing, "_READ_BYTES", 10_000)
+    monkeypatch.setattr(closing, "_READ_BYTES", read_bytes)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(20):
             record(run, 50 * number, 50)
     assert read_back(tmp_path) == (list(range(1000)), COMPLETE)
     groups = pq.read_metadata(tmp_path / TABLE / "w0-000001.parquet")
     assert [groups.row_group(index).num_rows for index in range(groups.num_row_groups)] == [100] * 10
-
-
-def test_a_batch_longer_than_what_is_read_at_once_is_read_whole(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(closing, "_READ_BYTES", 100)
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
-        for number in range(3):
-            record(run, 50 * number, 50)
-    assert read_back(tmp_path) == (list(range(150)), COMPLETE)
 
 
 # --- journals that are not as they were left
@@ -159,17 +152,6 @@ def test_a_journal_that_cannot_be_cut_after_a_failed_flush_is_closed_and_the_nex
         record(run, 4, 2)
     assert names(tmp_path) == ["1.parquet", "2.parquet"]
     assert read_back(tmp_path) == (list(range(6)), COMPLETE)
-
-
-def test_after_a_power_cut_the_whole_batches_are_read_and_the_rest_is_missing(start_script, tmp_path: Path) -> None:
-    then = "os.kill(os.getpid(), signal.SIGKILL)"
-    process = start_script(program(then))
-    assert process.wait(timeout=30) == -signal.SIGKILL
-    path = tmp_path / TABLE / "w0-000001.arrows"
-    os.truncate(path, path.stat().st_size - 1)
-    found, completeness = read_back(tmp_path, f"{TABLE}/w0-000001.arrows")
-    assert found == list(range(20))
-    assert [(gap.kind, gap.rows) for gap in completeness.gaps] == [("missing", 5)]
 
 
 # --- killed

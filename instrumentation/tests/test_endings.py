@@ -84,30 +84,28 @@ def test_the_host_s_own_sigterm_handler_still_runs_after_a_flush(start_script, r
     assert worker("w0")["stopped_ns"] is None
 
 
-def test_an_ignored_sigterm_stays_ignored(start_script) -> None:
-    start = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
-    then = "os.kill(os.getpid(), signal.SIGTERM); print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)"
-    process = start_script(script(start, then))
-    until_ready(process)
-    assert process.stdout.readline() == "True\n"
-    assert ended(process) == 0
-
-
-def test_a_run_started_off_the_main_thread_leaves_signals_alone(start_script, rows) -> None:
-    start = f"""
+IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
+OFF_THE_MAIN_THREAD = f"""
 def begin():
     global run
     {SLOW}
 thread = threading.Thread(target=begin); thread.start(); thread.join()
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
-    assert ended(start_script(script(start))) == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "then", "handler"),
+    [
+        (IGNORES, "os.kill(os.getpid(), signal.SIGTERM)", "SIG_IGN"),
+        (OFF_THE_MAIN_THREAD, "", "SIG_DFL"),
+        (SLOW, "run.stop()", "SIG_DFL"),
+    ],
+    ids=["an ignored one stays ignored", "a run of another thread leaves it alone", "stop gives the host its own back"],
+)
+def test_sigterm_is_the_host_s(start: str, then: str, handler: str, start_script, rows) -> None:
+    then += f"\nassert signal.getsignal(signal.SIGTERM) is signal.{handler}"
+    assert ended(start_script(script(start, then))) == 0
     assert counts(rows) == (100, ["unfinished"])
-
-
-def test_stop_gives_the_host_its_handler_back(start_script) -> None:
-    then = "run.stop(); assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
-    assert ended(start_script(script(then=then))) == 0
 
 
 def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path: Path) -> None:

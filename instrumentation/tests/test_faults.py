@@ -1,11 +1,9 @@
 """Real processes whose disk or children fail them, or that end badly: nothing raises, and every row is counted."""
 
 import json
-import shutil
 import signal
 import subprocess
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,38 +106,6 @@ def test_a_disk_that_fills_and_empties_again_costs_no_row(place: str, start_scri
     assert dropped(tmp_path) == 0
     assert errors.count("No space left on device") in (1, 2)
     assert not [path for path in tmp_path.rglob("*.part")]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this process may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_a_real_disk_that_fills_and_empties_again_costs_no_row(small_disk: Path, start_script) -> None:
-    then = """
-record_until(closed_files)
-filler = run_dir.parent / "filler"
-with open(filler, "wb", buffering=0) as file:
-    try:
-        while True:
-            file.write(bytes(1024))
-    except OSError:
-        pass
-record_until(lambda: run.faults.counts)
-record(100)
-filler.unlink()
-while not run.flush():
-    time.sleep(0.01)
-"""
-    before = f"run_dir = Path({str(small_disk)!r}) / 'run'\nos.environ['RLSCOPE_RUN_DIR'] = str(run_dir)"
-    recorded, _, _ = said(start_script(program(then, before)))
-    assert read_back(small_disk / "run") == (list(range(recorded)), COMPLETE)
 
 
 @pytest.mark.parametrize(

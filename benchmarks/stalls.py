@@ -142,7 +142,7 @@ def sample(folder: Path, name: str, shared: Shared, fault: str, seed: int, long_
                     hang()
             if long_s and version // 20 > evaluated:
                 evaluated = version // 20
-                with run.evaluation():
+                with run.activity("eval"):
                     time.sleep(rng.uniform(0.2, 1.0) * long_s)
         for _ in range(4):
             began_ns = run.now_ns()
@@ -185,7 +185,7 @@ def train(folder: Path, rank: int, shared: Shared, fault: str, seed: int, long_s
                     hang()
             shared.version.value = step
             if long_s and step % 25 == 0:
-                with run.checkpoint():
+                with run.activity("checkpoint"):
                     time.sleep(rng.uniform(0.2, 1.0) * long_s)
 
 

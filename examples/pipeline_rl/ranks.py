@@ -106,7 +106,7 @@ class Replica:
     def _logprobs_pass(self, pieces: list[MicroBatch]) -> list[torch.Tensor] | None:
         if not self.options.logprobs_pass:
             return None
-        with self.run.logprobs():
+        with self.run.activity("logprobs"):
             return current_logprobs(self.model, pieces)
 
     def agree(self, version: int) -> int:
@@ -187,7 +187,7 @@ def record_step(run: Run, replica: Replica, share: Share, publishes: Callable[[]
 
 def follow_to_the_end(options: Options, links: Links, rank: int, run: Run) -> PeerCounts:
     """A peer's work between its start and its end."""
-    with run.startup():
+    with run.activity("startup"):
         torch.set_num_threads(1)
         torch.manual_seed(options.seed)
         replica = Replica(options, links, run, rank)

@@ -220,7 +220,7 @@ def _finished_group(group: OpenGroup, queued_ns: int) -> FinishedGroup:
 
 def sample_until_stopped(options: Options, links: Links, index: int, run: Run) -> SamplerCounts:
     """The sampler's work between its start and its end."""
-    with run.startup():
+    with run.activity("startup"):
         torch.set_num_threads(1)
         torch.manual_seed(options.seed * 1000 + index + 1)
         sampler = Sampler(options, links, index, run)

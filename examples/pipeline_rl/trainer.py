@@ -79,7 +79,7 @@ class Trainer:
     def _take(self, count: int) -> list[ScoredGroup]:
         groups, taken_ns = self._inbox.take_oldest(count), self.run.now_ns()
         self._leave_queue(groups)
-        with self._metrics.timed("reward"), self.run.reward():
+        with self._metrics.timed("reward"), self.run.activity("reward"):
             scored = [_score(group, taken_ns) for group in groups]
         if not self.options.filter_flat_groups:
             return scored
@@ -191,7 +191,7 @@ class Trainer:
             return
         random_source = random.Random(self.options.seed)
         targets = [draw_target(random_source) for _ in range(EVALUATION_PROMPTS)]
-        with self._metrics.timed("testing"), self.run.evaluation():
+        with self._metrics.timed("testing"), self.run.activity("eval"):
             responses = answer_greedily(
                 self.replica.model, self.options.shape, [prompt_of(target) for target in targets]
             )
@@ -202,7 +202,7 @@ class Trainer:
             return
         folder = self.options.checkpoint_dir or self.options.run_dir / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True)
-        with self._metrics.timed("save_checkpoint"), self.run.checkpoint():
+        with self._metrics.timed("save_checkpoint"), self.run.activity("checkpoint"):
             torch.save(self.replica.model.state_dict(), folder / f"step-{step}.pt")
 
 
@@ -237,7 +237,7 @@ def _score(group: FinishedGroup, taken_ns: int) -> ScoredGroup:
 
 def train_to_the_end(options: Options, links: Links, run: Run) -> TrainerCounts:
     """The trainer's work between its start and its end."""
-    with run.startup():
+    with run.activity("startup"):
         torch.set_num_threads(1)
         torch.manual_seed(options.seed)
         trainer = Trainer(options, links, run)

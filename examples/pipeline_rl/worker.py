@@ -18,7 +18,7 @@ def run_lead(options: Options, links: Links, index: int) -> None:
     _settle(options, links, index=None)
     with _start_run(options, links, "trainer", options.trainer_ids[index]) as run:
         try:
-            with run.startup():
+            with run.activity("startup"):
                 from examples.pipeline_rl.trainer import train_to_the_end
             links.result.send(train_to_the_end(options, links, run))
         finally:
@@ -29,7 +29,7 @@ def run_peer(options: Options, links: Links, index: int) -> None:
     """Any other trainer process; ends when the lead does."""
     _settle(options, links, index=None)
     with _start_run(options, links, "trainer", options.trainer_ids[index]) as run:
-        with run.startup():
+        with run.activity("startup"):
             from examples.pipeline_rl.ranks import follow_to_the_end
         links.result.send(follow_to_the_end(options, links, index, run))
 
@@ -38,7 +38,7 @@ def run_sampler(options: Options, links: Links, index: int) -> None:
     """A sampler process; ends when told to stop."""
     _settle(options, links, index)
     with _start_run(options, links, "sampler", options.sampler_ids[index]) as run:
-        with run.startup():
+        with run.activity("startup"):
             from examples.pipeline_rl.sampler import sample_until_stopped
         links.result.send(sample_until_stopped(options, links, index, run))
 

@@ -49,11 +49,11 @@ def train(options: Options) -> Counts:
         os.environ["TENSORBOARD_LOGGING_DIR"] = os.environ["WANDB_DIR"] = str(options.run_dir / LOGS)
     counts = Counts()
     with tempfile.TemporaryDirectory() as scratch, recording(options, "trainer") as run:
-        with run.startup():
+        with run.activity("startup"):
             model_dir = save_tiny(Path(scratch) / "model", options.seed, options.tied)
             prompts = [{"prompt": [{"role": "user", "content": f"say {number}"}]} for number in range(PROMPTS)]
         with _engine_for(options, model_dir, prompts, counts) as engine:
-            with run.startup():
+            with run.activity("startup"):
                 trainer = _make_trainer(options, model_dir, Path(scratch), prompts, counts, engine)
             trl_async.instrument(trainer, run)
             begin_s = time.perf_counter()

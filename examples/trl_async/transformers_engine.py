@@ -57,7 +57,7 @@ class TransformersEngine:
         self._stopping = threading.Event()
         self._asked: dict[str, tuple[OpenGroup, int]] = {}
         self._pause = ExitStack()
-        with run.startup():
+        with run.activity("startup"):
             self.model = AutoModelForCausalLM.from_pretrained(
                 model_dir, attn_implementation="sdpa", dtype=torch.float32
             ).eval()

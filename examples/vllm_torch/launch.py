@@ -110,9 +110,9 @@ def _work(name: str, options: Options, links: Links) -> None:
 def _count(name: str, options: Options, links: Links, run: rlscope_otel.Run) -> dict[str, Any]:
     """Do the work; returns what the process itself counted."""
     if name == "trainer":
-        with run.startup():
+        with run.activity("startup"):
             from examples.vllm_torch.trainer import train_to_the_end
         return train_to_the_end(options, links, run).summary()
-    with run.startup():
+    with run.activity("startup"):
         from examples.vllm_torch.sampler import sample_until_stopped
     return asdict(sample_until_stopped(options, links, run))

@@ -179,7 +179,7 @@ def make_engine(options: Options, links: Links) -> LLMEngine:
 
 def sample_until_stopped(options: Options, links: Links, run: Run) -> EngineCounts:
     """The sampler's work between its start and its end."""
-    with run.startup():
+    with run.activity("startup"):
         engine = make_engine(options, links)
     instrument(engine, run)
     return Sampler(options, links, run, engine).generate()

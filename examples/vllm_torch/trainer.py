@@ -50,7 +50,7 @@ class Trainer:
             return None
         groups, taken_ns = self._inbox.take_oldest(self.options.groups_per_step), self.run.now_ns()
         self._leave_queue(groups)
-        with self.run.reward():
+        with self.run.activity("reward"):
             return [_score(group, taken_ns) for group in groups]
 
     def _has_batch(self) -> bool:
@@ -137,7 +137,7 @@ def _score(group: FinishedGroup, taken_ns: int) -> ScoredGroup:
 
 def train_to_the_end(options: Options, links: Links, run: Run) -> TrainerCounts:
     """The trainer's work between its start and its end."""
-    with run.startup():
+    with run.activity("startup"):
         torch.set_num_threads(1)
         trainer = Trainer(options, links, run, Policy(options))
     return trainer.train()

@@ -24,10 +24,6 @@ class Run(Recording):
         self._deliveries = self._buffers["deliveries"]
         self._queue_depths = self._buffers["queue_depths"]
 
-    def startup(self) -> Phase:
-        """The worker is starting: loading weights, compiling, warming up."""
-        return self.activity("startup")
-
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
         if not is_one_of(reason, schema.WAIT_REASONS):
@@ -36,28 +32,11 @@ class Run(Recording):
             )
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
 
-    def generate(self) -> Phase:
-        """The worker generates samples. Only needed if no engine steps are recorded."""
-        return self.activity("generate")
-
-    def logprobs(self) -> Phase:
-        """The worker computes log-probabilities of sampled tokens."""
-        return self.activity("logprobs")
-
-    def reward(self) -> Phase:
-        """The worker computes rewards."""
-        return self.activity("reward")
-
-    def evaluation(self) -> Phase:
-        """The worker evaluates the policy."""
-        return self.activity("eval")
-
-    def checkpoint(self) -> Phase:
-        """The worker saves a checkpoint."""
-        return self.activity("checkpoint")
-
     def activity(self, activity: str) -> Phase:
-        """Any activity of `schema.ACTIVITIES`; an unknown one is recorded as `other`."""
+        """The worker does one of `schema.ACTIVITIES`, such as startup, logprobs, reward, eval or checkpoint.
+
+        An unknown one is recorded as `other`. `generate` is only needed if no engine steps are recorded.
+        """
         if not is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
             known = ", ".join(schema.ACTIVITIES)
             self.faults.note("activity", f"unknown activity {shown(activity)}, recorded as 'other'; known: {known}")

@@ -4,27 +4,17 @@ from pathlib import Path
 
 import pytest
 import rlscope_otel
-from rlscope_otel import Run
+from rlscope_otel import Run, schema
 
 from tests.manual_clock import ManualClock
 
 
 def test_every_activity_becomes_a_row_with_its_interval(run: Run, clock: ManualClock, rows) -> None:
-    phases = {
-        "startup": run.startup(),
-        "wait": run.wait("samples"),
-        "generate": run.generate(),
-        "logprobs": run.logprobs(),
-        "reward": run.reward(),
-        "eval": run.evaluation(),
-        "checkpoint": run.checkpoint(),
-        "other": run.activity("other"),
-    }
-    for phase in phases.values():
-        with phase:
+    for name in schema.ACTIVITIES:
+        with run.wait("samples") if name == "wait" else run.activity(name):
             clock.advance(10)
     found = [(row["activity"], row["reason"], row["end_ns"] - row["start_ns"]) for row in rows("activities")]
-    assert found == [(name, "samples" if name == "wait" else None, 10) for name in phases]
+    assert found == [(name, "samples" if name == "wait" else None, 10) for name in schema.ACTIVITIES]
 
 
 def test_the_workers_file_says_what_it_is_in_the_middle_of(
@@ -42,7 +32,7 @@ def test_the_workers_file_says_what_it_is_in_the_middle_of(
                 {"doing": "wait", "since_ns": 1_000_010, "reason": "samples"},
             ]
         assert opened() == [{"doing": "train", "since_ns": 1_000_000, "step": 7}]
-    run.startup().between(0, 10)
+    run.activity("startup").between(0, 10)
     assert opened() == []
     entered = [run.apply_weights(41).__enter__() for _ in range(100)]
     assert opened() == [{"doing": "apply", "since_ns": 1_000_010, "version": 41}] * 64
@@ -254,7 +244,7 @@ def test_garbage_in_every_hook_never_raises(run: Run) -> None:
 def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with rlscope_otel.start_run() as run:
-        with run.startup(), run.wait("samples"), run.train_step(1, version_in=0) as step:
+        with run.activity("startup"), run.wait("samples"), run.train_step(1, version_in=0) as step:
             step.record(loss=1.0)
         with run.apply_weights(1) as update:
             update.record(bytes=1)

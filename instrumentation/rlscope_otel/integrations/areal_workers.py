@@ -344,7 +344,7 @@ def _begin_stretch(run: Run, state: str) -> None:
         return
     now_ns = run.now_ns()
     if _rollouts.state == "generate":
-        run.generate().between(_rollouts.since_ns, now_ns)
+        run.activity("generate").between(_rollouts.since_ns, now_ns)
     elif _rollouts.state is not None:
         run.wait(_rollouts.state).between(_rollouts.since_ns, now_ns)
     _rollouts.state, _rollouts.since_ns = state, now_ns

@@ -155,7 +155,7 @@ class Engine:
 
     def creating(self, call: Call) -> None:
         """The manager makes its cache and its processor."""
-        call.memo = self.run.startup().__enter__()
+        call.memo = self.run.activity("startup").__enter__()
 
     def created(self, call: Call) -> None:
         """The manager has its processor."""

@@ -186,7 +186,7 @@ class AsyncGrpoHook(TrainerHook):
 
     def _begin(self, call: Call) -> None:
         """TRL waits for its server, sends it the weights and starts its rollout worker, which begins under watch."""
-        call.memo = self.run.startup().__enter__()
+        call.memo = self.run.activity("startup").__enter__()
         self._syncs = self.trainer.model_version
         begun_at_step = self.trainer.state.global_step
         self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""

@@ -63,8 +63,8 @@ class GrpoHook(TrainerHook):
     def _watch_phases(self) -> None:
         trainer, watch = self.trainer, self.watch
         watch(trainer, "_generate_and_score_completions", self._scoring, self._scored)
-        self.phase(trainer, "_generate", lambda call: self.run.generate(), self._generated)
-        self.phase(trainer, "_calculate_rewards", lambda call: self.run.reward(), self._rewarded)
+        self.phase(trainer, "_generate", lambda call: self.run.activity("generate"), self._generated)
+        self.phase(trainer, "_calculate_rewards", lambda call: self.run.activity("reward"), self._rewarded)
         self.phase(trainer, "_get_per_token_logps_and_entropies", self._logprobs_phase, self._logprobs_end)
         watch(trainer, "_prepare_inputs", after=self._prepared)
         watch(trainer, "_compute_loss", self._losing, self._lost)
@@ -152,7 +152,7 @@ class GrpoHook(TrainerHook):
             )
 
     def _logprobs_phase(self, call: Call) -> Phase | None:
-        return self.run.logprobs() if self._is_scoring else None
+        return self.run.activity("logprobs") if self._is_scoring else None
 
     def _logprobs_end(self, call: Call) -> None:
         if self._loss_inputs is not None and call.error is None:

@@ -161,7 +161,7 @@ class Rollouts:
         watch = self.seams.watch
         watch(loop_class, "_generate_one", Watch(self._open, after=self._close))
         watch(loop_class, "_post", Watch(self._send, after=self._answered))
-        watch(loop_class, "_score_group", during(lambda call: self._run.reward(), then=self._scored))
+        watch(loop_class, "_score_group", during(lambda call: self._run.activity("reward"), then=self._scored))
         watch(loop_class, "_execute_tool_calls", during(lambda call: self._run.wait("environment")))
         watch(loop_class, "_push_metrics", Watch(self._measured))
         watch(loop_class, "run", Watch(after=lambda call: self._run.stop()))

@@ -79,8 +79,8 @@ class Steps:
         host.watch(callbacks, "on_optimizer_step", self._end)
         host.watch(callbacks, "on_log", self._log)
         host.watch(callbacks, "on_train_end", after=self._write)
-        host.phase(host.trainer, "_save_checkpoint", lambda call: host.run.checkpoint())
-        host.phase(host.trainer, "evaluate", lambda call: host.run.evaluation())
+        host.phase(host.trainer, "_save_checkpoint", lambda call: host.run.activity("checkpoint"))
+        host.phase(host.trainer, "evaluate", lambda call: host.run.activity("eval"))
 
     @property
     def number(self) -> int:

@@ -310,7 +310,7 @@ def _begin_rollouter(call: Call) -> None:
 def _begin_generation(call: Call) -> None:
     run = live_run()
     if run is not None and _stretch.began_ns is not None:
-        run.startup().between(_stretch.began_ns, call.started_ns)
+        run.activity("startup").between(_stretch.began_ns, call.started_ns)
     _stretch.began_ns, _stretch.since_ns = None, call.started_ns
 
 
@@ -338,9 +338,9 @@ def _close(rollouter: Any) -> None:
     since_ns, _stretch.since_ns = _stretch.since_ns, now_ns
     idle_from_ns = now_ns - round((time.time() - rollouter.idle_start_time) * _NS_PER_S)
     if not rollouter.paused or idle_from_ns < since_ns:
-        run.generate().between(since_ns, now_ns)
+        run.activity("generate").between(since_ns, now_ns)
         return
-    run.generate().between(since_ns, idle_from_ns)
+    run.activity("generate").between(since_ns, idle_from_ns)
     run.wait(_stretch.reason).between(idle_from_ns, now_ns)
 
 
@@ -388,7 +388,7 @@ def _begin_trainer(call: Call) -> None:
 def _begin_fit(call: Call) -> None:
     run = live_run()
     if run is not None and _collecting.began_ns is not None:
-        run.startup().between(_collecting.began_ns, call.started_ns)
+        run.activity("startup").between(_collecting.began_ns, call.started_ns)
     _collecting.began_ns = None
 
 
@@ -490,7 +490,7 @@ def _validated(call: Call) -> None:
     version, period = int(trainer.current_param_version), setting(trainer.config, "trainer.test_freq")
     due = call.argument(1, "val_before_train") or (period and period > 0 and version > 0 and version % period == 0)
     if run is not None and due and trainer.local_trigger_step == 1:
-        run.evaluation().between(call.started_ns, run.now_ns())
+        run.activity("eval").between(call.started_ns, run.now_ns())
 
 
 _PASSES = {

@@ -273,7 +273,7 @@ class PlugIn:
     def _record(self, core: Any, *, owns_its_process: bool) -> None:
         run = self._run or engine_run(core.vllm_config)
         if run.active and core not in _recorders:
-            run.startup().between(self._started_ns or run.now_ns(), run.now_ns())
+            run.activity("startup").between(self._started_ns or run.now_ns(), run.now_ns())
             _recorders[core] = Recorder(core, run, owns_its_process=owns_its_process)
 
 

@@ -185,8 +185,9 @@ def _wrap(role: str, worker: WorkerTime, run: Checkup) -> str:
         lines += [
             'wrap the call that takes a batch in run.wait("samples")' if "samples" not in worker.reasons else "",
             "the step in run.train_step(...)" if "train" not in worker.states else "",
-            "recomputed log-probabilities in run.logprobs()" if "logprobs" not in worker.states else "",
-            "rewards in run.reward(), evaluation in run.evaluation(), saving in run.checkpoint()",
+            'recomputed log-probabilities in run.activity("logprobs")' if "logprobs" not in worker.states else "",
+            'rewards in run.activity("reward")',
+            'evaluation in run.activity("eval"), saving in run.activity("checkpoint")',
         ]
     return "; ".join(line for line in lines if line)
 

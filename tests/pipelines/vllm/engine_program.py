@@ -72,7 +72,7 @@ def run_engine(run_dir: Path, checkpoint: Path, pressure: bool) -> dict[str, Any
         num_gpu_blocks_override=BLOCKS_UNDER_PRESSURE if pressure else None,
     )
     with rlscope_otel.start_run(run_dir, "sampler", "engine", gpu_count=1) as run:
-        with run.startup():
+        with run.activity("startup"):
             engine = LLMEngine.from_engine_args(EngineArgs(**arguments), stat_loggers=[logger_class(said)])
             engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
         instrument(engine, run)

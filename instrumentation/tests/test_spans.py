@@ -51,9 +51,9 @@ def by_context_managers(run: Run, clock) -> None:
         clock.advance(START_NS - END_NS)
         return entered
 
-    take(run.startup())
+    take(run.activity("startup"))
     take(run.wait("backpressure"))
-    take(run.evaluation())
+    take(run.activity("eval"))
     with run.train_step(4, version_in=3, samples=8, tokens=512) as step:
         step.record(loss=0.5, reward_mean=1, importance=[(0, 500, 500, 500), (1, 12, 11, 10.5)], version_out=4)
         step.record(fresh=(300, 300, 300.5))

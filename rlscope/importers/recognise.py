@@ -22,7 +22,6 @@ from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
-from rlscope.importers.records import runs_of_chart
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
@@ -318,13 +317,6 @@ def _closest(source: ImportSource) -> ImportFileError | None:
     carrier = carrier_of(source)
     if carrier is None or len(names) < (_FEWEST_KEYS if carrier.name == CONSOLE.name else 1):
         return None
-    if runs := runs_of_chart(names):
-        return ImportFileError.of(
-            source.path,
-            found=f"a W&B chart of {len(runs)} runs: {first_few(runs)}",
-            expected="one run",
-            next_step="Export a chart of one run that has all metrics of time, or pass the run's .wandb file.",
-        )
     tables = [each for table in frameworks() for each in table.releases() if any(map(each.names, names))]
     known = {each: sum(map(each.knows, names)) for each in tables}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)

@@ -6,7 +6,7 @@ The step and the time come from the names that metric writers give them: `step`,
 import csv
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -87,10 +87,9 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
     lines = (raw.decode("utf-8", errors="replace") for raw in tallied_lines(path, tally, progress))
     try:
         reader = csv.DictReader(lines)
-        metrics = _metrics_of(reader.fieldnames or ())
         for record in reader:
-            found = ((metrics.get(name), number(text)) for name, text in record.items() if isinstance(text, str))
-            values = {name: value for name, value in found if value is not None and name is not None}
+            found = {name: number(text) for name, text in record.items() if isinstance(text, str)}
+            values = {name: value for name, value in found.items() if value is not None}
             row = row_of(values)
             if row is not None:
                 yield row
@@ -98,24 +97,6 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
                 tally.bad_lines += 1
     except csv.Error:
         tally.bad_lines += 1
-
-
-def runs_of_chart(columns: Collection[str]) -> list[str]:
-    """Return the runs that a chart exported from W&B's web page shows; empty for another file.
-
-    Its columns are that of the axis, such as `Step`, then `RUN - METRIC`, and the same with `__MIN` and `__MAX` for
-    rows that stand for several.
-    """
-    charted = [name for name in columns if " - " in name]
-    return sorted({name.rpartition(" - ")[0] for name in charted}) if len(charted) >= len(columns) - 1 > 0 else []
-
-
-def _metrics_of(columns: Sequence[str]) -> dict[str, str]:
-    """Return the metric of each column. The names of a chart of several runs stay as they are."""
-    if len(runs_of_chart(columns)) != 1:
-        return {name: name for name in columns}
-    metrics = {name: name.rpartition(" - ")[2] for name in columns if not name.endswith(("__MIN", "__MAX"))}
-    return {name: metric.lower() if metric == name else metric for name, metric in metrics.items()}
 
 
 def _is_csv(source: ImportSource) -> bool:

@@ -507,44 +507,6 @@ def test_the_tinker_cookbook_s_asynchronous_runs_are_refused_because_they_do_not
         imported(tmp_path, text, "metrics.jsonl")
 
 
-def chart(*columns: str, suffixes: tuple[str, ...] = ("", "__MIN", "__MAX")) -> str:
-    """Three steps of a chart that was exported from W&B, in which each row stands for one step."""
-    header = ["Step", *(f"{column}{suffix}" for column in columns for suffix in suffixes)]
-    values = {"gen": 12.0, "update_actor": 7.5, "step": 20.0}
-    row = [str(values[column.rpartition("/")[2]]) for column in columns for _ in suffixes]
-    lines = [header, *([str(step), *row] for step in (4, 5, 6))]
-    return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
-
-
-VERL_TIMES = ("timing_s/gen", "timing_s/update_actor", "timing_s/step")
-
-
-@pytest.mark.parametrize("suffixes", [("", "__MIN", "__MAX"), ("",)])
-@pytest.mark.parametrize("run", ["calm-sun-12", "qwen3 - 8b, grpo", "a__MIN"])
-def test_a_chart_exported_from_w_and_b_is_read(tmp_path: Path, run: str, suffixes: tuple[str, ...]) -> None:
-    """The columns of exports that public repositories keep (2026). The run's name may hold the separator."""
-    text = chart(*(f"{run} - {name}" for name in VERL_TIMES), suffixes=suffixes)
-    imported(tmp_path, text, "wandb_export_2026-03-01.csv")
-    assert spent_s(tmp_path / "run") == {"trainer generate": 36.0, "trainer train": 22.5}
-    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(4,), (5,), (6,)]
-    assert length_s(tmp_path / "run") == 60.0
-
-
-@pytest.mark.parametrize(
-    ("columns", "found"),
-    [
-        (
-            [f"{run} - {name}" for name in VERL_TIMES for run in ("a-1", "b-2")],
-            "W&B chart of 2 runs: a-1, b-2; .*one run",
-        ),
-        (["a-1 - timing_s/step"], "look like verl, 1 of 1 keys, but no step times; expected also `timing_s/gen`"),
-    ],
-)
-def test_a_chart_of_several_runs_or_of_one_metric_is_refused(tmp_path: Path, columns: list[str], found: str) -> None:
-    with pytest.raises(ImportFileError, match=found):
-        imported(tmp_path, chart(*columns), "wandb_export_2026-03-01.csv")
-
-
 @pytest.mark.parametrize(
     "prefix",
     ["", "2025-11-25T10:11:12.123456789Z ", "2025-11-25T10:11:12.123456789Z stdout F ", "[pod/forge-0/main] ", "[0] "],

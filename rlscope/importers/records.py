@@ -4,7 +4,6 @@ The step and the time come from the names that metric writers give them: `step`,
 """
 
 import csv
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,12 +13,10 @@ from typing import Final
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import tallied_lines
 from rlscope.importers.quantities import epoch_ns, number, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, items, mapping, parsed_json, row_of
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
-_MOST_BAD_ENTRIES: Final = 100
-"""Limit on bad entries of a damaged document, because each may be read to the end of the file before it fails."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -41,41 +38,21 @@ def _fits(source: ImportSource) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    """Yield the rows of a list, or of `log_history`; if the file is cut off or damaged, the rows before the damage."""
+    """Yield the rows of a list, or of `log_history`."""
     tally.bytes = path.stat().st_size
     if tally.bytes > _LARGEST_STATE_BYTES:
         tally.bad_lines += 1
         return
-    text = path.read_bytes()
-    document = parsed_json(text)
+    document = parsed_json(path.read_bytes())
     progress(tally.bytes)
-    if isinstance(document, dict | list):
-        history = document if isinstance(document, list) else document.get("log_history")
-    else:
-        tally.bad_lines += 1
-        history = _whole_entries(text.decode("utf-8", errors="replace"))
-    for each in history if isinstance(history, list) else ():
+    history = mapping(document).get("log_history", document)
+    tally.bad_lines += not isinstance(history, list)
+    for each in items(history):
         tally.lines += 1
         row = row_of(mapping(each))
         tally.bad_lines += row is None
         if row is not None:
             yield row
-
-
-def _whole_entries(text: str) -> list[object]:
-    """Return the complete entries of a cut or damaged document, resuming after each bad entry."""
-    opened = 0 if text.lstrip().startswith("[") else text.find('"log_history"')
-    at = text.find("{", opened) if opened >= 0 else -1
-    found, decoder, bad = list[object](), json.JSONDecoder(), 0
-    while at >= 0 and bad < _MOST_BAD_ENTRIES:
-        try:
-            entry, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            bad, end = bad + 1, at + 1
-        else:
-            found.append(entry)
-        at = text.find("{", end)
-    return found
 
 
 def _is_state(source: ImportSource) -> bool:

@@ -4,7 +4,7 @@ import csv
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from shutil import copy
 
@@ -80,30 +80,6 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     assert cut == [(0.8857142857142857,), (1.0,)]
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.62, 0.97])
-def test_a_trainer_state_that_is_cut_off_gives_its_whole_entries(tmp_path: Path, share: float) -> None:
-    whole = TRL_STATE.read_bytes()
-    cut = tmp_path / "trainer_state.json"
-    cut.write_bytes(whole[: int(share * len(whole))])
-    if share < 0.1:
-        # Two rows that last any time are the least of a run.
-        with suppress(ImportFileError):
-            import_run(cut, tmp_path / "run")
-        return
-    imported = import_run(cut, tmp_path / "run")
-    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
-    assert 20 * share - 2 <= steps <= 20 * share + 1
-    assert imported.files[0].bad_lines >= 1
-
-
-def test_a_trainer_state_with_a_damaged_entry_loses_that_entry(tmp_path: Path) -> None:
-    damaged = TRL_STATE.read_text().replace('"batch/groups_per_step":', '"batch/groups_per_step"', 1)
-    (tmp_path / "trainer_state.json").write_text(damaged)
-    import_run(tmp_path / "trainer_state.json", tmp_path / "run")
-    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
-    assert steps == 19
-
-
 def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:
     for name in ("console.log", "run.wandb"):
         import_run(VERL / name, tmp_path / name)
@@ -162,6 +138,12 @@ def csv_of_wandb(path: Path) -> None:
             writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, **data})
 
 
+def history_of_wandb(path: Path) -> None:
+    """What scripts save of `run.scan_history()`."""
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **data} for step, data in rows_of_jsonl()]
+    path.write_text(json.dumps(rows, indent=2))
+
+
 def database_of_mlflow(path: Path) -> None:
     """A row a value, times in milliseconds; the run that was written to last is read."""
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -185,6 +167,7 @@ def database_of_trackio(path: Path) -> None:
     ("write", "name", "carrier"),
     [
         (csv_of_wandb, "export.csv", "csv"),
+        (history_of_wandb, "history.json", "trainer_state"),
         (database_of_mlflow, "mlflow.db", "sqlite"),
         (database_of_trackio, "trackio.db", "sqlite"),
     ],

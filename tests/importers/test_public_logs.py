@@ -622,18 +622,6 @@ def test_prime_rl_s_earlier_trainer_saves_the_weights_and_computes_log_probabili
     }
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize(("cut", "steps"), [(0, 3), (30, 2)])
-def test_a_history_saved_as_a_json_list_is_read_up_to_where_it_is_cut(
-    tmp_path: Path, indent: int | None, cut: int, steps: int
-) -> None:
-    """What scripts save of `run.scan_history()` of W&B, as many public repositories keep it (2025, 2026)."""
-    times = {"timing_s/gen": 12.0, "timing_s/update_actor": 8.0, "timing_s/step": 20.0}
-    text = json.dumps([{"_step": step, "_timestamp": 1.76e9 + 20 * step, **times} for step in (1, 2, 3)], indent=indent)
-    imported(tmp_path, text[: len(text) - cut], "history.json")
-    assert spent_s(tmp_path / "run") == {"trainer generate": 12.0 * steps, "trainer train": 8.0 * steps}
-
-
 XTUNER_SHARED = """{lead}Train step {step}/20
 Train step {step} finished and timing listed:
  - produce_batch            : 80.00s

@@ -97,13 +97,6 @@ def recognise(path: Path, framework: str | None = None, own: Framework | None = 
     source = _open(run_folder(path), own)
     if source.path.is_dir() and framework is None:
         _refuse_runs(source.path)
-    if _is_summary(source):
-        raise ImportFileError.of(
-            source.path,
-            found="the summary of a W&B run, which holds the last value of each metric",
-            expected="the history of the run",
-            next_step="Pass the run's .wandb file, or write `run.scan_history()` to a file of JSON lines.",
-        )
     found = _candidates(source, framework)
     if not found and source.path.is_dir():
         return _in_folder(path, framework, own)
@@ -137,13 +130,6 @@ def _refuse_runs(folder: Path) -> None:
     if runs:
         found = f"{counted(len(runs), 'recorded run', 'recorded runs')} below it"
         raise _several(folder, found, runs, "Pass one of them, or a log; `rlscope list` shows all runs.")
-
-
-def _is_summary(source: ImportSource) -> bool:
-    """Whether a file is one JSON object with the keys that W&B adds to a run's last values."""
-    head = source.head.strip()
-    is_one = source.path.suffix == ".json" and head.startswith(b"{") and b"\n{" not in head
-    return is_one and any(key in head for key in (b'"_wandb"', b'"_runtime"')) and b'"log_history"' not in head
 
 
 def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
@@ -280,7 +266,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected="the names of the phases that they are of",
             next_step=f"Name those in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
         )
-    if form := _unreadable_form(path):
+    if form := _unreadable_form(source):
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(
         path,
@@ -348,24 +334,14 @@ def _names_of(framework: str) -> str:
     return f" ({known})" if known else ""
 
 
-_UNPACK: Final = "Unpack it and pass the files inside."
-_FORMS: Final = (
-    (b"\x1f\x8b", "a compressed file (gzip)", _UNPACK),
-    (b"\x28\xb5\x2f\xfd", "a compressed file (zstandard)", _UNPACK),
-    (b"\xfd7zXZ\x00", "a compressed file (xz)", _UNPACK),
-    (b"BZh", "a compressed file (bzip2)", _UNPACK),
-    (b"PK\x03\x04", "a compressed file (zip)", _UNPACK),
-    (b"\xff\xfe", "text in UTF-16", "Save it as UTF-8."),
-    (b"\xfe\xff", "text in UTF-16", "Save it as UTF-8."),
-)
-"""The first bytes of each format that no importer reads, its name, and what to do."""
+_PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"PK\x03\x04")
+"""The first bytes of compressed files: gzip, zstandard, xz, bzip2 and zip."""
 
 
-def _unreadable_form(path: Path) -> tuple[str, str] | None:
-    """Return the name of an unsupported format and what to do; None for any other file."""
-    if path.is_dir():
-        return None
-    head = _open(path).head
-    if not head.strip():
+def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
+    """Return what is wrong with the form of a file, and what to do; None if nothing is."""
+    if source.head.startswith(_PACKED):
+        return "a compressed file", "Unpack it and pass the files inside."
+    if source.path.is_file() and not source.head.strip():
         return "an empty file", "Pass the file that the run writes to."
-    return next(((what, then) for first, what, then in _FORMS if head.startswith(first)), None)
+    return None

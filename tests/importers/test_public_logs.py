@@ -797,18 +797,3 @@ def test_unirl_s_phases_are_of_its_rollout_and_its_losses_of_another_step(
         (1, 0.25, None),
         (2, 0.5, None),
     ]
-
-
-@pytest.mark.parametrize(
-    ("indent", "kept"),
-    [(None, {"_wandb": {"runtime": 900}}), (2, {"_wandb": {"runtime": 900}}), (None, {"_runtime": 9.5})],
-)
-def test_the_last_values_of_a_run_of_w_and_b_are_no_step(
-    tmp_path: Path, indent: int | None, kept: dict[str, object]
-) -> None:
-    """`wandb-summary.json`, or `run.summary` saved by a script."""
-    summary = {"timing_s/gen": 12.0, "timing_s/update_actor": 8.0, "timing_s/step": 20.0, "_step": 900, **kept}
-    with pytest.raises(
-        ImportFileError, match=r"summary of a W&B run, which holds the last value.*the run's \.wandb file"
-    ):
-        imported(tmp_path, json.dumps(summary, indent=indent), "wandb-summary.json")

@@ -159,8 +159,6 @@ def _read_all(
 
 def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
     """Raise ImportFileError if two files have trainer steps, which would be counted twice, or are of two frameworks."""
-    from rlscope.importers.steps import has_trainer_steps
-
     runs = [each for each in files if not each.importer.is_companion]
     if other := next((each for each in runs if each.importer.name != runs[0].importer.name), None):
         raise ImportFileError.of(
@@ -169,7 +167,7 @@ def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
             expected=f"a file of the same run as {runs[0].source.path}, which is of {runs[0].importer.name}",
             next_step="Omit it, or pass it alone.",
         )
-    same = [each.source.path for each in runs if each.importer.is_console or has_trainer_steps(each.source)]
+    same = [each.source.path for each in runs if each.tells_trainer]
     if len(same) > 1:
         raise ImportFileError.of(
             same[1],
@@ -205,11 +203,9 @@ def _of_engines(path: Path, options: ImportOptions) -> "Recognised":
 
 def _rank(each: "Recognised") -> int:
     """Return the order of reading: the trainer's metrics, then other files, then files that only add to them."""
-    from rlscope.importers.steps import has_trainer_steps
-
     if each.importer.is_companion:
         return 2
-    return 0 if has_trainer_steps(each.source) else 1
+    return 0 if each.tells_trainer else 1
 
 
 def _run_id(path: Path) -> str:

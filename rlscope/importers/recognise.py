@@ -25,7 +25,7 @@ from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
-from rlscope.importers.steps import CARRIERS, carrier_of, has_same_steps, known_names, names_in
+from rlscope.importers.steps import CARRIERS, carrier_of, has_trainer_steps, known_names, names_in
 from rlscope.importers.timer_console import timer_console
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
@@ -78,6 +78,11 @@ class Recognised(NamedTuple):
     companions: tuple[Importer, ...] = ()
     passed_over: tuple[Path, ...] = ()
     """Other candidate files of the folder, which are not read."""
+
+    @property
+    def tells_trainer(self) -> bool:
+        """Whether the file has the trainer's steps."""
+        return self.importer.is_console or has_trainer_steps(self.source)
 
 
 def framework_names() -> tuple[str, ...]:
@@ -191,40 +196,32 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
-    """Return other files near a path that may belong to the same run: path, kind, and the flag to pass.
-
-    Files of another framework, and files with other steps of the same process, are of other runs.
-    """
+    """Return other files near a path that add to its run: path, kind, and the flag to pass."""
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
-    given_as = _candidates(_open(path), None) if path.is_file() else []
+    run = _recognised(path) if path.is_file() else None
     known = {each.resolve() for each in given}
     found: list[tuple[Path, str, str]] = []
     for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBOURS):
-        if other.resolve() not in known:
-            importers = _candidates(_open(other), None)
-            how = _relation(_open(path), given_as, _open(other), importers) if importers else ""
-            if how:
-                found.append((other, importers[0].kind, how))
+        more = _recognised(other) if other.resolve() not in known else None
+        if more is not None and more.importer.is_companion:
+            found.append((other, more.importer.kind, "pass it with --engine-log"))
+        elif more is not None and (run is None or _adds_to(run, more)):
+            found.append((other, more.importer.kind, "pass it with --with if it is part of the same run"))
     return found
 
 
-def _relation(
-    given: ImportSource, given_as: Sequence[Importer], other: ImportSource, importers: Sequence[Importer]
-) -> str:
-    """Return how to add a file to a given one; empty if it is of another run."""
-    if importers[0].is_companion:
-        return "pass it with --engine-log"
-    joined = "pass it with --with if it is part of the same run"
-    if not given_as or given_as[0].is_companion:
-        return joined
-    if given_as[0].name != importers[0].name:
-        return ""
-    is_same = has_same_steps(given, other)
-    if is_same is None:
-        return "" if given_as[0].kind == importers[0].kind and carrier_of(given) is None else joined
-    return "has the same steps: pass it instead if it has times, or more metrics" if is_same else ""
+def _recognised(path: Path) -> Recognised | None:
+    source = _open(path)
+    return next((Recognised(source, each) for each in _candidates(source, None)), None)
+
+
+def _adds_to(run: Recognised, other: Recognised) -> bool:
+    """Whether a file may be of the same run: of the same framework, and without the same trainer's steps again."""
+    if run.importer.is_companion:
+        return True
+    return run.importer.name == other.importer.name and not (run.tells_trainer and other.tells_trainer)
 
 
 def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:

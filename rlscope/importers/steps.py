@@ -6,7 +6,6 @@ places the steps in time.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -39,7 +38,6 @@ _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20
 """A log begins with its config and the start of every worker, often beyond the first 256 kB."""
 _WHOLE_TOLERANCE_RATIO: Final = 0.01
-_FLOAT32_RATIO: Final = 1e-6
 
 
 @dataclass(slots=True)
@@ -447,40 +445,6 @@ def _has_steps_of(role: str, source: ImportSource) -> bool:
         if any(process.role == role and bare.intersection(process.marks) for process in each.phases.values()):
             return True
     return False
-
-
-def has_same_steps(one: ImportSource, other: ImportSource) -> bool | None:
-    """Return whether two files hold the same times of the same steps; None if they are of different processes.
-
-    Compares the first rows. TensorBoard keeps four bytes of a number, hence the tolerance.
-    """
-    values, others = _first_times(one), _first_times(other)
-    shared = [key for key in values.keys() & others.keys() if values[key] > 0.0]
-    if not {owner for owner, _, _ in values} & {owner for owner, _, _ in others}:
-        return None
-    return bool(shared) and all(math.isclose(values[key], others[key], rel_tol=_FLOAT32_RATIO) for key in shared)
-
-
-def _first_times(source: ImportSource) -> dict[tuple[str, int, str], float]:
-    """Return the metrics of time in the first rows of a file, by process, step and name; empty if it has none."""
-    carrier = carrier_of(source)
-    release = next(filter(None, (_release_of(each, names_in(source)) for each in _tables(source))), None)
-    if carrier is None or release is None:
-        return {}
-    found: dict[tuple[str, int, str], float] = {}
-    for row in islice(carrier.rows(source.path, Tally(), _ignore), _ROWS_TO_KNOW):
-        values = {release.bare(name): value for name, value in row.values.items()}
-        owner = _owner_of(release, values)
-        with suppress(RefusedNumberError):
-            number = _step_number(release, row, values)
-            if owner is not None and number is not None:
-                times = values.keys() & set(release.phases[owner].names)
-                found |= {(owner, number, name): values[name] for name in times}
-    return found
-
-
-def _ignore(_bytes: int) -> None:
-    """Report no progress."""
 
 
 def known_names(framework: Framework) -> str:

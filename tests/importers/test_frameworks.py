@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from shutil import copy
 
 import pytest
 from rich.console import Console
@@ -24,6 +25,7 @@ from tests.importers.filling import asked, spent_s
 from tests.importers.nemo_console import CONFIG, block
 
 SECOND = 10**9
+VLLM = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 RELEASES = [release for each in frameworks() for release in each.releases() if release.phases]
 PROCESSES = [pytest.param(each, worker_id, id=f"{each.name}-{worker_id}-{each.known_by[0][0]}")
              for each in RELEASES for worker_id in each.phases]  # fmt: skip
@@ -166,8 +168,7 @@ def test_throughput_and_totals_are_shown_as_the_framework_reports_them(
 
 def test_the_tokens_of_an_engine_s_log_are_its_generated_throughput() -> None:
     """Nine windows of 10 s: 5230.5 + 3719.8 + 3904 + 4403 + 828.9 + 0 + 427.9 + 1336.4 + 727.4 tokens/s."""
-    log = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
-    assert analyze(log, page=False).throughput.generated_tokens_per_s == pytest.approx(20_577.9 / 9, rel=1e-4)
+    assert analyze(VLLM, page=False).throughput.generated_tokens_per_s == pytest.approx(20_577.9 / 9, rel=1e-4)
 
 
 def test_means_over_several_steps_are_shown_as_long_as_those_steps(tmp_path: Path) -> None:
@@ -230,23 +231,15 @@ def test_the_doctor_names_a_file_with_unreadable_lines(tmp_path: Path) -> None:
     assert checks(path)["readable files"].found == "a.jsonl: 1 of 6 lines could not be read and are left out"
 
 
-def test_the_doctor_lists_only_files_of_the_same_run(tmp_path: Path) -> None:
-    """Another form of the same steps, but neither another verl run nor one of another framework."""
-    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
-    line = " - ".join(f"{name}:{value}" for name, value in GENERATED.items())
-    (tmp_path / "same.log").write_text("".join(f"step:{step} - {line}\n" for step in range(1, 6)))
-    verl_rows(tmp_path / "other.jsonl", range(1, 6), GENERATED | {"timing_s/gen": 4.5, "timing_s/step": 9.5})
-    areal = {"timeperf/rollout": 4.0, "timeperf/train_step": 5.0}
-    rows = [{"_step": step, "_timestamp": 1.7e9 + step, **areal} for step in range(5)]
-    (tmp_path / "areal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [(each.path.name, each.how) for each in doctor(path).beside] == [
-        ("same.log", "has the same steps: pass it instead if it has times, or more metrics")
-    ]
-
-
-def test_the_doctor_lists_the_other_process_of_a_run(tmp_path: Path) -> None:
+def test_the_doctor_lists_what_adds_to_a_run_and_neither_its_steps_again_nor_another_framework(tmp_path: Path) -> None:
     trainer, orchestrator = prime_rl_pair(tmp_path, list(range(100)))
-    assert [each.path for each in doctor(trainer).beside] == [orchestrator]
+    copy(trainer, tmp_path / "again.csv")
+    verl_rows(tmp_path / "verl.jsonl", range(1, 6), GENERATED)
+    copy(VLLM, tmp_path / "engine.log")
+    assert [(each.path, each.how) for each in doctor(trainer).beside] == [
+        (tmp_path / "engine.log", "pass it with --engine-log"),
+        (orchestrator, "pass it with --with if it is part of the same run"),
+    ]
 
 
 def trainer_s(folder: Path) -> dict[str, float]:

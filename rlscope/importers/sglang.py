@@ -52,8 +52,6 @@ _OWN_LIMIT: Final = "own_max_running"
 """The limit on running requests that one scheduler states; the limit in the arguments covers all ranks together."""
 _SHARES_ATTENTION: Final = "enable_dp_attention"
 """Setting that makes data-parallel ranks parts of one tensor-parallel group instead of copies of it."""
-_LEAST_USE_RATIO: Final = 0.5
-"""Minimum use of the KV cache. From there on, a line's tokens and printed share give its capacity to within 1%."""
 _USUAL_PASSES: Final = 40
 """SGLang's default of --decode-log-interval."""
 _SURVEYED_LINES: Final = 400_000
@@ -81,8 +79,6 @@ class _Entry(NamedTuple):
     running: int
     waiting: int
     kv_tokens: int | None
-    kv_ratio: float | None
-    """Share of the KV cache in use, to two digits."""
     tokens_per_s: float | None
     new_tokens: int
     accepted_tokens: float | None
@@ -290,7 +286,6 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
     name = process_of(line.actor) if line.actor else stem
     try:
         tokens = pairs.get("#token") or pairs.get("#full token")
-        used = pairs.get("token usage") or pairs.get("full token usage")
         rate, accepted = pairs.get("gen throughput (token/s)"), pairs.get("accept len")
         return _Entry(
             engine=safe_worker_id(f"{name}-dp{ranks['DP']}" if "DP" in ranks else name),
@@ -300,7 +295,6 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
             running=whole(pairs["#running-req"]),
             waiting=whole(pairs.get("#queue-req", 0)),
             kv_tokens=whole(tokens) if tokens else None,
-            kv_ratio=amount(used) if used else None,
             tokens_per_s=amount(rate) if rate else None,
             new_tokens=whole(pairs.get("#new-token", 0)),
             accepted_tokens=amount(accepted) if accepted else None,
@@ -391,9 +385,6 @@ class _Lane:
         self.recorded_rows = 0
         self.is_idle = False
         """Whether the engine ever had no request for some time."""
-        self.kv_capacity_tokens: int | None = None
-        """From the fullest line that states both the tokens in the KV cache and their share of it."""
-        self._kv_ratio = _LEAST_USE_RATIO
         self._target = target
         self._held: list[tuple[int, _Placed]] = []
         self._length_ns = 0
@@ -403,8 +394,6 @@ class _Lane:
     def see(self, entry: _Entry) -> None:
         """Extend the engine's time range to this line."""
         self._target.extend_worker(self.engine, entry.time_ns, entry.time_ns)
-        if entry.kv_tokens and entry.kv_ratio and entry.kv_ratio >= self._kv_ratio:
-            self._kv_ratio, self.kv_capacity_tokens = entry.kv_ratio, round(entry.kv_tokens / entry.kv_ratio)
 
     def take(self, placed: _Placed) -> None:
         """Hold a gap. The gaps held before are written once no single shift fits both them and this one."""
@@ -458,7 +447,7 @@ def _add_engine(lane: _Lane, target: ImportTarget, options: ImportOptions, setti
     target.add_engine(
         lane.engine,
         gpu_count=options.gpus_per_engine or (gpus and gpus * settings.get("pp_size", 1) // ranks),
-        kv_capacity_tokens=settings.get("max_total_num_tokens", lane.kv_capacity_tokens),
+        kv_capacity_tokens=settings.get("max_total_num_tokens"),
         max_running=settings.get(_OWN_LIMIT, None if running is None else running // ranks),
     )
 

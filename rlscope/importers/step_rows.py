@@ -92,7 +92,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
         _check_coverage(worker_id, each, placed, log, target)
         _check_sums(each, log, target)
-        target.add_worker(worker_id, role, host=log.host, gpu_count=_gpus(log, each, role, options))
+        target.add_worker(worker_id, role, gpu_count=_gpus(log, each, role, options))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
         if each.process.role == "trainer":
             _fill_trainer(log, worker_id, placed, target)

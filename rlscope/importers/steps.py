@@ -74,7 +74,6 @@ class StepLog:
     """Whether `is_separate` is only inferred from the staleness that the framework reports."""
     processes: tuple[ProcessSteps, ...]
     config: Mapping[str, Any]
-    host: str | None
     is_config_unread: bool = False
     sampler_id: str = "sampler"
     """Name of the worker that stands for all samplers."""
@@ -387,7 +386,6 @@ def step_log(
         is_doubtful,
         processes,
         config,
-        tally.host,
         tally.is_config_unread,
     )
 

@@ -26,7 +26,7 @@ _LARGEST_RECORD: Final = 64 << 20
 """Size limit for records, in bytes: larger ones hold tables and pictures, not scalars."""
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
-_RUN_HOST, _RUN_CONFIG = 13, 4
+_RUN_CONFIG = 4
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -48,15 +48,9 @@ def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
         elif number == _CONFIG:
             _keep_config(value, tally)
         elif number == _RUN:
-            _keep_run(value, tally)
-
-
-def _keep_run(message: bytes, tally: Tally) -> None:
-    for number, value in fields(message):
-        if number == _RUN_CONFIG and isinstance(value, bytes):
-            _keep_config(value, tally)
-        elif number == _RUN_HOST:
-            tally.host = text(value) or None
+            for part, config in fields(value):
+                if part == _RUN_CONFIG and isinstance(config, bytes):
+                    _keep_config(config, tally)
 
 
 def _keep_config(message: bytes, tally: Tally) -> None:

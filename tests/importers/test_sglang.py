@@ -167,15 +167,6 @@ def test_ranks_that_share_attention_share_the_gpus_and_the_limit_of_their_server
     assert [(each["gpu_count"], each["max_running"]) for each in documents] == [(gpus, max_running)] * 4
 
 
-@pytest.mark.parametrize(("tokens", "usage", "capacity"), [(9_000, "0.50", 18_000), (9_000, "0.49", None)])
-def test_the_size_of_the_kv_cache_follows_from_a_line_that_shows_it_half_full(
-    tmp_path: Path, tokens: int, usage: str, capacity: int | None
-) -> None:
-    late = decode(2.0, 8, tokens, 800.0).replace("token usage: 0.04", f"token usage: {usage}")
-    run = imported(tmp_path, *steady(4), late)
-    assert json.loads((run.folder / "workers" / "engine-0.json").read_text()).get("kv_capacity_tokens") == capacity
-
-
 @pytest.mark.parametrize("learnt", [True, False])
 def test_a_silence_before_a_prefill_that_finds_nothing_running_is_no_pass(tmp_path: Path, learnt: bool) -> None:
     """40 passes of 1.25 tokens for each of 8 requests: 400 tokens in 2,000 s, of which the engine ran for 2 at most."""

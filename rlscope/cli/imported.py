@@ -37,7 +37,6 @@ _OPTIONS = (
         help="Logs of the inference engines, one per file, or their run folder. Repeatable.",
     ),
     option("utc_offset", str, metavar="+HH:MM", help="Time zone of a log that does not state one."),
-    option("year", int, help="Year of a log that does not state one."),
 )
 
 

@@ -238,15 +238,17 @@ def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, optio
     """Return the clock of a log whose timestamps match the pattern's group `ts`; None for a log without timestamps.
 
     The time zone is `--utc-offset`, else the quarter-hour offset that fits the log into the run it is joined to. A log
-    by itself keeps local times, and the target's clock says so.
+    by itself keeps local times, and the target's clock says so. A missing year is that of the run, else that of the
+    file's last change.
 
     Raises ImportFileError if no zone fits the log into the run, or several do and UTC is not among them.
     """
     first, last = _first_stamp(path, pattern), _last_stamp(path, pattern)
     if first is None or last is None:
         return None
-    ended = datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(tzinfo=None)
-    start, end = _stretch(first, last, options.year, ended)
+    run = target.extent() if target.clock != "relative" and "-" in first[:5] else None
+    ended = datetime.fromtimestamp(run[1] / _SECOND_NS if run else path.stat().st_mtime, UTC).replace(tzinfo=None)
+    start, end = _stretch(first, last, ended)
     if start.tzinfo is not None:
         return LogClock(start, 0)
     return LogClock(start, _offset_s(path, (_ns(start, 0), _ns(end, 0)), target, options))
@@ -302,7 +304,7 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
         found="local times that "
         + ("no time zone puts into the run" if most <= 0 else "fit the run in several time zones"),
         expected="times inside the run that the log is joined to",
-        next_step="Pass --utc-offset, for example +02:00, or --year if the timestamps have no year.",
+        next_step="Pass --utc-offset, for example +02:00.",
     )
 
 
@@ -337,8 +339,8 @@ def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
     return None
 
 
-def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[datetime, datetime]:
-    """Return the times of a log's first and last timestamp; the file's time fills in a missing year or date."""
+def _stretch(first: str, last: str, ended: datetime) -> tuple[datetime, datetime]:
+    """Return the times of a log's first and last timestamp. ended: its end, which fills in a missing year or date."""
     has_date, has_year = "-" in first[:5], len(first) > 4 and first[4] == "-"
     if has_year:
         start = _local(first, ended) or ended
@@ -346,13 +348,11 @@ def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[
     if not has_date:
         start = _local(first, ended.replace(hour=0, minute=0, second=0, microsecond=0)) or ended
         return start, _local(last, start) or start
-    end = _local(last, datetime(year or ended.year, 1, 1)) or ended
-    if year is None and end.replace(tzinfo=None) > ended + timedelta(days=2):
+    end = _local(last, datetime(ended.year, 1, 1)) or ended
+    if end.replace(tzinfo=None) > ended + timedelta(days=2):
         end = end.replace(year=end.year - 1)
     start = _local(first, end) or end
-    if start > end:
-        start, end = (start, end.replace(year=end.year + 1)) if year else (start.replace(year=start.year - 1), end)
-    return start, end
+    return (start.replace(year=start.year - 1) if start > end else start), end
 
 
 def _local(stamp: str, latest: datetime) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Parses command-line options for facts that the files do not state: phases, GPUs, time zone, year, further files."""
+"""Parses command-line options for facts that the files do not state: phases, GPUs, time zone, further files."""
 
 import glob
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rlscope.errors import ArgumentError, Bounds, ImportFileError
+from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
@@ -15,7 +15,6 @@ from rlscope.input_file import did_you_mean
 _ROLES: Final = ("trainer", "sampler", "colocated")
 """Roles whose time a log can show."""
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
-_YEARS: Final = Bounds(2000, 2100)
 OWN: Final = "custom"
 """Name of the framework of `--phases`."""
 _STEP: Final = "step"
@@ -27,7 +26,6 @@ def import_options(
     gpus: str | None = None,
     gpus_per_engine: int | None = None,
     utc_offset: str | None = None,
-    year: int | None = None,
     with_files: Sequence[Path] = (),
     engine_logs: Sequence[str] = (),
     table: Path | None = None,
@@ -37,8 +35,6 @@ def import_options(
 
     Raises ArgumentError if one is invalid or contradicts another, ImportFileError if the table is.
     """
-    if year is not None:
-        _YEARS.check("--year", year, ArgumentError)
     _refuse_several({"--as": framework, "--framework": table, "--phases": phases})
     by_role = {} if gpus is None else _gpus_by_role(gpus)
     return ImportOptions(
@@ -47,7 +43,6 @@ def import_options(
         gpus=by_role,
         gpus_per_engine=gpus_per_engine,
         utc_offset_s=None if utc_offset is None else _offset_s(utc_offset),
-        year=year,
         with_files=tuple(with_files),
         engine_logs=tuple(path for pattern in engine_logs for path in _matches(pattern)),
     )

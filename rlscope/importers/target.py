@@ -57,8 +57,6 @@ class ImportOptions:
     gpus_per_engine: int | None = None
     utc_offset_s: int | None = None
     """Offset from UTC of timestamps without a zone; None if unknown."""
-    year: int | None = None
-    """Year of timestamps without one; None takes it from the file's modification time."""
     with_files: tuple[Path, ...] = ()
     """`--with`: other files of the same run."""
     engine_logs: tuple[Path, ...] = ()

@@ -128,9 +128,13 @@ def test_an_offset_that_is_given_is_taken(tmp_path: Path, offset: int, hour: int
     assert first == epoch_ns(2026, 3, 22, hour, 30 if offset < 0 else 0)
 
 
-def test_a_log_that_joins_a_run_is_brought_into_it_by_quarter_hours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("year", ["2026-", ""])
+def test_a_log_that_joins_a_run_is_brought_into_its_year_and_by_quarter_hours_into_it(
+    tmp_path: Path, year: str
+) -> None:
     start_ns = epoch_ns(2026, 3, 22, 6, 15)
-    path = written(tmp_path, "2026-03-22 12:00:05", "2026-03-22 12:00:55")
+    stamps = f"{year}03-22 12:00:05", f"{year}03-22 12:00:55"
+    path = written(tmp_path, *stamps, changed_ns=epoch_ns(2028, 1, 1))
     (first, last) = times_ns(path, target_of(tmp_path, (start_ns, start_ns + 60 * NS)))
     assert first == start_ns + 5 * NS
     assert last == start_ns + 55 * NS

@@ -53,7 +53,7 @@ class Log:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "run.log"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return fill(folder / "run", (path, self.importer), **{"utc_offset_s": 0, "year": 2026, **self.options})
+        return fill(folder / "run", (path, self.importer), **{"utc_offset_s": 0, **self.options})
 
 
 def nemo() -> str:

@@ -66,7 +66,6 @@ def test_a_step_starts_at_the_first_line_with_a_time_and_never_before_the_last_o
         # Ray prints merged lines late: their time is that of the step before.
         block(2, 40.0, SYNC, engine=stamped("02-26 04:00:10", merged=7) + "\n" + stamped("02-26 04:01:30")),
         block(3, 40.0, SYNC, engine=stamped("02-26 04:02:09")),
-        year=2026,
     )
     first = run.rows("activities")[0]["start_ns"]
     starts_s = [(row["start_ns"] - first) / NS - 37.0 for row in run.rows("train_steps")]

@@ -243,7 +243,7 @@ def test_staleness_that_miles_prints_is_kept_as_reported(tmp_path: Path) -> None
     lines = [*step(0.0, 1), facts(50.0, "rollout", 2, "'rollout/fully_async/avg_staleness': 1.5, 'rollout/other': 2.0")]
     log = tmp_path / "job.log"
     log.write_text(SEPARATE + "".join(lines))
-    rows = fill(tmp_path / "run", (log, SLIME_CONSOLE), year=2026).rows("reported")
+    rows = fill(tmp_path / "run", (log, SLIME_CONSOLE)).rows("reported")
     found = [(row["step"], row["name"], row["value"]) for row in rows]
     assert (2, "rollout/fully_async/avg_staleness", 1.5) in found
     assert (1, "perf/actor_train_tok_per_s", 1000.0) in found

@@ -26,7 +26,7 @@ def window(
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "engine.log", VLLM_LOG, *lines, **{"utc_offset_s": 0, "year": 2026, **options})
+    return fill_text(tmp_path / "engine.log", VLLM_LOG, *lines, **{"utc_offset_s": 0, **options})
 
 
 def test_a_window_has_its_tokens_and_the_mean_batch_of_its_ends(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_engines_of_one_log_are_workers_and_their_gpus_those_of_its_settings(tmp
 
 
 def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_path: Path) -> None:
-    run = fill(tmp_path / "run", (FIXTURE, VLLM_LOG), utc_offset_s=0, year=2026)
+    run = fill(tmp_path / "run", (FIXTURE, VLLM_LOG), utc_offset_s=0)
     tokens = sum(row["decode_tokens"] for row in run.rows("engine_steps"))
     assert tokens == pytest.approx(205_907, rel=0.001)
     # 25 s without requests hold one whole window of 10 s, and parts of two that had some.

@@ -98,6 +98,12 @@ def spent_s(folder: Path) -> dict[str, float]:
     return dict(asked(folder, f"SELECT what, sum(end_ns - start_ns) / 1e9 FROM ({spans}) GROUP BY what"))
 
 
+def worker_s(folder: Path, worker_id: str = "trainer") -> dict[str, float]:
+    """Seconds of a worker by what it did, or by what it waited for."""
+    mine = f"{worker_id} "
+    return {what.removeprefix(mine): each for what, each in spent_s(folder).items() if what.startswith(mine)}
+
+
 def ledger_s(folder: Path) -> dict[str, dict[str, float]]:
     """GPU-seconds by worker and state."""
     with open_run(folder) as run:

@@ -17,7 +17,7 @@ from rlscope.importers.options import import_options
 from rlscope.importers.steps import carrier_of, names_in
 from rlscope.reports.text.origin import source_words
 from rlscope.trace.store import open_run
-from tests.importers.filling import asked, spent_s
+from tests.importers.filling import asked, worker_s
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
 FILES = {
@@ -30,15 +30,16 @@ RECORDED = json.loads((VERL / "recorded.json").read_text())
 OWN_TIMES = ("events.out.tfevents.1", "run.wandb")
 
 
-def seconds(folder: Path, sql: str) -> dict[str, float]:
-    return dict(asked(folder, sql))
+def only(folder: Path, sql: str) -> float:
+    """The only value that a SELECT finds."""
+    ((value,),) = asked(folder, sql)
+    return value
 
 
 def trainer_seconds(folder: Path) -> dict[str, float]:
     """Seconds of the trainer by what it did, and its whole time."""
-    spent = {name.removeprefix("trainer "): each_s for name, each_s in spent_s(folder).items()}
-    whole = "SELECT 'step_time', (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = 'trainer'"
-    return spent | seconds(folder, whole)
+    whole = "SELECT (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = 'trainer'"
+    return worker_s(folder) | {"step_time": only(folder, whole)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -50,8 +51,7 @@ def test_what_the_log_shows_agrees_with_what_the_hooks_recorded(tmp_path: Path, 
     found["wait samples"] = found["samples"]
     for phase in ("wait samples", "train", "publish", "eval", "checkpoint", "step_time"):
         assert found[phase] == pytest.approx(RECORDED[phase], abs=0.005 * RECORDED["step_time"]), phase
-    totals = seconds(tmp_path / "run", "SELECT 'tokens', sum(tokens) FROM train_steps")
-    assert totals == {"tokens": RECORDED["tokens"]}
+    assert only(tmp_path / "run", "SELECT sum(tokens) FROM train_steps") == RECORDED["tokens"]
     assert imported.carriers == (FILES[name],)
     assert imported.clock == ("wall" if name in OWN_TIMES else "relative")
 
@@ -59,7 +59,7 @@ def test_what_the_log_shows_agrees_with_what_the_hooks_recorded(tmp_path: Path, 
 @pytest.mark.parametrize("name", OWN_TIMES)
 def test_a_file_with_times_ends_where_the_hooks_saw_the_run_end(tmp_path: Path, name: str) -> None:
     import_run(VERL / name, tmp_path / "run")
-    (end_ns,) = seconds(tmp_path / "run", "SELECT 0, max(stopped_ns) FROM workers").values()
+    end_ns = only(tmp_path / "run", "SELECT max(stopped_ns) FROM workers")
     assert 0 <= (end_ns - RECORDED["last_step_end_ns"]) / 1e9 < 1.0
 
 
@@ -70,6 +70,7 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     """The bound of docs/importers.md: 3%. The first step has no perf/step_s, and counts."""
     recorded = json.loads((TRL_STATE.parent / "recorded.json").read_text())
     imported = import_run(TRL_STATE, tmp_path / "run")
+    assert (imported.clock, imported.carriers) == ("relative", ("trainer_state",))
     assert source_words(imported) == "imported from trl's JSON file trainer_state.json"
     found, names = trainer_seconds(tmp_path / "run"), {"waiting_for_samples": "samples", "train": "train"}
     for state, name in {**names, "publishing_weights": "publish"}.items():
@@ -90,7 +91,7 @@ def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.04, 0.35, 0.5, 0.77, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.04, 0.5, 0.999])
 def test_any_part_of_a_file_imports_or_holds_no_step(tmp_path: Path, name: str, share: float) -> None:
     whole = (VERL / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
@@ -99,7 +100,7 @@ def test_any_part_of_a_file_imports_or_holds_no_step(tmp_path: Path, name: str, 
     except ImportFileError:
         assert share < 0.1
         return
-    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    steps = only(tmp_path / "run", "SELECT count(*) FROM train_steps")
     assert 60 * share - 20 <= steps <= 60 * share + 1
 
 
@@ -110,7 +111,7 @@ def test_damaged_bytes_cost_what_they_hit_and_nothing_else(tmp_path: Path, name:
     damaged[middle : middle + 64] = b"\xff" * 64
     (tmp_path / name).write_bytes(damaged)
     imported = import_run(tmp_path / name, tmp_path / "run")
-    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    steps = only(tmp_path / "run", "SELECT count(*) FROM train_steps")
     assert steps >= (25 if name in OWN_TIMES else 59)
     assert imported.files[0].bytes <= len(damaged)
 
@@ -197,17 +198,6 @@ def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: P
         connection.execute(f"CREATE VIEW metrics AS {view}")
     with pytest.raises(ImportFileError, match=r"mlflow\.db: found no run;"):
         import_run(tmp_path / "mlflow.db", tmp_path / "run")
-
-
-def test_a_trainer_state_of_transformers_has_no_times(tmp_path: Path) -> None:
-    step = {"perf/rollout_wait_s": 2.0, "perf/fwd_bwd_s": 1.0, "perf/optimizer_s": 0.25, "perf/weight_sync_s": 0.5}
-    history = [{**step, "perf/step_s": 4.0, "loss": 0.5, "step": number} for number in (10, 20, 30)]
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": 30}))
-    imported = import_run(tmp_path / "trainer_state.json", tmp_path / "run")
-    assert (imported.framework, imported.clock, imported.carriers) == ("trl", "relative", ("trainer_state",))
-    found = trainer_seconds(tmp_path / "run")
-    own = {name: found[name] for name in ("samples", "train", "publish", "step_time")}
-    assert own == {"samples": 3 * 20.0, "train": 3 * 12.5, "publish": 3 * 5.0, "step_time": 3 * 40.0}
 
 
 @pytest.mark.parametrize(

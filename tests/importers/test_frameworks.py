@@ -21,7 +21,7 @@ from rlscope.reports.blocks import Check
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.verdict import gap_lines, why
-from tests.importers.filling import asked, spent_s
+from tests.importers.filling import asked
 from tests.importers.nemo_console import CONFIG, block
 
 SECOND = 10**9
@@ -240,84 +240,6 @@ def test_the_doctor_lists_what_adds_to_a_run_and_neither_its_steps_again_nor_ano
         (tmp_path / "engine.log", "pass it with --engine-log"),
         (orchestrator, "pass it with --with if it is part of the same run"),
     ]
-
-
-def trainer_s(folder: Path) -> dict[str, float]:
-    """Seconds of the trainer by what it did."""
-    return {name.removeprefix("trainer "): each for name, each in spent_s(folder).items() if "trainer " in name}
-
-
-def openrlhf(lead: str, step_s: float) -> str:
-    prefix = "\x1b[36m(PPOTrainer pid=3)\x1b[0m INFO 01-01 10:00:00 ppo_trainer.py:1] "
-    phases = {"make_experience": 2.0, "ppo_train": 5.0, "broadcast": 1.0, "generation": 12.0, "step_total": step_s}
-    metrics = {"reward": 0.5, **{f"timing/{name}": each for name, each in phases.items()}}
-    return "".join(f"{prefix}{lead} {step}: {metrics}\n" for step in (7, 8, 9))
-
-
-def pipelinerl() -> str:
-    """Its metrics are rounded to texts."""
-    return "".join(
-        f"[2026-01-01 10:00:00,1][finetune][INFO] - Completed steps {step}: {{'stats/grad_norm': '1.200e-04', "
-        f"'stats/time_waiting_for_data': '{4 * step}.000', 'throughput/sec_per_step': '10.000'}}\n"
-        for step in (1, 2, 3)
-    )
-
-
-def trl(quote: str) -> str:
-    """Behind a progress bar."""
-    seconds = {"rollout_wait_s": 3, "fwd_bwd_s": 4, "optimizer_s": 1, "weight_sync_s": 1, "step_s": 9}
-    named = ", ".join(f"'perf/{name}': {quote}{value}{quote}" for name, value in seconds.items())
-    bar = "  0%|          | {}/90 [00:19<15:06:22, 19.23s/it]"
-    return "".join(f"{bar.format(step)}{{'loss': 0.5, {named}}}\n" for step in range(3))
-
-
-def open_instruct() -> str:
-    """With its earlier name of the wait."""
-    seconds = {"trainer_idle_waiting_for_inference": 4, "training": 5, "weight_sync": 1, "total": 10}
-    times = {f"time/{name}": value for name, value in seconds.items()}
-    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **times} for step in range(3)]
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("framework", "text", "expected"),
-    [
-        # Synchronous: the step is the sum of its phases.
-        (
-            "openrlhf",
-            openrlhf("✨ Global step", 20),
-            {"generate": 36.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0},
-        ),
-        # Asynchronous: it is the time that passed, and generation overlaps with it.
-        ("openrlhf", openrlhf("Global step", 13), {"samples": 15.0, "logprobs": 6.0, "train": 15.0, "publish": 3.0}),
-        ("pipelinerl", pipelinerl(), {"samples": 12.0, "train": 18.0}),
-        ("trl", trl(""), {"samples": 9.0, "train": 15.0, "publish": 3.0}),
-        ("trl", trl("'"), {"samples": 9.0, "train": 15.0, "publish": 3.0}),
-        ("open-instruct", open_instruct(), {"samples": 12.0, "train": 15.0, "publish": 3.0}),
-    ],
-)
-def test_what_a_framework_prints_is_read_as_the_phases_of_its_trainer(
-    tmp_path: Path, framework: str, text: str, expected: dict[str, float]
-) -> None:
-    (tmp_path / "a.log").write_text(text)
-    assert import_run(tmp_path / "a.log", tmp_path / "run").framework == framework
-    assert trainer_s(tmp_path / "run") == pytest.approx(expected)
-    steps = asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step")
-    assert len(steps) == 3 and (framework != "openrlhf" or steps == [(7,), (8,), (9,)])
-
-
-def test_roll_s_console_states_the_time_of_a_step_with_the_next_one(tmp_path: Path) -> None:
-    prefix = "[2026-01-01 10:00:00] [rlvr_pipeline.py (8)] [INFO] [DRIVER 0 / 1][PID 77] "
-    rows = [{"time/step_generate": generated, "time/step_train": 10.0, "time/step_model_update": 2.0}
-            for generated in (20.0, 10.0, 20.0)]  # fmt: skip
-    rows[1]["time/step_total"], rows[2]["time/step_total"] = 33.0, 23.0
-    config = "max_steps: 500\nrollout_batch_size: 64\nactor_train:\n  training_args:\n    learning_rate: 1.0e-06\n"
-    (tmp_path / "a.log").write_text(config + "".join(prefix + json.dumps(row) + "\n" for row in rows))
-    imported = import_run(tmp_path / "a.log", tmp_path / "run")
-    assert (imported.framework, imported.refusal) == ("roll", None)
-    assert trainer_s(tmp_path / "run") == pytest.approx({"generate": 50.0, "train": 30.0, "publish": 6.0})
-    (length_s,) = asked(tmp_path / "run", "SELECT (stopped_ns - started_ns) / 1e9 FROM workers")[0]
-    assert length_s == pytest.approx(33.0 + 23.0 + 32.0)
 
 
 def test_a_file_of_another_framework_or_with_the_trainer_again_is_no_part_of_the_run(tmp_path: Path) -> None:

@@ -192,48 +192,12 @@ def test_metrics_that_the_file_lacks_are_named_with_the_nearest_that_it_has(tmp_
         import_run(metrics(tmp_path / "m.jsonl"), tmp_path / "run", import_options(phases="train=time/trainstep"))
 
 
-GRPO = {
-    f"train/{name}": 1.0
-    for name in ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "completions/mean_length", "reward",
-                 "reward_std", "kl", "step_time", "clip_ratio/low_mean")
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [
-        ({**GRPO, "other": 1.0}, r"look like TRL \(AsyncGRPO\), 11 of 12 keys, but no step times; expected also "
-                                 "`perf/rollout_wait_s` and `perf/step_s`.*--phases step=METRIC"),
-        ({"timing_s/gen": 1.0, "actor/pg_loss": 1.0, "perf/mfu/actor": 1.0},
-         "look like verl, 3 of 3 keys, but no step times; expected also `timing_s/step`"),
-        ({"a": 1.0, "b": 1.0, "c": 1.0}, "found 3 metrics of no framework that rlscope knows: a, b, c;.*--phases"),
-    ],
-)  # fmt: skip
-def test_a_refusal_says_what_was_seen_and_what_came_closest(
-    tmp_path: Path, values: dict[str, float], error: str
-) -> None:
-    (tmp_path / "m.jsonl").write_text(json.dumps({"step": 1, **values}) + "\n")
-    with pytest.raises(ImportFileError, match=error):
-        import_run(tmp_path / "m.jsonl", tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("line", "durations"),
-    [
-        (
-            "step:{} | mean_reward=0.14 | step_time_seconds=56.3 | train_s=20 | samples_per_s=4",
-            "step_time_seconds, train_s",
-        ),
-        ("[12:00:0{}] rollout/time: 1.5s, timeout: 3, timing: 4", "rollout/time"),
-    ],
-)
-def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_it_prints(
-    tmp_path: Path, line: str, durations: str
-) -> None:
+def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_three_of_its_lines_print(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_text("".join(line.format(step) + "\n" for step in range(3)))
-    with pytest.raises(ImportFileError, match=f"no framework that rlscope knows, with the durations {durations};"):
+    line = "step:{} | mean_reward=0.14 | step_time_seconds=56.3 | train_s=20 | samples_per_s=4 | t: 1.5s | timeout: 3\n"
+    log.write_text("".join(line.format(step) for step in range(3)))
+    with pytest.raises(ImportFileError, match="with the durations step_time_seconds, t, train_s;"):
         analyze(log)
-    log.write_text("".join(line.format(step) + "\n" for step in range(2)))
+    log.write_text("".join(line.format(step) for step in range(2)))
     with pytest.raises(ImportFileError, match="found no run;"):
         analyze(log)

@@ -113,15 +113,15 @@ def test_time_beside_the_passes_beyond_five_prefills_was_idle(
     assert lengths_s([filling, decoding]) == [prefill_s, 0.4]
 
 
-def test_the_interval_of_the_engines_settings_beats_what_the_cache_shows(tmp_path: Path) -> None:
-    settings = "server_args=ServerArgs(tp_size=2, decode_log_interval=10, max_running_requests=64)\n"
-    run = imported(tmp_path, settings, *steady(4, passes=10))
-    assert {row["forward_passes"] for row in run.rows("engine_steps")} == {10}
-    assert (run.folder / "workers" / "engine-0.json").read_text().count('"gpu_count": 2') == 1
-
-
-def test_the_interval_is_seen_in_the_cache_where_no_setting_tells_it(tmp_path: Path) -> None:
-    assert {row["forward_passes"] for row in imported(tmp_path, *steady(4, passes=1)).rows("engine_steps")} == {1}
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [("server_args=ServerArgs(tp_size=2, decode_log_interval=10)\n", 10), ("", 1)],
+)
+def test_the_passes_of_a_line_are_those_of_the_settings_or_what_the_cache_shows(
+    tmp_path: Path, settings: str, passes: int
+) -> None:
+    rows = imported(tmp_path, settings, *steady(4, passes=passes)).rows("engine_steps")
+    assert {row["forward_passes"] for row in rows} == {passes}
 
 
 def test_speculative_decoding_counts_the_tokens_that_were_accepted(tmp_path: Path) -> None:
@@ -146,16 +146,16 @@ OWN = "[2026-03-22 00:00:00 DP0 TP0] max_total_num_tokens=9000, max_running_requ
 
 
 @pytest.mark.parametrize(
-    ("head", "gpus", "max_running"),
+    ("head", "gpus", "max_running", "kv_tokens"),
     [
-        (SERVER.format(True), 4, 36),
-        (SERVER.format(True) + OWN, 4, 36),
-        (SERVER.format(False), 16, 144),
-        (SERVER.format(False) + OWN, 16, 36),
+        (SERVER.format(True), 4, 36, None),
+        (SERVER.format(True) + OWN, 4, 36, 9_000),
+        (SERVER.format(False), 16, 144, None),
+        (SERVER.format(False) + OWN, 16, 36, 9_000),
     ],
 )
 def test_ranks_that_share_attention_share_the_gpus_and_the_limit_of_their_server(
-    tmp_path: Path, head: str, gpus: int, max_running: int
+    tmp_path: Path, head: str, gpus: int, max_running: int, kv_tokens: int | None
 ) -> None:
     lines = [
         decode(0.4 * index, 8, 1_000 + 320 * index, 800.0, ranks=f" DP{rank} TP{4 * rank}")
@@ -164,7 +164,8 @@ def test_ranks_that_share_attention_share_the_gpus_and_the_limit_of_their_server
     ]
     run = imported(tmp_path, head, *lines)
     documents = [json.loads(path.read_text()) for path in sorted((run.folder / "workers").iterdir())]
-    assert [(each["gpu_count"], each["max_running"]) for each in documents] == [(gpus, max_running)] * 4
+    found = [(each["gpu_count"], each["max_running"], each.get("kv_capacity_tokens")) for each in documents]
+    assert found == [(gpus, max_running, kv_tokens)] * 4
 
 
 @pytest.mark.parametrize("learnt", [True, False])

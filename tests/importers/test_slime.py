@@ -42,48 +42,39 @@ def facts(at_s: float, kind: str, number: int, text: str) -> str:
     return f"(RolloutManager pid=8, ip=10.0.0.1) [{stamp(at_s, True)}] metrics.py:268 - {kind} {number}: {{{text}}}\n"
 
 
-def step(first_s: float, number: int, milliseconds: bool = True) -> list[str]:
+def step(first_s: float, number: int) -> list[str]:
     """A rollout of 30 s that the trainer waits for, 10 s of training, 3 s of publishing."""
 
-    def at(seconds: float) -> float:
-        return first_s + seconds
+    def timed(name: str, start_s: float, end_s: float) -> list[str]:
+        return [start(first_s + start_s, name), end(first_s + end_s, name, end_s - start_s)]
+
+    def said(at_s: float, kind: str, text: str) -> str:
+        return facts(first_s + at_s, kind, number, text)
 
     return [
-        facts(
-            at(30), "perf", number, "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"
-        ),
-        facts(
-            at(30),
+        said(30, "perf", "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"),
+        said(
+            30,
             "rollout",
-            number,
-            "'rollout/raw_reward': np.float32(0.25), 'rollout/truncated_ratio': 0.125, 'rollout/note': 'a: 1'",
+            "'rollout/raw_reward': np.float32(0.25), 'rollout/truncated_ratio': 0.125, 'rollout/n': 'a: 1'",
         ),
-        end(at(30), "train_wait", 30.0, milliseconds),
-        start(at(30), "train", milliseconds),
-        start(at(30), "data_preprocess", milliseconds),
-        end(at(31), "data_preprocess", 1.0, milliseconds),
-        start(at(31), "log_probs", milliseconds),
-        end(at(35), "log_probs", 4.0, milliseconds),
-        start(at(35), "actor_train", milliseconds),
-        end(at(45), "actor_train", 10.0, milliseconds),
-        end(at(45), "train", 15.0, milliseconds),
-        start(at(45), "train_wait", milliseconds),
-        facts(at(45), "step", number, "'train/loss': -0.125, 'train/grad_norm': 0.5"),
-        facts(
-            at(45),
-            "perf",
-            number,
-            "'perf/actor_train_time': 10.0, 'perf/actor_train_tok_per_s': 1000.0, 'perf/train_wait_time': 30.0",
-        ),
-        start(at(45), "update_weights", milliseconds),
-        end(at(48), "update_weights", 3.0, milliseconds),
+        end(first_s + 30, "train_wait", 30.0),
+        start(first_s + 30, "train"),
+        *timed("data_preprocess", 30, 31),
+        *timed("log_probs", 31, 35),
+        *timed("actor_train", 35, 45),
+        end(first_s + 45, "train", 15.0),
+        start(first_s + 45, "train_wait"),
+        said(45, "step", "'train/loss': -0.125, 'train/grad_norm': 0.5"),
+        said(45, "perf", "'perf/actor_train_time': 10.0, 'perf/actor_train_tok_per_s': 1000.0"),
+        *timed("update_weights", 45, 48),
     ]
 
 
-def run_lines(settings: str, milliseconds: bool = True, steps: int = 2) -> list[str]:
-    lines = [settings, start(0, "update_weights", milliseconds), end(2, "update_weights", 2.0, milliseconds)]
-    lines.append(start(2, "train_wait", milliseconds))
-    return [*lines, *(line for number in range(steps) for line in step(2 + 46.0 * number, number, milliseconds))]
+def run_lines(settings: str, steps: int = 2) -> list[str]:
+    """The first weights, and steps of 46 s."""
+    first = [settings, start(0, "update_weights"), end(2, "update_weights", 2.0), start(2, "train_wait")]
+    return [*first, *(line for number in range(steps) for line in step(2 + 46.0 * number, number))]
 
 
 def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
@@ -107,14 +98,6 @@ def test_lines_of_slime_s_own_timers_say_what_the_hooks_recorded(tmp_path: Path)
     for state in ("waiting_for_samples", "train", "checkpoint"):
         assert states.get(state, 0.0) == pytest.approx(recorded[state], abs=0.01 * sum(states.values())), state
     assert len(run.rows("train_steps")) == recorded["steps"]
-
-
-def test_a_timer_in_stamps_of_whole_seconds_lasts_as_long_as_it_says(tmp_path: Path) -> None:
-    """It may have begun late in the second of its start: 0.3 s from 5.9 on ends in another second."""
-    lines = [start(2, "train_wait", False), end(5, "train_wait", 3.9, False), start(5, "actor_train", False)]
-    run = imported(tmp_path, SEPARATE, *lines, end(6, "actor_train", 0.3, False))
-    (step,) = run.rows("train_steps")
-    assert (step["end_ns"] - step["start_ns"]) / NS == pytest.approx(0.3)
 
 
 def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(separate: Filled) -> None:
@@ -149,17 +132,15 @@ def test_the_parts_of_an_update_that_miles_times_are_recorded(tmp_path: Path) ->
     assert len(versions) == 1
 
 
-def test_rollouts_end_where_their_numbers_are_printed(separate: Filled) -> None:
-    generated = [(name, end_s - start_s) for name, start_s, end_s in separate.spans_s("rollout") if name == "generate"]
-    assert generated == [("generate", pytest.approx(30.0))] * 2
-    assert separate.imported.tables["activities"].certainty is Certainty.INFERRED
-
-
-def test_between_two_rollouts_samplers_have_no_requests(separate: Filled) -> None:
+def test_samplers_generate_until_the_numbers_of_a_rollout_are_printed_and_else_have_no_requests(
+    separate: Filled,
+) -> None:
+    generated = [end_s - start_s for name, start_s, end_s in separate.spans_s("rollout") if name == "generate"]
+    assert generated == [pytest.approx(30.0)] * 2
     states = {name: seconds / 8 for name, seconds in ledger_s(separate.folder)["rollout"].items()}
     # 16 s from the end of one rollout to the start of the next; in the last of them weights are applied.
-    assert states["generating"] == pytest.approx(60.0)
-    assert states["no_requests"] == pytest.approx(15.0)
+    assert (states["generating"], states["no_requests"]) == (pytest.approx(60.0), pytest.approx(15.0))
+    assert separate.imported.tables["activities"].certainty is Certainty.INFERRED
 
 
 def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(tmp_path: Path) -> None:
@@ -178,45 +159,49 @@ def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(
 
 
 def test_steps_have_their_versions_tokens_and_results(separate: Filled) -> None:
+    """Every update is a publication, and the first is version 1."""
     steps = separate.rows("train_steps")
     assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 1, 2), (1, 2, 3)]
     named = ("tokens", "samples", "loss", "grad_norm", "reward_mean", "truncated_ratio")
     assert {tuple(row[name] for name in named) for row in steps} == {(10_000, 32, -0.125, 0.5, 0.25, 0.125)}
+    updates = [(row["phase"], row["version"]) for row in separate.rows("weight_updates")]
+    assert sorted(updates) == [(phase, version) for phase in ("apply", "publish") for version in (1, 2, 3)]
 
 
-def test_every_update_is_a_publication_and_the_first_is_version_1(separate: Filled) -> None:
-    updates = separate.rows("weight_updates")
-    assert [row["version"] for row in updates if row["phase"] == "publish"] == [1, 2, 3]
-    assert [row["version"] for row in updates if row["phase"] == "apply"] == [1, 2, 3]
-
-
-def test_colocated_gpus_generate_while_they_do_not_train(tmp_path: Path) -> None:
-    run = imported(tmp_path, *run_lines(COLOCATED))
+@pytest.mark.parametrize(
+    ("settings", "more"), [(COLOCATED, []), (SEPARATE, [start(94, "sleep"), end(94.5, "sleep", 0.5)])]
+)
+def test_gpus_that_are_shared_generate_while_they_do_not_train(tmp_path: Path, settings: str, more: list[str]) -> None:
+    """The settings show that they are, or the timers of making room for each other."""
+    run = imported(tmp_path, *run_lines(settings), *more)
     states = {name: seconds / 4 for name, seconds in ledger_s(run.folder)["actor"].items()}
     assert states["generating"] == pytest.approx(58.0)
     assert states["applying_weights"] == pytest.approx(8.0)
     assert "rollout" not in ledger_s(run.folder)
 
 
-def test_timers_of_waking_and_sleeping_show_that_gpus_are_shared(tmp_path: Path) -> None:
-    lines = [*run_lines(SEPARATE), start(95, "sleep"), end(96, "sleep", 1.0)]
-    assert "generating" in ledger_s(imported(tmp_path, *lines).folder)["actor"]
-
-
-def test_stamps_of_whole_seconds_are_laid_end_to_end_by_the_printed_durations(tmp_path: Path) -> None:
-    lines = [
-        SEPARATE,
-        start(10.0, "log_probs", False),
-        end(14.4, "log_probs", 4.4, False),
-        start(14.4, "actor_train", False),
-        end(20.9, "actor_train", 6.5, False),
+@pytest.mark.parametrize(
+    ("lines", "spans"),
+    [
+        (
+            [(10.0, 14.4, "log_probs"), (14.4, 20.9, "actor_train")],
+            [("logprobs", 0.0, 4.4), ("train_step", 4.4, 10.9)],
+        ),
+        # It may have begun late in the second of its start: 0.3 s from 5.9 on ends in another second.
+        ([(2.0, 5.9, "data_preprocess"), (5.9, 6.2, "actor_train")], [("other", 0.0, 3.9), ("train_step", 3.9, 4.2)]),
+    ],
+)
+def test_timers_in_stamps_of_whole_seconds_last_as_long_as_they_say(
+    tmp_path: Path, lines: list[tuple[float, float, str]], spans: list[tuple[str, float, float]]
+) -> None:
+    printed = [
+        line
+        for began, ended, name in lines
+        for line in (start(began, name, False), end(ended, name, ended - began, False))
     ]
-    run = imported(tmp_path, *lines)
-    first_ns = run.rows("activities")[0]["start_ns"]
-    assert run.spans_s("actor", first_ns) == [
-        ("logprobs", 0.0, pytest.approx(4.4)),
-        ("train_step", pytest.approx(4.4), pytest.approx(10.9)),
-    ]
+    run = imported(tmp_path, SEPARATE, *printed)
+    found = run.spans_s("actor", run.rows("activities")[0]["start_ns"])
+    assert found == [(name, pytest.approx(began), pytest.approx(ended)) for name, began, ended in spans]
 
 
 def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -161,15 +163,14 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     if not target.claim(source.path, SGLANG_LOG.kind):
         return
     clock = open_clock(source.path, STAMPED, target, options)
-    survey = _look_over(source, target, options)
-    if clock is None or survey is None:
+    if clock is None:
         raise ImportFileError.of(
             source.path,
             found="no timed `Decode batch` or `Prefill batch` line",
             expected="the log of an SGLang engine at --log-level info",
             next_step="Set the engine's log level to info (AReaL and some other frameworks start it at warning).",
         )
-    log = LogFile(source.path, progress)
+    survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, progress)
     lanes: dict[str, _Lane] = {}
     for entry_or_gap in _gaps(log, clock, source.path.stem):
         entry = entry_or_gap.after if isinstance(entry_or_gap, _Gap) else entry_or_gap
@@ -184,13 +185,9 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     target.add_file("engine log", log.source())
 
 
-def _look_over(source: ImportSource, target: ImportTarget, options: ImportOptions) -> _Survey | None:
-    """Read the start of the log for its settings and pass times; None if it has no engine line."""
-    scratch = LogFile(source.path, lambda _bytes: None)
-    clock = open_clock(source.path, STAMPED, target, options)
-    if clock is None:
-        return None
-    survey = _Survey()
+def _look_over(path: Path, clock: LogClock) -> _Survey:
+    """Read the start of the log for its settings and pass times."""
+    scratch, survey = LogFile(path, lambda _bytes: None), _Survey()
     gaps: list[_Gap] = []
     kept: Counter[tuple[int, bool]] = Counter()
     for found in _gaps(scratch, clock, "", survey.settings):

@@ -175,15 +175,14 @@ def _carrier(source: ImportSource, _bytes: int) -> Carrier | None:
         return carrier
     own, text = source.own, source.text
     console = CONSOLE if own is None else console_of(own)
-    releases = [release for each in _tables(source) for release in each.releases()]
-    named = [each for each in releases if any(all(name in text for name in group) for group in each.known_by)]
+    named = [each for each in _tables(source) if any(all(name in text for name in group) for group in each.known_by)]
     if own is None and not named:
         return console
     # Without a printed dictionary or table of these metrics, look for `name: value`.
     names = _rows_names(source, console)
     if own is not None:
         return console if any(own.bare(name) in own.wanted for name in names) else pairs_of(own.wanted)
-    if any(_release_of(each, names) for each in frameworks()):
+    if any(_is_of(each, names) for each in _tables(source)):
         return console
     # Those of each framework that the text names: a log of two is refused.
     prefixes = {prefix for each in named for prefix in (*each.reported, *_marks(each.placement))}
@@ -205,9 +204,12 @@ def _alternatives(framework: Framework) -> str:
 
 
 def _release_of(framework: Framework, names: frozenset[str]) -> Framework | None:
-    bare = {framework.bare(name) for name in names}
-    releases = framework.releases()
-    return next((each for each in releases if any(set(group) <= bare for group in each.known_by)), None)
+    return next((each for each in framework.releases() if _is_of(each, names)), None)
+
+
+def _is_of(release: Framework, names: frozenset[str]) -> bool:
+    bare = {release.bare(name) for name in names}
+    return any(set(group) <= bare for group in release.known_by)
 
 
 def _limits(framework: Framework) -> dict[str, float]:
@@ -355,12 +357,16 @@ def read_steps(
     settings: those that other files state, by name.
     """
     carrier, release = carrier_of(source), _release_of(framework, names_in(source))
-    if carrier is None or release is None:
-        raise _no_steps(source, framework)
-    tally = Tally()
-    log = step_log(carrier.rows(source.path, tally, progress), release, tally, settings)
-    if log is None:
-        raise _no_steps(source, framework)
+    tally, log = Tally(), None
+    if carrier is not None and release is not None:
+        log = step_log(carrier.rows(source.path, tally, progress), release, tally, settings)
+    if carrier is None or log is None:
+        raise ImportFileError.of(
+            source.path,
+            found=f"no step of {framework.name}",
+            expected=known_names(framework),
+            next_step="Pass the file that contains them, or omit --as.",
+        )
     target.add_file(carrier.name, tally.source_file(source.path))
     return log
 
@@ -433,12 +439,14 @@ def has_trainer_steps(source: ImportSource) -> bool:
 
 
 def _tables(source: ImportSource) -> tuple[Framework, ...]:
-    return frameworks() if source.own is None else (source.own,)
+    """Return the tables that a file may be of, with those of earlier releases."""
+    known = frameworks() if source.own is None else (source.own,)
+    return tuple(release for each in known for release in each.releases())
 
 
 def _has_steps_of(role: str, source: ImportSource) -> bool:
     names = names_in(source)
-    for each in (release for framework in _tables(source) for release in framework.releases()):
+    for each in _tables(source):
         bare = {each.bare(name) for name in names}
         if any(process.role == role and bare.intersection(process.marks) for process in each.phases.values()):
             return True
@@ -449,15 +457,6 @@ def known_names(framework: Framework) -> str:
     """Return the metrics that identify a framework's files, as a phrase; empty if its table has none."""
     names = " or ".join(filter(None, map(_alternatives, framework.releases())))
     return f"metrics named {names}" if names else ""
-
-
-def _no_steps(source: ImportSource, framework: Framework) -> ImportFileError:
-    return ImportFileError.of(
-        source.path,
-        found=f"no step of {framework.name}",
-        expected=known_names(framework),
-        next_step="Pass the file that contains them, or omit --as.",
-    )
 
 
 def derived_gpus(steps: ProcessSteps) -> int | None:

@@ -70,9 +70,9 @@ def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
 
 def test_progress_adds_up_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
-    path.write_bytes(b"line\n" * 500_000)
+    path.write_bytes((b"x" * 49 + b"\n") * 50_000)
     read: list[int] = []
-    assert sum(1 for _ in LogFile(path, read.append)) == 500_000
+    assert sum(1 for _ in LogFile(path, read.append)) == 50_000
     assert sum(read) == 2_500_000
     assert max(read) <= 1 << 20
 

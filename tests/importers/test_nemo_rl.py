@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from rlscope.importers.importer import open_source
 from rlscope.trace.imported import Certainty
 from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill_text, ledger_s
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block, stamped
@@ -117,11 +116,3 @@ def test_a_resumed_run_s_steps_count_once_and_the_time_before_them_is_nobody_s(t
     assert any("2 duplicate policy steps in the file" in note for note in run.imported.notes)
     # Of the four steps that the log begins, three are complete.
     assert run.imported.coverage == {"policy": 1.0} and run.imported.refusal is None
-
-
-def test_the_console_is_known_by_its_blocks_and_other_text_is_not(tmp_path: Path) -> None:
-    log = tmp_path / "driver.log"
-    log.write_text(CONFIG + block(1, 40.0, SYNC))
-    assert NEMO_RL_CONSOLE.recognise(open_source(log))
-    log.write_text("Step 1/50\nloss 0.3\n")
-    assert not NEMO_RL_CONSOLE.recognise(open_source(log))

@@ -168,14 +168,6 @@ def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_p
     ]
 
 
-def test_metrics_alone_show_the_engines_while_the_trainer_waits(tmp_path: Path) -> None:
-    phases = {"wait_for_batch": 4.0, "load_data": 1.0, "forward_backward": 3.0, "broadcast_weights": 2.0}
-    run = imported(tmp_path, trainer_row(1, START_S + 10.0, step=10.0, **phases))
-    assert run.spans_s("sampler", START_S * NS) == [("generate", 0.0, 4.0), ("apply", 8.0, 10.0)]
-    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
-    assert any("--engine-log" in note for note in run.imported.notes)
-
-
 def test_recognition_needs_the_rows_of_a_trainer_or_an_orchestrator(tmp_path: Path) -> None:
     assert PRIME_RL.recognise(open_source(FIXTURE))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 3, "loss": 0.1}\n')

@@ -16,9 +16,9 @@ from rlscope.errors import ArgumentError, RlscopeError
 from rlscope.mcp_server import MOST_CHARACTERS, PART_CHARACTERS, RunTools, server_of
 from rlscope.planning.schema import EXAMPLE
 from tests.kept import TRACES
-from tests.nightly import nightly
 from tests.trace_folder import train_row, worker, write_run
 
+TIME_LIMIT_S = 300
 # Imported by the tests alone: it takes each worker more than a second.
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
@@ -36,7 +36,7 @@ def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, 
             env={"XDG_CACHE_HOME": str(folder.parent / "cache")},
         )
         found: list[tuple[bool, str]] = []
-        async with Client(server) as client:
+        async with asyncio.timeout(TIME_LIMIT_S), Client(server) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == {
                 "list_runs", "analyze", "doctor", "query", "what_if", "compare", "plan"
             }  # fmt: skip
@@ -165,8 +165,7 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Pat
         tools.plan("plan.toml")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
-def test_a_signal_ends_the_server_while_its_client_waits(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_the_server_while_its_client_waits(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from rlscope.cli import main; main()", "mcp", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdin is not None and server.stdout is not None
@@ -175,8 +174,8 @@ def test_a_signal_ends_the_server_while_its_client_waits(number: signal.Signals,
         }}).encode() + b"\n")  # fmt: skip
         server.stdin.flush()
         assert b"rlscope" in server.stdout.readline()
-        server.send_signal(number)
-        assert server.wait(timeout=60) == 128 + number
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=TIME_LIMIT_S) == 128 + signal.SIGTERM
 
 
 def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch: pytest.MonkeyPatch) -> None:

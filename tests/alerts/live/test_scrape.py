@@ -68,6 +68,7 @@ def until(look: Callable[[], Any]) -> Any:
     ends_s = time.monotonic() + TIME_LIMIT_S
     while not (found := look()):
         assert time.monotonic() < ends_s
+        time.sleep(0.02)
     return found
 
 

@@ -76,7 +76,7 @@ def generate(folder: Path, shape: Shape) -> dict[str, int]:
     connection.execute(_filled(MACROS, {"seed": shape.seed, "origin_ns": ORIGIN_NS, "period_ns": PERIOD_NS}))
     connection.execute(
         "CREATE TABLE taken (sample_id VARCHAR, trainer BIGINT, to_row BIGINT, queued_ns BIGINT, step BIGINT, "
-        "outcome VARCHAR, reward DOUBLE, advantage DOUBLE)"
+        "outcome VARCHAR, reward DOUBLE)"
     )
     totals = dict.fromkeys(schema.TABLES, 0)
     for engine in range(ENGINES):

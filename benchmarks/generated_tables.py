@@ -108,7 +108,7 @@ SELECT
         WHEN (to_row - from_row) > 2500 AND chance('stale', $engine, number) < 0.8 THEN 'dropped_stale'
         WHEN chance('filtered', $engine, slot // 8 * 1_000_000 + place) < 0.02 THEN 'filtered'
         ELSE 'trained' END AS outcome,
-    (chance('reward', $engine, number) < 0.4)::DOUBLE AS reward, normal('advantage', $engine, number) AS advantage
+    (chance('reward', $engine, number) < 0.4)::DOUBLE AS reward
 FROM responses
 JOIN rows ON rows.engine_row = to_row - 1
 """
@@ -116,7 +116,7 @@ JOIN rows ON rows.engine_row = to_row - 1
 TAKEN: Final = """
 SELECT sample_id, $worker_id AS worker_id, queued_ns, period_start_ns(step + $lag) + 1_500_000_000 AS taken_ns, outcome,
     if(outcome = 'trained', step, NULL) AS step, if(outcome = 'trained', step, NULL) AS consumer_version,
-    reward, advantage
+    reward
 FROM taken
 WHERE trainer = $trainer
 ORDER BY step, to_row, sample_id
@@ -200,7 +200,7 @@ GPU_SAMPLES: Final = """
 SELECT $worker_id AS worker_id, '0' AS gpu_id, $origin_ns + second * 1_000_000_000 AS time_ns,
     0.6 + 0.2 * chance('sm', $worker_id, second) AS sm_active_ratio,
     0.8 + 0.2 * chance('gpu', $worker_id, second) AS busy_ratio,
-    60_000_000_000 AS memory_used_bytes, 500.0 AS power_w, 'gpm' AS source
+    'gpm' AS source
 FROM range(1, $periods * $period_ns // 1_000_000_000) AS seconds(second)
 ORDER BY second
 """

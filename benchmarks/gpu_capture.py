@@ -51,7 +51,6 @@ class Reading:
     readings: int
     busy_ratio: float | None
     sm_active_ratio: float | None
-    power_w: float | None
     source: str
 
 
@@ -67,7 +66,7 @@ def reading(asked_ratio: float, interval_s: float) -> Reading:
         rows = rows_of(folder)
     return Reading(
         interval_s, asked_ratio, busy_s / took_s, len(rows),
-        mean_of(rows, "busy_ratio"), mean_of(rows, "sm_active_ratio"), mean_of(rows, "power_w"),
+        mean_of(rows, "busy_ratio"), mean_of(rows, "sm_active_ratio"),
         "+".join(sorted({str(row["source"]) for row in rows})),
     )  # fmt: skip
 
@@ -175,14 +174,14 @@ def main() -> None:
         f"device:  {torch.cuda.get_device_name()}, torch {torch.__version__}",
         "",
         f"Readings of {SIDE} x {SIDE} bf16 products, busy for a share of each {CYCLE_S:g} s, {LOAD_S:g} s a line",
-        "every    asked  truly busy  recorded busy  SMs active  power    readings  source",
+        "every    asked  truly busy  recorded busy  SMs active  readings  source",
     ]
     for interval_s in INTERVALS_S:
         for each in (reading(asked_ratio, interval_s) for asked_ratio in SHARES):
             lines.append(
                 f"{each.interval_s:4.1f} s {each.asked_ratio:7.0%} {each.truly_busy_ratio:11.1%}"
                 f" {shown(each.busy_ratio, '14.1%')} {shown(each.sm_active_ratio, '11.1%')}"
-                f" {shown(each.power_w, '6.0f')} W {each.readings:9d}  {each.source}"
+                f" {each.readings:9d}  {each.source}"
             )
     lines += [
         "",

@@ -88,7 +88,7 @@ class RunTools:
         """Answer one SELECT over the tables of a run, or a built-in query by its name, as CSV.
 
         Tables: workers, samples, deliveries, engine_steps, train_steps, weight_updates, activities, queue_depths,
-        gpu_samples, spans. DESCRIBE is not allowed: SELECT column_name, data_type FROM information_schema.columns.
+        gpu_samples, reported. DESCRIBE is not allowed: SELECT column_name, data_type FROM information_schema.columns.
         query: if left out, the answer is the list of built-in queries. arguments: of a built-in query.
         """
         from rlscope.trace.adhoc import encoded_table, is_sql, own_sql

@@ -124,7 +124,7 @@ class Recording:
     ) -> None:
         times_ns = [self._ns(trainer, group.queued_s), self._ns(trainer, group.taken_s)]
         for request in group.requests:
-            row = [request.sample_id, trainer, *times_ns, outcome, step, consumer_version, None, None]
+            row = [request.sample_id, trainer, *times_ns, outcome, step, consumer_version, None]
             self._rows["deliveries"][trainer].append(row)
 
     def _shares(self, groups: Sequence[Group]) -> list[tuple[str, Sequence[Group]]]:

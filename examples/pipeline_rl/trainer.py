@@ -167,9 +167,7 @@ class Trainer:
 
     def _record_deliveries(self, step: int, version: int, batch: list[ScoredGroup]) -> None:
         for scored in batch:
-            for sample, reward, advantage in zip(
-                scored.group.samples, scored.rewards, scored.advantages(), strict=True
-            ):
+            for sample, reward in zip(scored.group.samples, scored.rewards, strict=True):
                 self.run.delivery(
                     sample.sample_id,
                     "trained",
@@ -178,7 +176,6 @@ class Trainer:
                     step=step,
                     consumer_version=version,
                     reward=reward,
-                    advantage=advantage,
                 )
 
     def _log(self, step: int, batch: list[ScoredGroup]) -> None:

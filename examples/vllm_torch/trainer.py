@@ -112,7 +112,7 @@ class Trainer:
     def _record_deliveries(self, step: int, version: int, batch: list[ScoredGroup]) -> None:
         for scored in batch:
             group = scored.group
-            for sample, reward, advantage in zip(group.samples, scored.rewards, scored.advantages(), strict=True):
+            for sample, reward in zip(group.samples, scored.rewards, strict=True):
                 self.run.delivery(
                     sample.sample_id,
                     "trained",
@@ -121,7 +121,6 @@ class Trainer:
                     step=step,
                     consumer_version=version,
                     reward=reward,
-                    advantage=advantage,
                 )
 
     def _print_progress(self, step: int) -> None:

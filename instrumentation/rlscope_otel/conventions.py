@@ -1,7 +1,7 @@
 """Names of the spans and attributes that become rows of the trace tables.
 
-A span with another name, or without a required attribute, goes to the `spans` table. `schema.py` says what the columns
-mean, and `spans.py` makes the rows.
+A span with another name is ignored, and one without a required attribute is counted as dropped. `schema.py` says what
+the columns mean, and `spans.py` makes the rows.
 """
 
 from typing import Final, NamedTuple

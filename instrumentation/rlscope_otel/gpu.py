@@ -16,7 +16,6 @@ from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults, or_none
 
 _PERCENT = 100.0
-_MILLIWATTS_PER_WATT = 1000.0
 _STOP_TIMEOUT_S = 2.0
 Nvml = Any
 """The module pynvml, which has no types. Any of its functions may raise NVMLError."""
@@ -87,16 +86,12 @@ class GpuSampler:
         for gpu in self._gpus:
             sm_active_ratio = or_none(gpu.gpm.sm_active_ratio) if gpu.gpm else None
             utilization = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle))
-            memory = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle))
-            power_mw = or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetPowerUsage(gpu.handle))
             self._buffer.add(
                 (
                     gpu.gpu_id,
                     self._now_ns(),
                     sm_active_ratio,
                     utilization.gpu / _PERCENT if utilization else None,
-                    memory.used if memory else None,
-                    power_mw / _MILLIWATTS_PER_WATT if power_mw is not None else None,
                     "nvml" if sm_active_ratio is None else "gpm",
                 )
             )

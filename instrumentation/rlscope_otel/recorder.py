@@ -134,7 +134,6 @@ class Run(Recording):
         step: int | None = None,
         consumer_version: int | None = None,
         reward: float | None = None,
-        advantage: float | None = None,
     ) -> None:
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
         if not is_one_of(outcome, schema.DELIVERY_OUTCOMES):
@@ -145,7 +144,7 @@ class Run(Recording):
             )
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
-        self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward, advantage))
+        self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward))
 
     def queue_depth(self, queue: str, depth: int, capacity: int | None = None) -> None:
         """The number of samples in a queue now, and its capacity."""

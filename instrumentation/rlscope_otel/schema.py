@@ -113,7 +113,6 @@ DELIVERIES: Final = (
     Column("step", _LONG, "", "optimizer step that trained on it", True),
     Column("consumer_version", _LONG, "", "latest version published when that optimizer step started", True),
     Column("reward", _REAL, "1", "reward", True),
-    Column("advantage", _REAL, "1", "advantage", True),
 )
 
 ENGINE_STEPS: Final = (
@@ -224,22 +223,7 @@ GPU_SAMPLES: Final = (
     Column("time_ns", _LONG, "ns", "end of the period that the reading covers"),
     Column("sm_active_ratio", _REAL, "1", "mean share of the SMs with a resident warp in the period, 0..1", True),
     Column("busy_ratio", _REAL, "1", "share of the period in which at least one kernel ran, 0..1", True),
-    Column("memory_used_bytes", _LONG, "bytes", "device memory in use", True),
-    Column("power_w", _REAL, "W", "power draw", True),
     Column("source", _STRING, "", "gpm | nvml | dcgm"),
-)
-
-SPANS: Final = (
-    Column("trace_id", _STRING, "", "32 hex digits"),
-    Column("span_id", _STRING, "", "16 hex digits"),
-    Column("parent_span_id", _STRING, "", "16 hex digits", True),
-    Column("name", _STRING, "", "the span's name"),
-    Column("kind", _STRING, "", "INTERNAL | SERVER | CLIENT | PRODUCER | CONSUMER"),
-    Column("start_ns", _LONG, "ns", "start"),
-    Column("end_ns", _LONG, "ns", "end"),
-    Column("status", _STRING, "", "UNSET | OK | ERROR"),
-    Column("worker_id", _STRING, "", "worker that recorded the span"),
-    Column("attributes", _STRING, "", "the span's attributes as JSON"),
 )
 
 REPORTED: Final = (
@@ -259,7 +243,6 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "activities": ACTIVITY_SPANS,
     "queue_depths": QUEUE_DEPTHS,
     "gpu_samples": GPU_SAMPLES,
-    "spans": SPANS,
     "reported": REPORTED,
 }
 
@@ -296,7 +279,7 @@ TIMES: Final[dict[str, tuple[str, str]]] = {
     "queue_depths": ("time_ns", "time_ns"),
     "gpu_samples": ("time_ns", "time_ns"),
     "reported": ("time_ns", "time_ns"),
-    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
+    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities"), ("start_ns", "end_ns")),
 }
 """Columns with the first and last time of a row, by table; neither may be NULL."""
 
@@ -310,7 +293,6 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "activities": ("worker_id", "activity", "reason", "start_ns", "end_ns"),
     "queue_depths": ("queue", "worker_id", "time_ns", "depth"),
     "gpu_samples": ("worker_id", "gpu_id", "time_ns", "source"),
-    "spans": ("trace_id", "span_id"),
     "reported": ("worker_id", "time_ns", "step", "name"),
 }
 """Key columns by table. Rows with the same key were stored twice and count once."""

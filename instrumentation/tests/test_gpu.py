@@ -8,14 +8,14 @@ from rlscope_otel.faults import Faults
 
 
 class FakeNvml:
-    """Two GPUs; GPM and power where told. Raises what a device without a feature raises."""
+    """Two GPUs; GPM where told. Raises what a device without a feature raises."""
 
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_GPM_METRIC_SM_UTIL = 2
 
-    def __init__(self, has_gpm: bool = True, has_power: bool = True) -> None:
+    def __init__(self, has_gpm: bool = True, has_utilization: bool = True) -> None:
         self.has_gpm = has_gpm
-        self.has_power = has_power
+        self.has_utilization = has_utilization
         self.samples_allocated = 0
         self.readings = [0, 0]
         self.closed = False
@@ -43,15 +43,9 @@ class FakeNvml:
         return "H200"
 
     def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(gpu=80 + device, memory=0)
-
-    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(used=1000)
-
-    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
-        if not self.has_power:
+        if not self.has_utilization:
             raise RuntimeError("Not Supported")
-        return 350_500
+        return SimpleNamespace(gpu=80 + device, memory=0)
 
     def nvmlGpmQueryDeviceSupport(self, device: int) -> SimpleNamespace:
         return SimpleNamespace(isSupportedDevice=int(self.has_gpm))
@@ -86,15 +80,17 @@ def read_thrice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple
 def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before() -> None:
     nvml = FakeNvml()
     assert read_thrice(nvml) == [
-        ("0", 7, None, 0.80, 1000, 350.5, "nvml"),
-        ("0", 7, 0.25, 0.80, 1000, 350.5, "gpm"),
-        ("0", 7, 0.25, 0.80, 1000, 350.5, "gpm"),
+        ("0", 7, None, 0.80, "nvml"),
+        ("0", 7, 0.25, 0.80, "gpm"),
+        ("0", 7, 0.25, 0.80, "gpm"),
     ]
     assert nvml.samples_allocated == 2
 
 
-def test_without_gpm_or_power_a_row_says_what_the_device_tells() -> None:
-    assert read_thrice(FakeNvml(has_gpm=False, has_power=False))[1] == ("0", 7, None, 0.80, 1000, None, "nvml")
+@pytest.mark.parametrize(("has_utilization", "busy_ratio"), [(True, 0.80), (False, None)])
+def test_without_gpm_a_row_says_what_the_device_tells(has_utilization: bool, busy_ratio: float | None) -> None:
+    nvml = FakeNvml(has_gpm=False, has_utilization=has_utilization)
+    assert read_thrice(nvml)[1] == ("0", 7, None, busy_ratio, "nvml")
 
 
 def test_each_gpu_has_rows_of_its_own() -> None:

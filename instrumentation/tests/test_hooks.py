@@ -111,7 +111,7 @@ def test_each_phase_of_a_weight_update_is_a_row(run: Run, rows) -> None:
 
 def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> None:
     run.engine_step(10, 40, busy_ns=20, forward_passes=2, running=3, waiting=1, decode_tokens=6, kv_used_tokens=99)
-    run.delivery("s1", "trained", taken_ns=5, queued_ns=4, step=1, consumer_version=2, reward=1, advantage=-0.5)
+    run.delivery("s1", "trained", taken_ns=5, queued_ns=4, step=1, consumer_version=2, reward=1)
     run.queue_depth("samples", 12, capacity=64)
     assert rows("engine_steps") == [
         {
@@ -139,7 +139,6 @@ def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> No
             "step": 1,
             "consumer_version": 2,
             "reward": 1.0,
-            "advantage": -0.5,
         }
     ]
     assert rows("queue_depths", "time_ns") == [{"queue": "samples", "worker_id": "w0", "depth": 12, "capacity": 64}]

@@ -91,7 +91,6 @@ def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:
         "outcome": "trained",
         "consumer_version": times.version,
         "reward": number(_only(record.get("rewards"))),
-        "advantage": number(_only(record.get("advantages"))),
     }
 
 

@@ -39,7 +39,6 @@ class _Row:
     sample_id: str
     tokens: int
     reward: float | None = None
-    advantage: float | None = None
 
 
 class GrpoHook(TrainerHook):
@@ -119,7 +118,7 @@ class GrpoHook(TrainerHook):
         self._rewards = call.result
 
     def _scored(self, call: Call) -> None:
-        """Rewards and advantages are known: each row keeps its own, and its number goes with its tensors."""
+        """Rewards are known: each row keeps its own, and its number goes with its tensors."""
         self._is_scoring = False
         if call.error is not None or not self.trainer.model.training:
             return
@@ -127,9 +126,8 @@ class GrpoHook(TrainerHook):
         first = self.trainer.accelerator.process_index * count
         of_functions = self._rewards[first : first + count].tolist()
         weights = self.trainer.reward_weights.tolist()
-        advantages = call.result["advantages"].tolist()
-        for row, values, advantage in zip(self._rows, of_functions, advantages, strict=True):
-            row.reward, row.advantage = _weighted(values, weights), finite(advantage)
+        for row, values in zip(self._rows, of_functions, strict=True):
+            row.reward = _weighted(values, weights)
         call.result[ROWS_KEY] = list(range(count))
 
     def _prepared(self, call: Call) -> None:
@@ -142,14 +140,7 @@ class GrpoHook(TrainerHook):
         rewards = [row.reward for row in rows if row.reward is not None]
         self.steps.add(len(rows), sum(row.tokens for row in rows), rewards)
         for row in rows:
-            self.run.delivery(
-                row.sample_id,
-                "trained",
-                step=step,
-                consumer_version=self._version,
-                reward=row.reward,
-                advantage=row.advantage,
-            )
+            self.run.delivery(row.sample_id, "trained", step=step, consumer_version=self._version, reward=row.reward)
 
     def _logprobs_phase(self, call: Call) -> Phase | None:
         return self.run.activity("logprobs") if self._is_scoring else None

@@ -270,7 +270,6 @@ class Taken:
     input_ids: Any
     trained_tokens: int
     reward: float | None
-    advantage: float | None
     taken_ns: int
     queued_ns: int | None
 
@@ -361,7 +360,6 @@ class Takings:
             input_ids=row.input_ids,
             trained_tokens=trained_tokens,
             reward=finite(row.metrics.get("reward")),
-            advantage=finite(row.advantage),
             taken_ns=now_ns,
             queued_ns=None if row.enqueued_at is None else min(now_ns, int(row.enqueued_at * 1e9)),
         )
@@ -388,7 +386,6 @@ class Takings:
             step=step,
             consumer_version=version,
             reward=taken.reward,
-            advantage=taken.advantage,
         )
 
 

@@ -32,7 +32,6 @@ class RolloutSample:
     model_version: int
     input_ids: np.ndarray = field(default_factory=lambda: np.array([1, 2, 3, 4]))
     completion_mask: np.ndarray = field(default_factory=lambda: np.array([0, 1, 1, 1]))
-    advantage: float = 0.5
     metrics: dict[str, float] = field(default_factory=lambda: {"reward": 1.0})
     enqueued_at: float | None = None
 

@@ -133,15 +133,15 @@ def test_each_completion_is_a_sample_of_its_group_at_the_version_that_generated(
     assert {row["version_source"] for row in found} == {"engine"}
 
 
-def test_each_use_is_a_delivery_of_the_very_sample_with_its_reward_and_advantage(trainer, hook, run, rows):
+def test_each_use_is_a_delivery_of_the_very_sample_with_its_reward(trainer, hook, run, rows):
     trainer.step()
     trainer.step()
     found = rows("deliveries", "worker_id", "taken_ns", "queued_ns", "outcome")
     assert found == [
-        {"sample_id": "0-3", "step": 1, "consumer_version": 0, "reward": 3.0, "advantage": 0.4},
-        {"sample_id": "0-2", "step": 1, "consumer_version": 0, "reward": None, "advantage": 0.3},
-        {"sample_id": "0-1", "step": 2, "consumer_version": 1, "reward": 0.0, "advantage": 0.2},
-        {"sample_id": "0-0", "step": 2, "consumer_version": 1, "reward": 2.0, "advantage": 0.1},
+        {"sample_id": "0-3", "step": 1, "consumer_version": 0, "reward": 3.0},
+        {"sample_id": "0-2", "step": 1, "consumer_version": 0, "reward": None},
+        {"sample_id": "0-1", "step": 2, "consumer_version": 1, "reward": 0.0},
+        {"sample_id": "0-0", "step": 2, "consumer_version": 1, "reward": 2.0},
     ]
 
 

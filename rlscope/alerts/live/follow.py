@@ -49,7 +49,7 @@ from rlscope.trace.worker_files import KnownWorkers, read_workers
 
 GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
-_READ: Final = frozenset(TIMES) - {"gpu_samples", "spans"}
+_READ: Final = frozenset(TIMES) - {"gpu_samples"}
 """Tables that metrics are computed from."""
 _STATE_VERSION: Final = 1
 

@@ -1,14 +1,11 @@
-"""Ray: passes a driver's run folder and trace context to the actors that it starts.
+"""Ray: passes a driver's run folder to the actors that it starts.
 
     ray.init(runtime_env=rlscope_ray.runtime_env())          # every actor records into RLSCOPE_RUN_DIR
     Sampler.options(runtime_env=rlscope_ray.runtime_env(role="sampler", worker_id="sampler-0")).remote()
 
-Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. This module adds:
-
-- Actors of a local cluster inherit the driver's environment, and with it the driver's role, name and GPU count. Here
-  they get only what is passed to `runtime_env`, and by default a name of their own (`<role>-<host>-<pid>`).
-- `continued` puts the spans that an actor's own OpenTelemetry code starts under the driver's current span (W3C Trace
-  Context). The recorder's phases are joined by worker, step and version, and need no parent.
+Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. Actors of a local
+cluster inherit the driver's environment, and with it the driver's role, name and GPU count. With `runtime_env` they get
+only what is passed to it, and by default a name of their own (`<role>-<host>-<pid>`).
 
 What can be lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without running its exit hooks.
 The rows of its last flush interval (2 s) and open spans are lost, and the report lists the worker as not stopped. An
@@ -18,18 +15,10 @@ Run with ray 2.60.0 on one machine. Not run: a cluster of several nodes; there, 
 system.
 """
 
-import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from opentelemetry import context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from rlscope_otel import settings
-
-# How a W3C trace context is named in an environment.
-_CARRIED = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
 
 
 def runtime_env(
@@ -52,23 +41,5 @@ def runtime_env(
         settings.ROLE_VARIABLE: role or "",
         settings.WORKER_ID_VARIABLE: worker_id or "",
         settings.GPU_COUNT_VARIABLE: "" if gpu_count is None else str(gpu_count),
-        **_present_trace(),
     }
     return {**wanted, "env_vars": {**variables, **(wanted.get("env_vars") or {})}}
-
-
-@contextmanager
-def continued() -> Generator[None]:
-    """In an actor: spans that start in the block are children of the span in which the driver called `runtime_env`."""
-    carrier = {name: os.environ[variable] for name, variable in _CARRIED.items() if os.environ.get(variable)}
-    token = context.attach(TraceContextTextMapPropagator().extract(carrier))
-    try:
-        yield
-    finally:
-        context.detach(token)
-
-
-def _present_trace() -> dict[str, str]:
-    carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
-    return {_CARRIED[name]: value for name, value in carrier.items() if name in _CARRIED}

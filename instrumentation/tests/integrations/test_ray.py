@@ -2,8 +2,6 @@ from pathlib import Path
 
 import pytest
 import rlscope_otel
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 from rlscope_otel.integrations import ray as rlscope_ray
 
 NAMED = {"RLSCOPE_ROLE": "", "RLSCOPE_WORKER_ID": "", "RLSCOPE_GPU_COUNT": ""}
@@ -44,23 +42,6 @@ def test_the_user_s_runtime_environment_is_kept_and_goes_first(run_dir: Path):
         "env_vars": {"RLSCOPE_RUN_DIR": str(run_dir), **NAMED, "RLSCOPE_ROLE": "controller", "A": "1"},
     }
     assert mine["env_vars"] == {"RLSCOPE_ROLE": "controller", "A": "1"}
-
-
-@pytest.mark.usefixtures("run_dir")
-def test_the_spans_of_an_actor_continue_the_driver_s_trace(monkeypatch: pytest.MonkeyPatch):
-    tracer = TracerProvider().get_tracer("host")
-    with tracer.start_as_current_span("driver") as driver:
-        variables = rlscope_ray.runtime_env()["env_vars"]
-    monkeypatch.setenv("TRACEPARENT", variables["TRACEPARENT"])
-    with rlscope_ray.continued():
-        span = tracer.start_span("actor")
-    assert (span.parent.trace_id, span.parent.span_id) == (driver.context.trace_id, driver.context.span_id)
-    assert not trace.get_current_span().get_span_context().is_valid
-
-
-def test_without_a_trace_to_continue_a_span_begins_its_own():
-    with rlscope_ray.continued():
-        assert TracerProvider().get_tracer("host").start_span("actor").parent is None
 
 
 def test_a_variable_that_is_empty_counts_as_not_set(run_dir: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 from rlscope_otel import Run, SetupError, open_journal, start_run, upload, uploader
 from rlscope_otel.worker_copy import WorkerCopy
 
@@ -261,6 +262,39 @@ def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_who
         assert run.stop(1.0)
         assert run.faults.counts == {"cannot copy to the store": 1}
         assert read_back(tmp_path / "run") == ([1], COMPLETE)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fs.S3FileSystem]:
+    """A client of an S3 server in this process, with the empty bucket `runs`."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    client = fs.S3FileSystem(endpoint_override=f"http://{host}:{port}", region="us-east-1", allow_bucket_creation=True)
+    client.create_dir("runs")
+    yield client
+    server.stop()
+
+
+def test_a_run_is_in_a_bucket_as_it_is_on_disk(
+    bucket: fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "_INTERVAL_S", 0.2)
+    folder = tmp_path / "run"
+    with start_run(folder, "sampler", "w0", upload_to="s3://runs/monday", flush_interval_s=0.05) as run:
+        for start_ns in range(30):
+            run.engine_step(start_ns, start_ns + 1)
+            time.sleep(0.02)
+    assert run.faults.counts == {}
+    fs.copy_files("runs/monday", str(tmp_path / "copy"), source_filesystem=bucket)
+    assert read_back(tmp_path / "copy") == read_back(folder) == ([*range(30)], COMPLETE)
 
 
 SCRIPT = """

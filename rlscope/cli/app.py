@@ -52,7 +52,7 @@ RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="Run folder (local or s3://BUCKET/RUN), or a log or metrics file of an RL framework.",
+        help="Run folder, or a log or metrics file of an RL framework.",
         callback=_run_folder,
     ),
 ]

@@ -4,6 +4,7 @@ Files are joined on one clock. The trainer's metrics are read first: they set th
 time zone are fitted, and time that they lack is left out of all files.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import rmtree
@@ -15,7 +16,6 @@ from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 from rlscope.trace.manifest import RUN_FILE, run_folder
-from rlscope.trace.remote import fetch_run, is_remote, shown_address
 
 if TYPE_CHECKING:
     # The importers are slow to import, and a run folder needs none of them.
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rlscope.importers.recognise import Recognised
 
 NO_OPTIONS: Final = ImportOptions()
+_STORE: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
+"""Start of an address in an object store; a Path keeps only one of its slashes."""
 RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
 """Start of a run whose files have no times: the beginning of 2000, which nobody takes for the run's date."""
 
@@ -45,10 +47,6 @@ def no_progress(_bytes: int) -> None:
     """Ignore progress in bytes."""
 
 
-def no_words(_words: str) -> None:
-    """Ignore progress messages."""
-
-
 def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
     """Return a progress callback that reports messages such as "reading run.log: 40%"."""
     total = sum(path.stat().st_size for path in paths if path.is_file())
@@ -68,22 +66,28 @@ def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
 def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str], None] | None = None) -> RunFolder:
     """Return the run folder for a path: the path itself, or a temporary folder.
 
-    A log or metrics file is imported into a temporary folder; a run in an object store is copied into one.
+    A log or metrics file is imported into a temporary folder.
 
-    Raises ImportFileError if no importer recognizes the file, ArgumentError if import options are given for a run
-    folder, and the errors of `fetch_run`.
+    Raises ImportFileError if no importer recognizes the file, and ArgumentError if import options are given for a run
+    folder, or for an address in an object store, which is not repeated: it may contain credentials.
     """
-    asked = options is not None and options != NO_OPTIONS
-    is_remote_host, path = is_remote(path), run_folder(path)
-    if is_remote_host or (path / RUN_FILE).is_file():
+    if _STORE.match(str(path)):
+        raise ArgumentError.of(
+            "the run",
+            found="an address in an object store",
+            expected="a folder or a file of this machine",
+            next_step="Copy the run first, such as with `aws s3 sync ADDRESS FOLDER`, and analyze the copy.",
+        )
+    asked, path = options is not None and options != NO_OPTIONS, run_folder(path)
+    if (path / RUN_FILE).is_file():
         if asked:
             raise ArgumentError.of(
-                shown_address(path) if is_remote_host else path,
+                path,
                 found="a run folder with import options",
                 expected="import options only with a log or metrics file",
                 next_step="Omit the options.",
             )
-        return RunFolder(fetch_run(path, say or no_words), is_temporary=True) if is_remote_host else RunFolder(path)
+        return RunFolder(path)
     is_run_in_part = (path / "workers").is_dir() or not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if is_run_in_part and not asked:
         return RunFolder(path)

@@ -7,8 +7,8 @@ all windows is the clock, and its slope is its drift (Duda, Harrus, Haddad and B
 distributed systems, ICDCS 1987). With the slopes removed, the pairs of the whole run bound the offset of each clock at
 once.
 
-A window that the line does not fit has a bad row. Its pairs that contradict all others are left out, which only widens
-bounds. A recorder reads the wall clock once, at its start, so no clock is set in the middle of a recording.
+A window that the line does not fit has a bad row. If no clocks satisfy all pairs, the bounds are relaxed until some do.
+A recorder reads the wall clock once, at its start, so no clock is set in the middle of a recording.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,7 @@ from rlscope.model.arrays import Counts, Flags, Reals
 
 MOST_DRIFT_RATIO: Final = 5e-4
 """Maximum drift of a clock from another: a time daemon slews by up to 500 ppm, quartz stays within 100."""
-_NEARLY: Final = 0.85
-"""Share of the maximum drift. An estimate this close to it may be cut off by it."""
 _WINDOWS: Final = 64
-_LEAST_GOOD: Final = 6
-"""At most one pair of a clock in this many is of a bad row. More are a contradiction that no clock explains."""
 _PASSES: Final = 3
 """The drift within a window is known only from the pass before."""
 _NS_PER_S: Final = 1e9
@@ -70,8 +66,6 @@ class HostClock:
     """Whether the recorded times contradict the order of causes."""
     is_corrected: bool
     """Whether the clock is corrected: it is bounded, and off by more than the error of the correction."""
-    is_fastest: bool
-    """Whether it drifts by about the maximum that is searched, so it may drift by more."""
 
     def ahead_ns(self, times_ns: Counts) -> Counts:
         """Return how far the clock is ahead of the reference, in ns, at times by itself."""
@@ -83,10 +77,6 @@ class Clocks:
     """The clocks of the hosts."""
 
     hosts: tuple[HostClock, ...] = ()
-    bad_pairs: int = 0
-    """Pairs of cause and effect that contradict all other pairs, because of bad rows."""
-    bad_hosts: tuple[str, ...] = ()
-    """Hosts that take part in every bad pair."""
     contradiction_ns: int = 0
     """Minimum time that effects precede their causes under any clock correction; 0 if the pairs are consistent."""
 
@@ -181,6 +171,7 @@ class _Line(NamedTuple):
     """A straight line through the bounds of one clock in some windows."""
 
     windows: Counts
+    """The windows that it fits."""
     least_ratio: float
     """Smallest slope of such a line."""
     most_ratio: float
@@ -195,8 +186,6 @@ class _Level(NamedTuple):
     drift_error: Reals
     """Maximum error of the middle drift."""
     edges: _Edges
-    is_doubted: Flags
-    """Edges in a window that the line of either clock does not fit."""
 
 
 class _Fit(NamedTuple):
@@ -225,24 +214,12 @@ def estimate_clocks(pairs: Pairs, names: Sequence[str], reference: int) -> Clock
     # The clock nearer to the reference times the pair: less may be wrong with it.
     time_s = np.where(hops[pairs.effect] < hops[pairs.cause], effect_s, cause_s)
     level = _level(_Edges(pairs.cause, pairs.effect, time_s, effect_s - cause_s, len(names)), reference)
-    bad = _bad_pairs(level)
-    if bad.any():
-        return _without(pairs, bad, names, reference)
     fit = _fit(level, reference, -rough_ns / _NS_PER_S)
     hosts = tuple(
         _clock(name, names[reference], clock, level, fit, int(rough_ns[clock]), axis_ns)
         for clock, name in enumerate(names)
     )
     return Clocks(hosts, contradiction_ns=round(fit.missing_s * _NS_PER_S))
-
-
-def _without(pairs: Pairs, bad: Flags, names: Sequence[str], reference: int) -> Clocks:
-    """Estimate the clocks without the bad pairs, and count these."""
-    found = estimate_clocks(pairs.only(~bad), names, reference)
-    ends = np.bincount(pairs.cause[bad], minlength=len(names)) + np.bincount(pairs.effect[bad], minlength=len(names))
-    shared = tuple(name for name, count in zip(names, ends, strict=True) if count == bad.sum())
-    both = tuple(name for name in shared if not found.bad_pairs or name in found.bad_hosts)
-    return replace(found, bad_pairs=found.bad_pairs + int(bad.sum()), bad_hosts=both)
 
 
 def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> tuple[Counts, Counts]:
@@ -275,11 +252,7 @@ def _level(edges: _Edges, reference: int) -> _Level:
     drift = np.where(np.abs(middle) <= error, 0.0, middle)
     if not edges.at(0.0, drift).tightest().is_consistent():
         drift = middle
-    is_fitted = np.zeros((_WINDOWS, edges.count), bool)
-    for clock, line in enumerate(lines):
-        is_fitted[line.windows, clock] = True
-    is_doubted = ~(is_fitted[window, edges.cause] & is_fitted[window, edges.effect])
-    return _Level(drift, middle, error, edges, is_doubted)
+    return _Level(drift, middle, error, edges)
 
 
 def _windows(time_s: Reals) -> tuple[Counts, Reals]:
@@ -337,27 +310,6 @@ def _fewest_lines(low_s: Reals, high_s: Reals, at_s: Reals, windows: Counts) -> 
         lines.append(_Line(windows[first : first + count], float(lows[count - 1]), float(highs[count - 1])))
         first += count
     return lines
-
-
-def _bad_pairs(level: _Level) -> Flags:
-    """Flag the pairs in doubted windows that contradict all edges in other windows."""
-    edges = level.edges.at(0.0, level.drift)
-    pairs = len(edges.cause)
-    bad = np.zeros(pairs, bool)
-    if edges.tightest().is_consistent():
-        return bad
-    trusted = edges.only(~level.is_doubted).tightest()
-    slack_s = _missing_s(trusted)
-    for effect in np.unique(edges.effect[level.is_doubted]):
-        own = np.flatnonzero(level.is_doubted & (edges.effect == effect))
-        # The cause is ahead of the effect by at most this.
-        back_s, _ = trusted.relaxed(slack_s).distances(np.array([effect]), edges.count + 1)
-        bad[own] = edges.gap_s[own] + back_s[edges.cause[own]] < -slack_s - _ROUNDING_S
-    of_clock, bad_of_clock = (
-        sum(np.bincount(ends[kept], minlength=edges.count) for ends in (edges.cause, edges.effect))
-        for kept in (np.ones(pairs, bool), bad)
-    )
-    return bad if np.all(bad_of_clock * _LEAST_GOOD <= of_clock) else np.zeros(pairs, bool)
 
 
 def _missing_s(edges: _Edges) -> float:
@@ -453,5 +405,4 @@ def _clock(host: str, against: str, clock: int, level: _Level, fit: _Fit, rough_
         most_ns=limits[1],
         is_off=bool(fit.is_off[clock]),
         is_corrected=bool(np.isfinite(error_s) and fit.is_moved[clock]),
-        is_fastest=bool(abs(level.middle_drift[clock]) >= _NEARLY * MOST_DRIFT_RATIO),
     )

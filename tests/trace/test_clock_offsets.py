@@ -73,7 +73,6 @@ def test_a_corrected_time_is_off_by_no_more_than_stated(
     clocks: list[dict[str, Any]], lasting_s: float, seed: int
 ) -> None:
     found = estimated(star(clocks, lasting_s, seed), len(clocks))
-    assert found.bad_pairs == 0
     for own, estimate in zip(clocks, found.hosts, strict=True):
         assert estimate.uncertainty_ns is not None
         # Rounded to a nanosecond, in floats of up to a year.
@@ -145,34 +144,9 @@ def test_a_drift_is_known_from_an_hour_and_not_from_a_minute():
     assert abs(long.drift_ratio - 1e-4) < 5e-6
 
 
-def test_a_few_bad_rows_are_left_out_and_counted():
-    clocks = [{}, {"offset_s": 5.0}, {}]
-    given = star(clocks)
-    early, hour_ns = given.effect_ns.copy(), 3600 * NS
-    early[[3, 40, 100]] -= hour_ns
-    found = estimated(given._replace(effect_ns=early), 3)
-    assert found.bad_pairs == 3
-    for own, estimate in zip(clocks, found.hosts, strict=True):
-        assert worst_error_ns(estimate, own, clocks[0], 80) <= (estimate.uncertainty_ns or 0) + 100
-
-
-def test_a_lone_bad_pair_of_clocks_that_a_third_one_joins_is_left_out():
-    for drift in (0.0, 2e-4):
-        clocks: list[dict[str, Any]] = [{}, {"offset_s": 5.0, "drift": drift}, {"offset_s": -2.0}]
-        given = star(clocks, 600.0)
-        expected = estimated(given, 3).hosts
-        cause_ns, effect_ns = int(clock(300.0, **clocks[1])), int(clock(300.04, **clocks[2]))
-        for late_s, bad_pairs in ((0, 0), (100, 1), (3600, 1)):
-            for lone in ((1, 2, cause_ns + late_s * NS, effect_ns), (1, 2, cause_ns, effect_ns - late_s * NS)):
-                found = estimated(Pairs(*map(np.append, given, lone)), 3)
-                assert (found.bad_pairs, found.contradiction_ns) == (bad_pairs, 0)
-                if bad_pairs:
-                    assert found.hosts == expected
-
-
-def test_lone_pairs_of_a_clock_that_nothing_else_joins_are_kept():
+def test_a_lone_pair_in_each_direction_bounds_a_clock():
     found = estimated(pairs((0, 1, 100, 90), (1, 0, 200, 230)), 2)
-    assert (found.bad_pairs, found.hosts[1].is_off, found.hosts[1].uncertainty_ns is not None) == (0, True, True)
+    assert (found.hosts[1].is_off, found.hosts[1].uncertainty_ns is not None) == (True, True)
 
 
 @pytest.mark.parametrize("hosts", [2, 3])
@@ -199,12 +173,14 @@ def test_the_joint_bounds_are_tighter_than_those_of_each_pair():
     assert (bounds(alone)[1], bounds(joint)[1]) == ((-10, 900), (-10, 50))
 
 
-def test_wrong_times_far_outside_of_a_run_hide_no_offset():
-    """Wrong times of an hour or a year must not stretch the windows of a run of 80 s."""
-    given = star([{}, {"offset_s": 5.0, "drift": 1e-4}, {}])
+def test_wrong_times_of_a_few_rows_widen_the_uncertainty_and_are_stated():
+    """Wrong times of an hour or a year must not stretch the windows of a run of 80 s either."""
+    given = star([{}, {"offset_s": 86_400.0}, {}])
     wrong = given.effect_ns.copy()
     wrong[[3, 40]] -= 3600 * NS
     wrong[[100, 200]] += (YEAR_S * NS, 3600 * NS)
     found = estimated(given._replace(effect_ns=wrong), 3)
-    assert (found.contradiction_ns, found.bad_pairs) == (0, 2)
-    assert found.hosts[1].offset_ns / 1e6 == pytest.approx(5004, abs=5)
+    assert found.contradiction_ns == pytest.approx(3600 * NS, rel=0.01)
+    (_, far, near) = found.hosts
+    assert (far.is_corrected, near.is_corrected) == (True, False)
+    assert abs(far.offset_ns - 86_400 * NS) <= (far.uncertainty_ns or 0)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.token_simulator import Layout, Limits, Responses, Rollouts, Updates, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from benchmarks.token_simulator.recording import ORIGIN_NS
-from rlscope.analysis.data_quality import _clock_gaps, _clock_offsets, assess_quality
+from rlscope.analysis.data_quality import _clock_offsets, assess_quality, contradictions
 from rlscope.pipeline import analyze
 from rlscope.trace.clocks import ONE_CLOCK
 from rlscope.trace.query import ask, ask_own, standard_arguments
@@ -176,10 +176,8 @@ def test_engine_rows_stay_in_order_when_they_are_corrected(tmp_path: Path) -> No
         assert ask(run, "engine_row_order")["rows_disjoint"].to_list() == [True]
 
 
-def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tmp_path: Path) -> None:
-    spoiled = made_run()
-    spoiled.tables["samples"][20]["finished_ns"] += 3600 * NS
-    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
+def test_data_quality_states_offset_and_uncertainty(tmp_path: Path) -> None:
+    with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
         asked = ("worker_extents", "row_faults", "sampled_engines", "delivery_outcomes", "token_balance")
         answers = {name: ask(run, name) for name in asked}
         quality = assess_quality(run, answers)
@@ -188,9 +186,6 @@ def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tm
         assert (offset.host, offset.against, offset.is_corrected) == ("be1", "a", True)
         assert offset.uncertainty_s is not None and abs(offset.offset_s - 5) <= offset.uncertainty_s <= most_s
         assert quality.clock_uncertainty_s is not None and most_s <= quality.clock_uncertainty_s <= 2 * most_s
-        assert (
-            "clocks: 1 event contradicts all others between a and be1; the comparison leaves them out" in quality.gaps
-        )
 
 
 @pytest.mark.parametrize("queued_ns", [0, START_NS - YEAR_S * NS, START_NS + YEAR_S * NS])
@@ -223,7 +218,7 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
                 renamed["sample_id"] = f"other {row['sample_id']}"
             both.add(table, renamed | {name: row[name] + late_ns for name in ("start_ns", "end_ns") if name in row})
     with open_run(both.write(tmp_path / "run", {})) as run:
-        assert (run.clocks.corrected, run.clocks.bad_pairs, run.clocks.contradiction_ns) == (set(), 0, 0)
+        assert (run.clocks.corrected, run.clocks.contradiction_ns) == (set(), 0)
 
 
 @pytest.mark.parametrize("by_s", [5.0, nightly(60.0)])
@@ -240,14 +235,6 @@ def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
         assert lost[0] == pytest.approx(lost[1], abs=2 * spread_ns(run) / NS)
         waits = ask_own(run, "SELECT min(taken_ns - queued_ns) AS least FROM deliveries")
         assert waits.item() >= 0
-
-
-@pytest.mark.parametrize(("ppm", "is_said"), [(400, False), (1_000, True), (-1_000, True), (3_000, True)])
-def test_a_drift_beyond_what_is_corrected_is_said(ppm: int, is_said: bool, tmp_path: Path) -> None:
-    with open_run(made_run(engines=1, steps=200).write(tmp_path / "run", {"be0": off(0, ppm * 1e-6)})) as run:
-        assert run.clocks.hosts[-1].is_off or run.clocks.contradiction_ns
-        said = [gap for gap in _clock_gaps(run.clocks) if gap.startswith("clocks: that of be0 seems to drift by more")]
-        assert len(said) == is_said
 
 
 QUICK: Final = replace(
@@ -273,7 +260,7 @@ def test_clocks_that_are_off_by_less_than_is_uncertain_are_named_and_not_moved(
     by_s: float, world: World, tmp_path: Path
 ) -> None:
     with open_run(simulated(tmp_path / "run", world, (by_s, -by_s, 0.0))) as run:
-        assert run.clocks.corrected == set() and not list(_clock_gaps(run.clocks))
+        assert run.clocks.corrected == set() and not contradictions(run.clocks)
         named = {each.host: (each.offset_s, each.uncertainty_s) for each in _clock_offsets(run.clocks)}
         assert named == ({"host-b": (by_s, None)} if by_s else {})
 
@@ -300,5 +287,5 @@ def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named_as_a_contradict
         return true_ns + (2 * NS if true_ns >= ORIGIN_NS + 10 * NS else 0)
 
     with open_run(put_on_hosts(source, tmp_path / "run", hosts, {host: clock}, queue_host="host-a")) as run:
-        (gap,) = _clock_gaps(run.clocks)
-        assert "whatever the hosts' clocks" in gap or f"contradict all others between host-a and {host}" in gap
+        (gap,) = contradictions(run.clocks)
+        assert "effects precede their causes on other hosts by up to" in gap

@@ -134,47 +134,45 @@ def _fitting(timed: Pairs, is_finish: Flags, clocks: Clocks) -> tuple[Flags, int
     return fits, int(entries_ns.min()) if len(entries_ns) else 0
 
 
-def correct_tables(
-    connection: DuckDBPyConnection,
-    workers: Sequence[Worker],
-    found: FoundClocks,
-    kept: Sequence[str],
-) -> tuple[str, ...]:
-    """Replace the tables by corrected views; return the names of those that are now tables instead of views.
+def set_aside(connection: DuckDBPyConnection, table: str, prefix: str) -> str:
+    """Rename a table or a view by a prefix; return which of the two it is."""
+    found = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall()
+    kind = "TABLE" if found else "VIEW"
+    connection.execute(f"ALTER {kind} {table} RENAME TO {prefix}{table}")
+    return kind
 
-    kept: relations that were tables, not views, before. Raises duckdb.Error.
-    """
+
+def correct_tables(connection: DuckDBPyConnection, workers: Sequence[Worker], found: FoundClocks) -> None:
+    """Replace the tables by corrected ones. Raises duckdb.Error."""
     clocks = {each.host: each for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
-        return tuple(kept)
+        return
     connection.from_arrow(_shift_rows(workers, clocks)).create(_SHIFTS)
     for table in (*TABLES, "workers"):
-        kind = "TABLE" if table in kept else "VIEW"
-        connection.execute(f"ALTER {kind} {table} RENAME TO {RECORDED}{table}")
+        set_aside(connection, table, RECORDED)
     for table, columns in TABLES.items():
         times = [column.name for column in columns if column.name in _TIMES]
         if table != "deliveries":
             _create_view(connection, table, dict.fromkeys(times, "own"))
     _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"))
-    return _correct_deliveries(connection, workers, found.queue_host)
+    _correct_deliveries(connection, workers, found.queue_host)
 
 
-def _correct_deliveries(connection: DuckDBPyConnection, workers: Sequence[Worker], queue_host: str) -> tuple[str, ...]:
+def _correct_deliveries(connection: DuckDBPyConnection, workers: Sequence[Worker], queue_host: str) -> None:
     """Correct the deliveries, each time by the clock that recorded it; a table if each engine timed the queue."""
     if queue_host == _TAKERS:
         _create_view(connection, "deliveries", {"taken_ns": "own", "queued_ns": "own"})
-        return ()
+        return
     owners = {"taken_ns": "own", "queued_ns": "queue"}
     if queue_host != _ENGINES:
         one = next(worker.worker_id for worker in workers if worker.host == queue_host)
         quoted = "'" + one.replace("'", "''") + "'"
         _create_view(connection, "deliveries", owners, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}")
-        return ()
+        return
     engines = f"SELECT sample_id, arg_max(worker_id, segment) AS engine_id FROM {RECORDED}samples GROUP BY sample_id"
     joined = f"LEFT JOIN ({engines}) AS engines ON recorded.sample_id = engines.sample_id "
     joined += f"LEFT JOIN {_SHIFTS} AS queue ON engines.engine_id = queue.worker_id"
     connection.execute(f"CREATE TABLE deliveries AS {_corrected_sql('deliveries', owners, joined)}")
-    return ("deliveries",)
 
 
 def _create_view(connection: DuckDBPyConnection, table: str, owners: Mapping[str, str], joined: str = "") -> None:

@@ -20,7 +20,7 @@ from rlscope.trace.ranges import holes_in
 from rlscope.trace.worker_files import Worker
 
 State = Literal["complete", "incomplete", "unknown"]
-Kind = Literal["missing", "beyond", "changed", "moved"]
+Kind = Literal["missing", "beyond", "changed"]
 _SHOWN: Final = 3
 """Ranges of missing rows that a message names."""
 
@@ -30,13 +30,13 @@ class RowGap:
     """A difference between the rows that a worker wrote to a table and the rows in its files."""
 
     kind: Kind
-    """missing: fewer rows than written. beyond: more rows. changed: different content. moved: a file was renamed."""
+    """missing: fewer rows than written. beyond: more rows. changed: different content."""
     table: str
     """Name of the table."""
     worker_id: str
     """Identifier of the worker."""
     rows: int
-    """Number of missing or surplus rows; for changed and moved files, the number of their rows."""
+    """Number of missing or surplus rows; for a changed file, the number of its rows."""
     detail: str
     """The gap as a sentence."""
 
@@ -63,7 +63,7 @@ class Completeness:
 
     @property
     def concerned_rows(self) -> int:
-        """Number of rows that are missing, surplus, changed or moved."""
+        """Number of rows that are missing, surplus or changed."""
         return sum(gap.rows for gap in self.gaps)
 
 
@@ -129,30 +129,22 @@ class _Checker:
         silent = [worker_id for worker_id, worker in self._workers.items() if not _states_rows(worker)]
         uncounted = tuple(sorted({*silent, *self._strangers}))
         is_unknown = bool(uncounted) or not self._workers
-        differs = any(gap.kind != "moved" for gap in self._gaps)
-        state: State = "incomplete" if differs else "unknown" if is_unknown else "complete"
+        state: State = "incomplete" if self._gaps else "unknown" if is_unknown else "complete"
         return Completeness(state, tuple(self._gaps), uncounted)
 
     def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
-        """Return the files by worker and number, from the footer, or from the file name if the footer has none."""
+        """Return the files by worker and number. Each number has one file."""
         owned: dict[str, _Files] = {}
-        misplaced: list[tuple[StoredFile, FileNumber]] = []
-        for file in files:
-            named, stamp = FileNumber.of(file.path.stem), file.footer.stamp
+        # A copy has the number of the file that it was copied from, but not its name.
+        for file in sorted(files, key=lambda each: each.owner != FileNumber.of(each.path.stem)):
+            owner, stamp = file.owner, file.footer.stamp
+            own = owned.setdefault(owner.worker_id, {})
             if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
                 self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r} according to its {_says(file)}")
-            elif stamp is not None and stamp.owner != named:
-                misplaced.append((file, stamp.owner))
+            elif owner in own:
+                self._skip(file, f"a copy of {own[owner].path.name}")
             else:
-                owned.setdefault(named.worker_id, {})[named] = file
-        for file, owner in misplaced:
-            name = owner.stem + file.path.suffix
-            if owner in owned.get(owner.worker_id, {}):
-                self._skip(file, f"a copy of {name} according to its {_says(file)}")
-                continue
-            owned.setdefault(owner.worker_id, {})[owner] = file
-            detail = f"{file.path.name} was renamed from {name}; it is read under its original name"
-            self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, detail))
+                own[owner] = file
         return owned
 
     def _run_ids(self, worker_id: str) -> tuple[object, ...]:

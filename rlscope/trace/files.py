@@ -113,11 +113,13 @@ def _is_plainly_inside(path: Path, folder: Path) -> bool:
     return is_held and stat.S_ISREG(os.lstat(path).st_mode)
 
 
-def list_table(folder: Path, table: str, journals: JournalRows | None = None) -> tuple[TableFiles, list[SkippedFile]]:
+def list_table(
+    folder: Path, table: str, journals: JournalRows | None = None, *, read_all: bool = False
+) -> tuple[TableFiles, list[SkippedFile]]:
     """Return the files of a table, ordered by worker and number, and those that cannot be read.
 
-    journals: reads the open journals and holds their rows. Damage inside a page of a Parquet file does not show in its
-    footer.
+    journals: reads the open journals and holds their rows. read_all: whether to read every Parquet file in full:
+    damage inside a page does not show in its footer.
     """
     journals = journals or JournalRows()
     stored: list[StoredFile] = []
@@ -131,7 +133,7 @@ def list_table(folder: Path, table: str, journals: JournalRows | None = None) ->
     for paths in numbered:
         for path in paths:
             footer = opened.get(path) or irregularity(path, folder)
-            footer = footer or _footer(path, table, journals, is_alone=len(paths) == 1)
+            footer = footer or _footer(path, table, journals, read_all=read_all or len(paths) > 1)
             if isinstance(footer, Footer):
                 stored.append(StoredFile(path, footer))
                 break
@@ -141,20 +143,21 @@ def list_table(folder: Path, table: str, journals: JournalRows | None = None) ->
     return table_of(tuple(stored)), skipped
 
 
-def _footer(path: Path, table: str, journals: JournalRows, *, is_alone: bool) -> Footer | str:
-    """Return the footer of a file, or why it cannot be read. is_alone: whether there is no journal to read instead."""
+def _footer(path: Path, table: str, journals: JournalRows, *, read_all: bool) -> Footer | str:
+    """Return the footer of a file, or why it cannot be read."""
     if path.suffix == SUFFIX:
         return dict(journals.footers([path], table))[path]
     footer = read_footer(path, table)
-    return footer if is_alone or isinstance(footer, str) else page_fault(path) or footer
+    why = page_fault(path) if read_all and isinstance(footer, Footer) else None
+    return footer if why is None else f"cannot be read: {why}"
 
 
 def page_fault(path: Path) -> str | None:
-    """Return why the pages of a file cannot be trusted; None if each matches its checksum or has none."""
+    """Return why the pages of a file cannot be read; None if each can, and matches its checksum if it has one."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for _ in file.iter_batches():
-                pass
+            for batch in file.iter_batches():
+                batch.validate(full=True)
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         return str(error)
     return None

@@ -1,77 +1,94 @@
-"""Finds impossible values in rows in memory. `row_checks` does the same for rows in files.
+"""Finds impossible values in rows: SQL conditions of faults, and how many rows in memory have one."""
 
-Undamaged rows cost the minimum and maximum of each column.
-"""
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from typing import Final, NamedTuple
 
-from typing import Any, Final
-
+import duckdb
 import numpy as np
 import pyarrow as pa
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
 from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, Column
 
 from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
 
-MOST_RUNS: Final = 10_000
+_MOST_RUNS: Final = 10_000
 """Maximum version runs or importance moments of one row: more than the versions published during a sample's life."""
 
 
-def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
-    """Return the rows of a table in memory without those with an impossible value, and how many were left out.
+class Fault(NamedTuple):
+    """A fault that a row may have."""
 
-    The table has the contract's schema. `lacking_values` checks NULLs.
-    """
-    wrong = np.zeros(rows.num_rows, np.bool_)
+    condition: str
+    """SQL that is true for a row with the fault."""
+    words: str
+
+
+def faults_of(table: str, columns: Collection[str]) -> Iterator[Fault]:
+    """Yield the faults that rows of a table can have in some of its columns."""
     for column in TABLES[table]:
-        held = rows[column.name].combine_chunks()
+        if column.name not in columns:
+            continue
+        name = quoted(column.name)
+        if not column.nullable:
+            yield Fault(f"{name} IS NULL", f"have no {column.name}")
         kind = str(column.type)
         if kind == "string":
-            wrong |= _above(_computed("binary_length", held), LONGEST_TEXT_BYTES)
+            yield Fault(
+                f"strlen({name}) > {LONGEST_TEXT_BYTES}",
+                f"have a {column.name} of more than {LONGEST_TEXT_BYTES:,} bytes",
+            )
         elif kind.startswith("int"):
-            wrong |= _beyond(held, *number_limits(column))
+            low, high = number_limits(column)
+            yield Fault(f"{name} NOT BETWEEN {low} AND {high}", f"have an impossible {column.name}")
         elif kind.startswith("list"):
-            wrong |= _above(_computed("list_value_length", held), MOST_RUNS)
-            wrong[_parents_of_wrong(held, column)] = True
-    count = int(wrong.sum())
-    return (rows.filter(pa.array(~wrong)), count) if count else (rows, 0)
+            yield from _inside(column)
+
+
+def _inside(column: Column) -> Iterator[Fault]:
+    """Yield the faults that the elements of a list can have."""
+    name = quoted(column.name)
+    wrong = ["each IS NULL"]
+    for field in column.type.value_type:
+        part = f"each.{quoted(field.name)}"
+        wrong.append(f"{part} IS NULL")
+        if str(field.type).startswith("int"):
+            low, high = number_limits(column, field.name)
+            wrong.append(f"{part} NOT BETWEEN {low} AND {high}")
+    yield Fault(f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have impossible {column.name}")
+    yield Fault(f"len({name}) > {_MOST_RUNS}", f"have more than {_MOST_RUNS:,} {column.name}")
+
+
+def with_any(faults: Iterable[Fault]) -> str:
+    """Return SQL that is true for a row with any of these faults, and false for all others."""
+    return " OR ".join(f"coalesce({fault.condition}, false)" for fault in faults)
+
+
+def impossible_in(rows: pa.Table, table: str) -> tuple[DuckDBPyRelation, int]:
+    """Return the rows in memory without an impossible value, and the number of all others.
+
+    rows: rows of the contract's schema.
+    """
+    bad = with_any(faults_of(table, rows.column_names))
+    held = _memory().cursor().from_arrow(rows)
+    return held.filter(f"NOT ({bad})"), int(held.aggregate(f"count_if({bad})").fetchall()[0][0] or 0)
+
+
+@cache
+def _memory() -> DuckDBPyConnection:
+    """Return a connection for rows in memory, with one thread: a watch runs beside training."""
+    return duckdb.connect(config={"threads": 1})
 
 
 def lacking_values(rows: pa.Table, table: str) -> NDArray[np.bool_] | None:
-    """Return for each row whether it lacks a required value. None if no row does."""
+    """Return for each row in memory whether it lacks a required value. None if no row does."""
     required = [column.name for column in TABLES[table] if not column.nullable and rows[column.name].null_count]
     if not required:
         return None
     return np.logical_or.reduce([rows[name].is_null().to_numpy() for name in required])
 
 
-def _computed(name: str, values: pa.Array | pa.ChunkedArray) -> Any:  # noqa: ANN401  # an array or a scalar, as the function has it
-    """Call an Arrow function by name: type checkers do not know the functions themselves."""
-    # pyarrow.compute is slow to import, and only rows in memory need it.
-    import pyarrow.compute as pc
-
-    return pc.call_function(name, [values])
-
-
-def _above(numbers: pa.Array, most: int) -> NDArray[np.bool_] | np.bool_:
-    return _beyond(numbers, 0, most)
-
-
-def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bool_:
-    """Return for each number whether it lies outside [low, high]; a single False if none does."""
-    ends = _computed("min_max", numbers).as_py()
-    if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
-        return np.False_
-    filled = numbers.fill_null(low).to_numpy(zero_copy_only=False)
-    return (filled < low) | (filled > high)
-
-
-def _parents_of_wrong(held: pa.Array, column: Column) -> NDArray[np.int64]:
-    """Return the indices of rows with a list element that is NULL or has a NULL or impossible field."""
-    inside = held.flatten()
-    wrong = inside.is_null().to_numpy(zero_copy_only=False)
-    for field in column.type.value_type:
-        values = inside.field(field.name)
-        wrong = wrong | values.is_null().to_numpy(zero_copy_only=False)
-        if str(field.type).startswith("int"):
-            wrong = wrong | _beyond(values, *number_limits(column, field.name))
-    return _computed("list_parent_indices", held).to_numpy(zero_copy_only=False)[wrong]
+def quoted(name: str) -> str:
+    """Return a column's name in SQL."""
+    return f'"{name}"'

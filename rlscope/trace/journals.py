@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.journal import SealedBatch, head_length, is_cut_head, whole_batches
-from rlscope_otel.schema import TABLES, TIMES, arrow_schema
+from rlscope_otel.schema import TIMES, arrow_schema
 
 from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, stamp_in
-from rlscope.trace.impossible_values import possible_rows
+from rlscope.trace.impossible_values import impossible_in
 from rlscope.trace.ranges import joined
 
 _LONGEST_BYTES: Final = 1 << 30
@@ -133,15 +133,14 @@ def _schema_of(read: Batches) -> pa.Schema:
 def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Footer]:
     """Yield what the footer of a Parquet file with the rows of each journal would say.
 
-    read: whole journals, each with a row at least. rows: their rows. A column with an impossible value in any of them
-    is suspect in all.
+    read: whole journals, each with a row at least. rows: their rows. If one has an impossible value, all columns of all
+    are suspect.
     """
     first, last = TIMES[table]
     starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
     firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
     columns = _names(table)
-    has_null = any(rows[column.name].null_count for column in TABLES[table] if not column.nullable)
-    suspects = frozenset(columns if has_null or possible_rows(rows, table)[1] else ())
+    suspects = frozenset(columns if impossible_in(rows, table)[1] else ())
     for place, each in enumerate(read):
         yield Footer(
             columns=columns,
@@ -269,6 +268,12 @@ def _head(content: memoryview, table: str) -> Place | str:
 def _shared(schema: pa.Schema) -> pa.Schema:
     """Return one shared object for equal schemas: journals of a table are nearly always alike."""
     return schema
+
+
+def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
+    """Return rows in memory without those with an impossible value, and how many were left out."""
+    possible, left_out = impossible_in(rows, table)
+    return (fitted(possible.to_arrow_table(), table), left_out) if left_out else (rows, 0)
 
 
 def fitted(rows: pa.Table, table: str) -> pa.Table:

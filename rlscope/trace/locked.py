@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
-from rlscope_otel.schema import arrow_schema
+from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.trace import execution
-from rlscope.trace.clocks import RECORDED
 from rlscope.trace.execution import SqlLimits
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ _LOCK: Final = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-_VIEWS: Final = f"SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT starts_with(view_name, '{RECORDED}')"
 
 
 class LockedConnection:
@@ -45,17 +43,17 @@ class LockedConnection:
         self,
         source: DuckDBPyConnection,
         stored: Mapping[str, Sequence[Path]],
-        kept_tables: Sequence[str],
+        answers: Sequence[str],
         macros: Callable[[], str],
     ) -> None:
         """Set the sources of the tables.
 
         source: connection with the tables that are not `stored`. stored: by table, files with exactly the contract's
-        types. kept_tables: tables of source to pass in addition to its views. macros: returns the SQL of the macros.
+        types. answers: tables with answers that macros read. macros: returns the SQL of the macros.
         """
         self._source = source
         self._stored = stored
-        self._kept_tables = kept_tables
+        self._names = (*TABLES, "workers", *answers)
         self._macros = macros
         self._built: tuple[SqlLimits, DuckDBPyConnection] | None = None
 
@@ -65,7 +63,7 @@ class LockedConnection:
             return self._built[1]
         self.close()
         connection = duckdb.connect(config={**_SETTINGS, "memory_limit": f"{limits.memory_mb}MB"})
-        for name in self._names():
+        for name in self._names:
             connection.from_arrow(self._rows(name)).create_view(name)
         connection.execute(self._macros())
         for statement in _LOCK:
@@ -78,10 +76,6 @@ class LockedConnection:
         if self._built is not None:
             execution.close(self._built[1])
             self._built = None
-
-    def _names(self) -> list[str]:
-        views = [str(row[0]) for row in self._source.execute(_VIEWS).fetchall()]
-        return [*views, *self._kept_tables]
 
     def _rows(self, name: str) -> "pa.Table | Dataset":
         # The import is slow if pandas is installed, and an analysis runs no SQL of a user.

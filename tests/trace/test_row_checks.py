@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlscope.trace.footers import LONGEST_TEXT_BYTES
-from rlscope.trace.impossible_values import possible_rows
+from rlscope.trace.journals import possible_rows
 from tests.trace_folder import engine_row, sample_row, table_of
 
 

@@ -18,6 +18,7 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.history import list_entries
 from rlscope.errors import RunFolderError
 from rlscope.trace import store
+from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask, ask_own
 from rlscope.trace.store import OpenRun, open_run
 from tests.trace_folder import (
@@ -139,23 +140,34 @@ def test_a_worker_with_only_bad_files_is_still_accounted_for(tmp_path: Path) -> 
     ]
 
 
-def test_unknown_columns_are_left_out(tmp_path: Path) -> None:
+def narrow(table: pa.Table) -> pa.Table:
+    kinds = {"start_ns": pa.int32(), "end_ns": pa.uint16(), "activity": pa.dictionary(pa.int8(), pa.string())}
+    return table.cast(pa.schema([pa.field(f.name, kinds.get(f.name, f.type)) for f in table.schema]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.append_column("note", pa.array(["mine"])),
+        lambda table: table.drop_columns(["reason"]),
+        lambda table: table.select(table.column_names[::-1]),
+        narrow,
+    ],
+    ids=["one more", "an optional one missing", "another order", "narrower types"],
+)
+def test_the_files_of_a_table_may_differ_in_their_columns(
+    change: Callable[[pa.Table], pa.Table], tmp_path: Path
+) -> None:
     small_run(tmp_path)
-    content = table_with(lambda table: table.append_column("secret", pa.array(["x"])))
-    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(content)
+    for number in (0, 2):
+        (tmp_path / "activities" / f"t0-{number:06d}.parquet").write_bytes(table_with(change))
     with open_run(tmp_path) as run:
         assert run.skipped_files == ()
-        assert ask_own(run, "SELECT * FROM activities").columns == [column.name for column in TABLES["activities"]]
-        assert run.row_counts["activities"] == 2
-
-
-def test_a_missing_optional_column_reads_as_null_beside_a_file_that_has_it(tmp_path: Path) -> None:
-    small_run(tmp_path)
-    content = table_with(lambda table: table.drop_columns(["reason"]))
-    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(content)
-    with open_run(tmp_path) as run:
-        frame = ask_own(run, "SELECT activity, reason FROM activities ORDER BY activity")
-    assert frame.rows() == [("eval", None), ("wait", "samples")]
+        frame = ask_own(run, "SELECT * FROM activities ORDER BY start_ns DESC")
+    assert frame.columns == [column.name for column in TABLES["activities"]]
+    assert frame.select("activity", "reason", "end_ns").rows() == [
+        *[("eval", None, 2)] * 2, ("wait", "samples", SECOND)
+    ]  # fmt: skip
 
 
 def test_an_optional_column_that_no_file_has_reads_as_null_of_its_type(tmp_path: Path) -> None:
@@ -166,51 +178,28 @@ def test_an_optional_column_that_no_file_has_reads_as_null_of_its_type(tmp_path:
         assert ask_own(run, "SELECT reason, typeof(reason) AS type FROM activities").rows() == [(None, "VARCHAR")]
 
 
-def test_a_narrower_integer_and_a_dictionary_of_strings_are_read(tmp_path: Path) -> None:
-    small_run(tmp_path)
-
-    def narrow(table: pa.Table) -> pa.Table:
-        kinds = {"start_ns": pa.int32(), "end_ns": pa.uint16(), "activity": pa.dictionary(pa.int8(), pa.string())}
-        return table.cast(pa.schema([pa.field(f.name, kinds.get(f.name, f.type)) for f in table.schema]))
-
-    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(table_with(narrow))
-    with open_run(tmp_path) as run:
-        assert run.skipped_files == ()
-        assert ask_own(run, "SELECT activity, end_ns FROM activities WHERE activity = 'eval'").rows() == [("eval", 2)]
-
-
-@pytest.mark.parametrize(
-    ("manifest", "found"),
-    [
-        ({"format": "rlscope-trace", "version": 2}, "format 'rlscope-trace' version 2"),
-        ({"format": "rlscope-trace", "version": "1"}, "format 'rlscope-trace' version '1'"),
-        ({"format": "other", "version": 1}, "format 'other' version 1"),
-        ({}, "format None version None"),
-    ],
-)
-def test_an_unknown_format_is_refused_by_name(manifest: dict[str, Any], found: str, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(manifest))
-    with pytest.raises(RunFolderError) as error:
-        analyze(tmp_path)
-    expected = "expected format 'rlscope-trace' version 1. Analyze it with the rlscope version that matches"
-    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: found {found}; {expected}")
-
-
 @pytest.mark.parametrize(
     ("content", "found"),
     [
+        (
+            '{"format": "rlscope-trace", "version": 2}',
+            "format 'rlscope-trace' version 2; expected format 'rlscope-trace' "
+            "version 1. Analyze it with the rlscope version that matches",
+        ),
+        ('{"format": "rlscope-trace", "version": "1"}', "format 'rlscope-trace' version '1'"),
+        ('{"format": "other", "version": 1}', "format 'other' version 1"),
+        ("{}", "format None version None"),
         ("", "unreadable JSON"),
-        ("{", "unreadable JSON"),
-        ("[]", "a JSON list"),
-        ("3", "a JSON int"),
-        ("null", "a JSON NoneType"),
         ("\udcff", "unreadable JSON"),
+        ("[]", "a JSON list"),
+        ("null", "a JSON NoneType"),
     ],
 )
-def test_a_run_json_that_is_no_object_is_refused(content: str, found: str, tmp_path: Path) -> None:
+def test_a_run_json_of_another_format_is_refused(content: str, found: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(RunFolderError, match=found):
+    with pytest.raises(RunFolderError) as error:
         analyze(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: found {found}")
 
 
 def test_a_folder_without_run_json_a_file_and_a_path_to_nothing_are_refused(tmp_path: Path) -> None:
@@ -344,45 +333,21 @@ def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(t
     assert underfilled.evidence["running_cap"] == 10**12
 
 
-def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None:
-    small_run(tmp_path, None, max_running=2**63, gpu_hour_price=10**400, total_gpus=2**63 - 1)
-    manifest = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(manifest | {"created_ns": 2**70}))
-    with open_run(tmp_path) as run:
-        assert (run.config.total_gpus, run.created_ns) == (2**63 - 1, None)
-        assert run.gaps == (
-            f"run.json: config.max_running is {2**63}, expected a whole number that fits in 64 bits; it is ignored",
-            f"run.json: config.gpu_hour_price is {10**400}, expected a number that fits in 64 bits; it is ignored",
-        )
-
-
-def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> None:
-    wrong = {
-        "max_staleness": "2",
-        "total_gpus": 2.5,
-        "group_size": True,
-        "model": "big",
-        "gpu_hour_price": 3,
-        "other": [],
-    }
-    wrong["dispatch"] = "robin"
-    analysis = analyze(small_run(tmp_path, None, **wrong))
-    assert analysis.run.max_staleness is None
-    assert [gap for gap in analysis.data_quality.gaps if gap.startswith("run.json")] == [
-        "run.json: config.total_gpus is 2.5, expected a whole number; it is ignored",
-        "run.json: config.group_size is True, expected a whole number; it is ignored",
-        "run.json: config.max_staleness is '2', expected a whole number; it is ignored",
-        "run.json: config.model is 'big', expected an object; it is ignored",
-        "run.json: config.dispatch is 'robin', expected one of 'least_loaded', 'pulled'; it is ignored",
-    ]
-
-
-def test_a_config_that_is_no_object_is_no_config(tmp_path: Path) -> None:
+@pytest.mark.parametrize("created_ns", ["then", 2**70])
+def test_entries_of_run_json_that_make_no_sense_are_not_read(created_ns: object, tmp_path: Path) -> None:
     small_run(tmp_path)
     manifest = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(manifest | {"config": [1], "run_id": None, "created_ns": "then"}))
+    odd = {"config": [1], "run_id": None, "created_ns": created_ns}
+    (tmp_path / "run.json").write_text(json.dumps(manifest | odd))
     with open_run(tmp_path) as run:
-        assert (run.config.total_gpus, run.run_id, run.created_ns) == (None, tmp_path.name, None)
+        assert (run.config, run.run_id, run.created_ns, run.gaps) == (RunConfig(), tmp_path.name, None, ())
+
+
+def test_a_setting_of_the_wrong_type_is_a_gap_of_the_analysis(tmp_path: Path) -> None:
+    analysis = analyze(small_run(tmp_path, None, max_staleness="2"))
+    assert analysis.run.max_staleness is None
+    gap = "run.json: config.max_staleness is '2', expected a whole number; it is ignored"
+    assert gap in analysis.data_quality.gaps
 
 
 def test_a_run_that_is_still_being_written_is_analysed_up_to_its_last_flush(tmp_path: Path) -> None:
@@ -497,17 +462,6 @@ def test_a_table_of_many_short_files_is_read_once_whatever_its_size(
         of_kind = "SELECT table_type FROM information_schema.tables WHERE table_name = 'engine_steps'"
         assert run.connection.sql(of_kind).fetchall() == [(kind,)]
         assert len(ask_own(run, "SELECT * FROM engine_steps")) == 4
-
-
-def test_files_may_have_their_columns_in_any_order_and_more_of_them(tmp_path: Path) -> None:
-    folder = small_run(tmp_path)
-    later = pa.Table.from_pylist([engine_row("e0", 2 * SECOND, 3 * SECOND)], schema=arrow_schema("engine_steps"))
-    other = later.select(later.column_names[::-1]).append_column("note", pa.array(["mine"]))
-    for sequence, rows in ((0, other), (2, later), (3, other)):
-        pq.write_table(rows, folder / "engine_steps" / f"e0-{sequence:06}.parquet")
-    with open_run(folder) as run:
-        stored = ask_own(run, "SELECT start_ns, worker_id FROM engine_steps ORDER BY start_ns").rows()
-    assert stored == [(0, "e0"), (SECOND, "e0"), *([(2 * SECOND, "e0")] * 3)]
 
 
 @pytest.mark.parametrize(("most_rows", "kept"), [(2, {"train_steps"}), (1, set())])

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
 from rlscope.alerts.live.pieces import Piece
-from rlscope.trace.impossible_values import lacking_values, possible_rows
-from rlscope.trace.journals import fitted
+from rlscope.trace.impossible_values import lacking_values
+from rlscope.trace.journals import fitted, possible_rows
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """Maximum delay of a row that still counts. The rows around it are kept for this long."""

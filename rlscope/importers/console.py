@@ -23,8 +23,8 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, clean, tallied_lines, without_time
-from rlscope.importers.quantities import number, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.quantities import named_reals, real
+from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
@@ -45,9 +45,6 @@ _PRINTED_VALUE: Final = re.compile(r"""(?!\[\d+[-:])\s*(?:['"\d{}\[\](),-]|True\
 _STRAY: Final = re.compile(r"(?!.*(?:\[\]|\{\}|\(\)))[\s\[\](){},-]+")
 """A line that a dictionary has only where another writer split one of its lines: brackets come with the first item
 behind them, or the last before them."""
-_WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
-_ABRIDGED: Final = re.compile(r",\s*(?:\.\.\.|…)\s*\}$")
-"""The end of a dictionary that somebody cut short for a page or an issue."""
 _TABLES: Final = (
     (
         "StatsLogger INFO: ",
@@ -80,7 +77,7 @@ _DURATION: Final = re.compile(
     r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
 )
 _LEAST_LINES: Final = 3
-_LONGEST_DICTIONARY: Final = 64 * 1024
+_LONGEST_STEP: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_PARSED: Final = 8 * _LONGEST_CONFIG
 """Characters that are parsed in search of the config: many lines look like its last one, or like stray ones."""
@@ -130,7 +127,7 @@ def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
         line = clean(raw.decode("utf-8", errors="replace").rstrip())
         if held is not None and line.printer in ("", held.printer) and _REST.match(line.text):
             start, rest = held.text, line.text.lstrip()
-            if len(start) < _LONGEST_DICTIONARY:
+            if len(start) < _LONGEST_STEP:
                 gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
                 held = replace(held, text=start + gap + rest)
                 continue
@@ -156,28 +153,12 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
 def _printed_row(text: str, leads: Leads) -> MetricRow | None:
     """Return the row of a dictionary that stands alone on its line or after a logger's prefix."""
     lead = next((found for each in leads if (found := each.match(text))), None)
-    value = _literal(text[lead.end() :]) if lead else None
-    if lead is None or not isinstance(value, dict):
+    if lead is None:
         return None
-    numbers = {name: _number_of(held) for name, held in value.items() if isinstance(name, str)}
-    row = row_of(numbers)
+    printed = text[lead.end() :]
+    row = row_of(mapping(parsed_json(printed)) or named_reals(printed))
     step = lead.groupdict().get("step")
     return replace(row, step=real(step)) if row is not None and step else row
-
-
-def _number_of(held: Any) -> Any:  # noqa: ANN401
-    """Return the number in a text, because some loggers round metrics to text; return anything else unchanged."""
-    return found if isinstance(held, str) and (found := number(held)) is not None else held
-
-
-def _literal(text: str) -> object:
-    """Parse a printed Python dictionary or JSON of at most 64 kB; None for anything else. Never executes anything."""
-    if len(text) > _LONGEST_DICTIONARY:
-        return None
-    try:
-        return ast.literal_eval(_WRAPPED.sub(r"\1", _ABRIDGED.sub("}", text)))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return parsed_json(text)
 
 
 class _PrintedTable:

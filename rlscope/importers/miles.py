@@ -108,7 +108,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
     return [*([flat] if flat.is_file() else []), *sorted((folder / stream).glob("*.jsonl"))]
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> None:
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
     folder = _dashboard(source.path)
     if folder is None:
@@ -123,7 +123,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     _read_metrics(run)
     _read_topology(run)
     _read_phases(run)
-    _add_ranks(run, options)
+    _add_ranks(run)
     _read_engine_series(run)
     _read_queue(run)
     _read_columns(run, folder.parent / "dashboard_columns")
@@ -202,7 +202,7 @@ def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
     run.target.add("train_steps", row | columns_of(numbers, _CONSOLE.columns))
 
 
-def _add_ranks(run: _Run, options: ImportOptions) -> None:
+def _add_ranks(run: _Run) -> None:
     role = "colocated" if run.is_colocated else "trainer"
     for rank, gpus in run.ranks.items():
         run.target.add_worker(_rank(rank), role, gpu_count=gpus or 1)

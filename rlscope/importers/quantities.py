@@ -10,7 +10,7 @@ from typing import Final
 
 from rlscope.trace.footers import LATEST_NS
 
-_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_PAIR: Final = re.compile(r"'([^']+)': '?(?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?'?(?=\s*(?:[,}]|$))")
 MOST: Final = 10**15
 """More tokens than any run has."""
 MOST_STEPS: Final = 10**9
@@ -42,7 +42,7 @@ def real(value: object) -> float:
 
 
 def named_reals(text: str) -> dict[str, float]:
-    """Return the numbers of a printed dictionary by name, such as `'a': np.float64(1.5), 'b': 2`."""
+    """Return the numbers of a printed dictionary by name, such as `'a': np.float64(1.5), 'b': '2'`."""
     return {name: real(value) for name, value in _PAIR.findall(text)}
 
 

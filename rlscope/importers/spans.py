@@ -7,6 +7,7 @@ from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 from rlscope.trace.ranges import joined
 
+_REQUESTS: Final = "samplers generate while a request is running and wait for requests otherwise"
 _HELD: Final = 100_000
 """Spans kept before adjacent ones are merged, so that memory grows with the number of idle gaps, not of requests."""
 
@@ -36,8 +37,8 @@ class Spans:
         for span in self.spans():
             target.add_phase(worker_id, PhaseKind.WAIT_REQUESTS, *span)
 
-    def write(self, worker_id: str, target: ImportTarget) -> None:
-        """Add the worker's activities: it generated while a request ran, and had no requests in the gaps."""
+    def write(self, worker_id: str, target: ImportTarget, rule: str = _REQUESTS) -> None:
+        """Add the worker's activities: it generated in the spans, and had no requests between them."""
         spans = self.spans()
         end_ns: int | None = None
         for span in spans:
@@ -47,8 +48,4 @@ class Spans:
             end_ns = span[1]
         if spans:
             target.extend_worker(worker_id, spans[0][0], spans[-1][1])
-            target.say_origin(
-                "activities",
-                Certainty.INFERRED,
-                "samplers generate while a request is running and wait for requests otherwise",
-            )
+            target.say_origin("activities", Certainty.INFERRED, rule)

@@ -6,7 +6,6 @@ for samples. Timers inside it take precedence.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -29,6 +28,7 @@ from rlscope.importers.quantities import (
     whole,
 )
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
+from rlscope.importers.spans import Spans
 from rlscope.importers.steps import runs_separately
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import PrintedSettings, Span, Timers
@@ -37,6 +37,7 @@ from rlscope.trace.imported import Certainty
 _NUMBER: Final = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
 _HELD: Final = (PhaseKind.TAKE, PhaseKind.GENERATE, PhaseKind.UPDATE)
 """Timers whose rows depend on whether trainers and samplers share their GPUs, which may be known only at the end."""
+_ROLLOUTS: Final = "a rollout ends when its metrics are printed, and no request runs between rollouts"
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class _Run:
     """Spans of `_HELD`, with the last version that was published."""
     parts: list[tuple[str, Span]] = field(default_factory=list[tuple[str, Span]])
     """Parts of the update that is running."""
-    rollouts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    rollouts: Spans = field(default_factory=Spans)
     version: int = 0
     """The last version that was published."""
     trained: tuple[Span, int] | None = None
@@ -189,7 +190,7 @@ def _take_facts(run: _Run, found: re.Match[str]) -> None:
     run.results.update(facts)
     if time_ns is not None:
         if rollout_s:
-            run.rollouts.append((time_ns - to_ns(rollout_s), time_ns))
+            run.rollouts.add(time_ns - to_ns(rollout_s), time_ns)
         if number is not None:
             run.target.add_reported(run.framework, run.worker("trainer"), number, time_ns, facts)
     if facts.keys() & set(console.step_ends_with):
@@ -249,20 +250,7 @@ def _add_held(run: _Run) -> None:
         if kind is not PhaseKind.TAKE:
             target.extend_worker(generates, start_ns, end_ns)
     if is_separate:
-        for start_ns, end_ns in run.rollouts:
-            target.add_phase(generates, PhaseKind.GENERATE, start_ns, end_ns)
-            target.extend_worker(generates, start_ns, end_ns)
-        for start_ns, end_ns in _between(run.rollouts):
-            target.add_phase(generates, PhaseKind.WAIT_REQUESTS, start_ns, end_ns)
-
-
-def _between(rollouts: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the gaps between rollouts, in which none runs."""
-    end_ns: int | None = None
-    for start_ns, ended_ns in sorted(rollouts):
-        if end_ns is not None and start_ns > end_ns:
-            yield end_ns, start_ns
-        end_ns = ended_ns if end_ns is None else max(end_ns, ended_ns)
+        run.rollouts.write(generates, target, _ROLLOUTS)
 
 
 def _say(run: _Run, log: LogFile) -> None:
@@ -270,9 +258,6 @@ def _say(run: _Run, log: LogFile) -> None:
     target.say_origins(Certainty.RECORDED, "train_steps", "weight_updates", "activities")
     if PhaseKind.TAKE in run.kinds and not run.is_separate:
         rule = "GPUs generate when they are not training, saving or updating weights"
-        target.say_origin("activities", Certainty.INFERRED, rule)
-    elif run.rollouts:
-        rule = "a rollout ends when its metrics are printed, and no request runs between rollouts"
         target.say_origin("activities", Certainty.INFERRED, rule)
     if run.steps and console.facts and "(?P<number>" in console.facts:
         target.say_coverage(run.worker("trainer"), len(run.steps) / (max(run.steps) - min(run.steps) + 1))

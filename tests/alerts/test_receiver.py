@@ -54,6 +54,7 @@ command = ["logger", "-t", "rlscope"]
         Receiver(name="chat", kind="apprise", address=Source(path=Path("/run/secrets/slack"))),
         Receiver(name="own", kind="command", argv=("logger", "-t", "rlscope")),
     )  # fmt: skip
+    assert (found[3].severity, found[3].timeout_s, found[3].interval_s, found[3].repeat_s) == ("info", 10.0, 30.0, None)
 
 
 HEAD = '[[receivers]]\nname = "a"\n'

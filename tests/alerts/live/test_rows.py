@@ -92,3 +92,15 @@ def test_rows_are_dropped_when_they_cannot_count_any_more(table: str, kept_ns: i
         rows.prune(2 * S + kept_ns + later_ns)
         left.append(rows.count)
     assert left == [3, 2, 2, 1, 0]
+
+
+def test_rows_that_are_left_out_are_counted_by_table_and_reason() -> None:
+    rows = LiveRows()
+    rows.count_lacking("samples", 2)
+    rows.count_lacking("samples", 1_000)
+    keep(rows, "engine_steps", [engine_row("e0", S, 2 * S, running=running) for running in (-1, 0)])
+    assert rows.count == 1
+    assert rows.left_out() == (
+        "samples: 1,002 rows lack a value that the format requires; they are left out",
+        "engine_steps: 1 rows have a value that cannot be; they are left out",
+    )

@@ -89,6 +89,15 @@ def test_what_ends_while_its_message_is_on_its_way_is_told_as_ended_next() -> No
     assert deliver(box, 36) == RESOLVED
 
 
+def test_what_ends_on_its_way_to_a_receiver_that_wants_no_ends_is_forgotten() -> None:
+    box = outbox(alert(), send_resolved=False)
+    on_its_way = box.due(at(0))
+    box.take([alert(end_s=5)])
+    assert on_its_way is not None
+    box.arrived(on_its_way, at(6))
+    assert box.saved()["known"] == []
+
+
 def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() -> None:
     box = outbox(alert())
     deliver(box, 0)

@@ -14,6 +14,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.reports.text.learning import learning_sentences, run_sentences
 from rlscope.trace.query import ask, standard_arguments
 from tests.case_files import Case
+from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis
 from tests.trace_folder import delivery_row, sample_row, worker
 
@@ -47,7 +48,7 @@ def learned(seed: int, per_version: float = 0.0, truncated: float = 0.0, per_100
     [
         ({}, False, False),
         ({"per_version": -0.12}, True, False),
-        ({"truncated": -0.6}, False, True),
+        nightly({"truncated": -0.6}, False, True),
         # A truncated response is a long one: what length does is not taken for staleness.
         ({"per_100_tokens": -0.3}, False, True),
     ],

@@ -93,13 +93,21 @@ def coarse(states: Counter[Any]) -> Counter[str]:
 
 
 @costly
-@given(traces(), st.integers(1, 80))
-def test_every_nanosecond_is_in_the_state_that_began_last(tables: dict[str, list[Row]], cell_ns: int) -> None:
+@given(traces(), st.integers(1, 80), st.booleans())
+def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(
+    tables: dict[str, list[Row]], cell_ns: int, has_gpu: bool
+) -> None:
     with TemporaryDirectory() as folder:
-        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS)], **tables)
+        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS, gpu_count=int(has_gpu))], **tables)
         states = states_of(run, cell_ns=cell_ns)
-    assert sum(states.values()) == EXTENT_NS
-    assert coarse(states) == counted(tables)
+        with open_run(run) as opened:
+            intervals = ask(opened, "state_intervals", {"origin_ns": 0, "cell_ns": cell_ns})
+    totals: Counter[Any] = Counter()
+    for row in intervals.iter_rows(named=True):
+        totals[row["worker_id"], row["state"], row["reason"]] += row["end_ns"] - row["start_ns"]
+    assert [0, *intervals["end_ns"]] == [*intervals["start_ns"], EXTENT_NS]
+    assert coarse(totals) == counted(tables)
+    assert states == (totals if has_gpu else Counter())
 
 
 @pytest.mark.parametrize(
@@ -119,23 +127,6 @@ def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
         slow = states_of(run, cell_ns=cell_ns)
         fast = states_of(run, cell_ns=cell_ns, rows_disjoint=True)
     assert fast == slow
-
-
-@costly
-@given(traces(), st.integers(1, 80), st.booleans())
-def test_the_intervals_of_each_state_add_up_to_the_ledger_and_leave_no_gap(
-    tables: dict[str, list[Row]], cell_ns: int, has_gpu: bool
-) -> None:
-    with TemporaryDirectory() as folder:
-        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS, gpu_count=int(has_gpu))], **tables)
-        states = states_of(run, cell_ns=cell_ns)
-        with open_run(run) as opened:
-            intervals = ask(opened, "state_intervals", {"origin_ns": 0, "cell_ns": cell_ns})
-    totals: Counter[Any] = Counter()
-    for row in intervals.iter_rows(named=True):
-        totals[row["worker_id"], row["state"], row["reason"]] += row["end_ns"] - row["start_ns"]
-    assert [0, *intervals["end_ns"]] == [*intervals["start_ns"], EXTENT_NS]
-    assert not has_gpu or totals == states
 
 
 @pytest.mark.parametrize("rows_disjoint", [True, False])

@@ -97,7 +97,7 @@ def test_the_staleness_of_a_run_is_what_counting_single_tokens_gives(seed: int, 
     assert (staleness.samples.mean, staleness.samples.max) == (pytest.approx(mean(oldest)), max(oldest))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, nightly(1), nightly(2)])
 def test_the_staleness_of_each_step_is_what_counting_its_single_tokens_gives(seed: int, tmp_path: Path) -> None:
     workers, tables = scattered_rows(seed, 60)
     with open_run(write_run(tmp_path, workers, **tables)) as run:

@@ -132,7 +132,7 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
     straggling = slowed(run, 3.0)
     lost = {}
     for each in (run, straggling):
-        calibration = calibrate(each, Admission(), None, np.random.default_rng(1))
+        calibration = calibrate(each, Admission(), None, np.random.default_rng(1), draw_count=3)
         # Enough trainers that samplers are the slower side.
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
         forecasts = predict_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))

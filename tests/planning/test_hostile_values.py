@@ -10,6 +10,7 @@ from rlscope.errors import RlscopeError
 from rlscope.input_file import json_schema
 from rlscope.planning.build import plan_ahead, plan_of
 from rlscope.planning.schema import _MODEL, read_plan
+from tests.nightly import nightly
 from tests.planning.small_plan import SMALL_PLAN
 
 ENDS: Final = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
@@ -98,10 +99,10 @@ def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end: int, tmp_
     ("section", "key", "value"),
     [
         ("environment", "wait_s", 1e6),
-        ("weights", "weight_update_s", 1e6),
+        nightly("weights", "weight_update_s", 1e6),
         ("limits", "queue_capacity_samples", 10_000_000),
         ("batch", "kept_ratio", 1e-3),
-        ("model", "attention_heads", 10_000_000),
+        nightly("model", "attention_heads", 10_000_000),
     ],
 )
 def test_the_whole_forecast_takes_the_ends_that_once_broke_it(

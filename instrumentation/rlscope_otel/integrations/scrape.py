@@ -18,7 +18,6 @@ SGLang server, several data-parallel engines, multiprocess mode with several API
 import argparse
 import os
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +31,10 @@ from rlscope_otel.integrations.engine_readings import Reading, points_of, readin
 from rlscope_otel.recorder import Run
 from rlscope_otel.start import start_run
 
-# The format lets no row of several passes be longer.
+# The format lets no row of several passes be longer. Two readings are half of it apart, since one may be late.
 LONGEST_WINDOW_NS: Final = 1_000_000_000
+_INTERVAL_S = 0.5
+_PAGE_S: Final = 1.0
 # An engine renews its own sums of seconds once a second: they run behind or ahead of the readings by no more.
 _LAG_NS: Final = 2_000_000_000
 _PAGE_BYTES: Final = 1 << 24
@@ -182,9 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Scrape until interrupted. Returns exit code 1, with a message, if nothing can be recorded."""
     options = _parser().parse_args(arguments)
     clock = start_run(run_dir="")
-    scraper = Scraper(lambda: page_of(options.url, max(1.0, options.interval_s)), _starter(options), clock.now_ns)
+    scraper = Scraper(lambda: page_of(options.url, _PAGE_S), _starter(options), clock.now_ns)
     try:
-        _scrape(scraper, options.interval_s, threading.Event(), options.beside)
+        _scrape(scraper, options.beside)
     except SetupError as error:
         print(f"rlscope scrape: {error}", file=sys.stderr)
         return 1
@@ -195,14 +196,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event, parent: int | None) -> None:
+def _scrape(scraper: Scraper, parent: int | None) -> None:
     said: str | None = None
-    while not ended.wait(interval_s) and parent in (None, os.getppid()):
+    time.sleep(_INTERVAL_S)
+    while parent in (None, os.getppid()):
         problem = scraper.read()
         if problem != said:
-            now = "the page is read again" if problem is None else f"{problem}; retrying every {interval_s} s"
+            now = "the page is read again" if problem is None else f"{problem}; retrying every {_INTERVAL_S} s"
             print(f"rlscope scrape: {now}", file=sys.stderr, flush=True)
         said = problem
+        time.sleep(_INTERVAL_S)
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -259,19 +262,11 @@ def _starter(options: argparse.Namespace) -> StartRun:
     return start
 
 
-def _interval_s(text: str) -> float:
-    interval_s = float(text)
-    if not 0.05 <= interval_s <= LONGEST_WINDOW_NS / 2e9:
-        raise argparse.ArgumentTypeError("must be between 0.05 and 0.5: a row may span 1 s, and a reading may be late")
-    return interval_s
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rlscope_otel.integrations.scrape", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--url", required=True, help="metrics page of the engine, e.g. http://host:8000/metrics")
     parser.add_argument("--run-dir", help="run folder (default: RLSCOPE_RUN_DIR)")
-    parser.add_argument("--interval-s", type=_interval_s, default=0.5, help="seconds between readings (default: 0.5)")
     parser.add_argument(
         "--worker-id", default="engine", help="prefix of worker names, WORKER_ID-<engine> (default: engine)"
     )

@@ -53,23 +53,21 @@ class Uploader:
             self._restart_s = time.monotonic() + _RESTART_S
             self._start(worker_id)
 
-    def finish(self, timeout_s: float) -> bool:
-        """Wait for the copy after the recording ended. False if it takes longer; it then continues on its own."""
+    def finish(self, timeout_s: float) -> None:
+        """Wait for the copy after the recording ended. If it takes longer, it continues on its own."""
         process = self._process
         if process is None:
-            return True
+            return
         if process.stdin is not None:
             process.stdin.close()
         try:
-            complete = process.wait(timeout_s) == 0
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            complete = False
             self._faults.note(_KIND, f"not all is copied after {timeout_s:.0f} s; the copy goes on for a minute")
             _left.append(process)
         self._read_output()
         self._close()
         _left[:] = [each for each in _left if each.poll() is None]
-        return complete
 
     def abandon(self) -> None:
         """This process is a fork: the copy is its parent's, which ends it by closing the pipe."""

@@ -108,7 +108,7 @@ def _read_dump(run: _Run, path: Path) -> None:
         if isinstance(task, int) and dumped is not None:
             run.dumped.setdefault(task, []).append(dumped)
         else:
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
 
 
 def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
@@ -134,7 +134,7 @@ def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
 
 def _read_sessions(run: _Run, path: Path) -> None:
     for file, record in records_of(path, run.target, run.progress):
-        file.bad_lines += not _add_session(run, record)
+        file.tally.bad_lines += not _add_session(run, record)
 
 
 def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:

@@ -109,7 +109,7 @@ def _read(
     if found is None:
         raise ImportFileError.of(
             source.path,
-            found=f"{log.lines:,} lines, none with {blocks.console.lines}",
+            found=f"{log.tally.lines:,} lines, none with {blocks.console.lines}",
             expected=f"the console log of a {blocks.title} run with at least one finished step",
             next_step="Pass the driver's log, or name another framework with --as.",
         )
@@ -154,7 +154,7 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: Printe
             elif step.stamped_ns is None and clock and not line.merged and (found := blocks.stamp.search(line.text)):
                 step.stamped_ns = clock.time_ns(found["ts"])
         except RefusedNumberError:
-            log.bad_lines += 1
+            log.tally.bad_lines += 1
     if has_begun:
         yield step
 

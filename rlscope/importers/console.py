@@ -22,7 +22,7 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, clean, tallied_lines, without_time
+from rlscope.importers.lines import ConsoleLine, LogFile, clean, without_time
 from rlscope.importers.quantities import named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
@@ -93,7 +93,7 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    for line in map(without_time, _unwrapped(tallied_lines(path, tally, progress))):
+    for line in map(without_time, _unwrapped(LogFile(path, progress, tally=tally).raw_lines())):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -278,8 +278,8 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
     step: float | None = None
     values: dict[str, float] = {}
     is_after: bool | None = None
-    for raw in tallied_lines(path, tally, progress):
-        text = clean(raw.decode("utf-8", errors="replace")).text
+    for line in LogFile(path, progress, tally=tally):
+        text = line.text
         stated = _PAIR_STEP.search(text)
         found = [(name, real(value) / (1e3 if unit == "ms" else 1.0)) for name, value, unit in pair.findall(text)]
         if stated and is_after is None:

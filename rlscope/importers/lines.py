@@ -69,15 +69,20 @@ class ConsoleLine:
 class LogFile:
     """A file of lines that counts the lines read and the bad ones."""
 
-    def __init__(self, path: Path, progress: Progress, longest_bytes: int = LONGEST_LINE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress,
+        longest_bytes: int = LONGEST_LINE_BYTES,
+        tally: Tally | None = None,
+    ) -> None:
+        """Start at the beginning. Lines over the limit are bad. tally: where to count, if not in one of its own."""
         self.path = path
-        self.lines = 0
-        self.bad_lines = 0
+        self.tally = tally or Tally()
         self.merged_lines = 0
         """Number of lines that Ray's driver merged into others; their contents are lost."""
         self._progress = progress
         self._longest_bytes = longest_bytes
-        self._bytes = 0
 
     def __iter__(self) -> Iterator[ConsoleLine]:
         for raw in self.raw_lines():
@@ -94,7 +99,7 @@ class LogFile:
             if isinstance(record, dict):
                 yield mapping(record)
             else:
-                self.bad_lines += 1
+                self.tally.bad_lines += 1
 
     def raw_lines(self) -> Iterator[bytes]:
         """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""
@@ -122,19 +127,19 @@ class LogFile:
 
     def source(self) -> SourceFile:
         """Return what was read of the file so far."""
-        return SourceFile(str(self.path), self._bytes, self.lines, self.bad_lines)
+        return self.tally.source_file(self.path)
 
     def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for line in split_lines(self._measured(chunks), self._longest_bytes):
-            self.lines += 1
+            self.tally.lines += 1
             if line is None:
-                self.bad_lines += 1
+                self.tally.bad_lines += 1
             else:
                 yield line
 
     def _measured(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
-            self._bytes += len(chunk)
+            self.tally.bytes += len(chunk)
             self._progress(len(chunk))
             yield chunk
 
@@ -163,17 +168,6 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
             parts.append(last)
     if size:
         yield b"".join(parts) if size <= longest_bytes else None
-
-
-def tallied_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
-    """Yield the lines of a metrics file; lines over 1 MiB count as bad. Raises ImportFileError if reading fails."""
-    log = LogFile(path, progress)
-    try:
-        yield from log.raw_lines()
-    finally:
-        read = log.source()
-        tally.bytes, tally.lines = read.bytes, tally.lines + read.lines
-        tally.bad_lines += read.bad_lines
 
 
 def clean(text: str) -> ConsoleLine:

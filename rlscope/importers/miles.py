@@ -151,7 +151,7 @@ def _read_metrics(run: _Run) -> None:
             held = mapping(record.get("metrics"))
             names = _RESULTS & held.keys()
             facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
-            file.bad_lines += len(facts) < len(names)
+            file.tally.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
 
 
@@ -160,7 +160,7 @@ def _read_phases(run: _Run) -> None:
     for file, record in _records(run, "phases"):
         start_ns, end, rank = epoch_ns(record.get("t0")), number(record.get("t1"), LATEST_S), record.get("rank")
         if start_ns is None or not isinstance(rank, int) or end is None:
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
         elif to_ns(end) >= start_ns:
             name, span = str(record.get("name")), (start_ns, to_ns(end))
             if record.get("role") == "train" and _is_rank(rank):
@@ -242,7 +242,7 @@ def _read_engine_series(run: _Run) -> None:
         time_ns, address, metric = epoch_ns(record.get("ts")), record.get("addr"), record.get("metric")
         value = number(record.get("value"), MOST)
         if time_ns is None or not isinstance(address, str) or value is None:
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
             continue
         if metric not in _SERIES:
             continue
@@ -295,7 +295,7 @@ def _read_queue(run: _Run) -> None:
     for file, record in _records(run, "data_buffer"):
         time_ns, length = epoch_ns(record.get("ts")), record.get("length")
         if time_ns is None or not isinstance(length, int):
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
             continue
         row = {"queue": "data_buffer", "time_ns": time_ns, "depth": length}
         run.target.add("queue_depths", {"worker_id": _rank(0), **row})
@@ -333,7 +333,7 @@ def _read_trajectories(run: _Run) -> None:
     for file, record in _records(run, "trajectories"):
         time_ns, index, turn = epoch_ns(record.get("ts")), record.get("sample_index"), record.get("turn")
         if time_ns is None or not isinstance(index, int) or not isinstance(turn, int):
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
         elif record.get("kind") == "gen_start":
             started[index, turn] = time_ns
         elif record.get("kind") == "gen_end":

@@ -62,7 +62,7 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
     for order, (file, record) in enumerate(records_of(path, target, progress)):
         total, output = _only(record.get("input_lengths")), _sampled_tokens(record)
         if not isinstance(total, int) or output is None or output > total:
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
             continue
         index = record.get("idx", order)
         name = f"{step}-{index}"

@@ -125,7 +125,7 @@ def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
                 try:
                     _add_episode(run, episode, step, is_trained=kind == "effective", is_over=step <= last_trained)
                 except RefusedNumberError:
-                    file.bad_lines += 1
+                    file.tally.bad_lines += 1
     if run.samples and not run.target.rows_of("engine_steps"):
         run.in_flight.write(run.engine, run.target)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import tallied_lines
+from rlscope.importers.lines import LogFile
 from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, items, mapping, parsed_json, row_of
 
@@ -20,16 +20,10 @@ _LARGEST_STATE_BYTES: Final = 256 << 20
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    for line in tallied_lines(path, tally, progress):
-        if not line.strip():
-            continue
-        document = parsed_json(line)
-        if isinstance(document, dict):
-            row = row_of(mapping(document))
-            if row is not None:
-                yield row
-        else:
-            tally.bad_lines += 1
+    for record in LogFile(path, progress, tally=tally).records():
+        row = row_of(record)
+        if row is not None:
+            yield row
 
 
 def _fits(source: ImportSource) -> bool:
@@ -61,7 +55,7 @@ def _is_state(source: ImportSource) -> bool:
 
 
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    lines = (raw.decode("utf-8", errors="replace") for raw in tallied_lines(path, tally, progress))
+    lines = (raw.decode("utf-8", errors="replace") for raw in LogFile(path, progress, tally=tally).raw_lines())
     try:
         reader = csv.DictReader(lines)
         for record in reader:

@@ -196,7 +196,7 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
             kept[kind] += 1
             if kept[kind] <= _KEPT_TIMES:
                 gaps.append(found)
-        if scratch.lines > _SURVEYED_LINES:
+        if scratch.tally.lines > _SURVEYED_LINES:
             break
     votes = Counter(
         round(grown / gap.after.running)
@@ -241,7 +241,7 @@ def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | N
             continue
         entry = _entry(line, found, clock, stem)
         if entry is None:
-            log.bad_lines += 1
+            log.tally.bad_lines += 1
         elif not entry.is_decode:
             prefills[entry.engine] += 1
             prefill_tokens[entry.engine] += entry.new_tokens

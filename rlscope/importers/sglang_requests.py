@@ -29,7 +29,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     for record in file.records():
         row = _sample(record, engine, versions)
         if row is None:
-            file.bad_lines += 1
+            file.tally.bad_lines += 1
             continue
         target.add("samples", row)
         start_ns = row["submitted_ns"] or row["finished_ns"]
@@ -38,7 +38,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     if first_ns is None:
         raise ImportFileError.of(
             source.path,
-            found=f"{file.lines:,} lines, none with the times of a finished request",
+            found=f"{file.tally.lines:,} lines, none with the times of a finished request",
             expected="JSON records with request_received_ts and request_finished_ts",
             next_step="Start SGLang with --export-metrics-to-file and --enable-metrics.",
         )

@@ -108,7 +108,7 @@ def _read(
         try:
             _take_line(run, line, timer, facts, results)
         except RefusedNumberError:
-            log.bad_lines += 1
+            log.tally.bad_lines += 1
     _add_training(run)
     if clock is None or not run.names:
         raise ImportFileError.of(
@@ -261,7 +261,7 @@ def _say(run: _Run, log: LogFile) -> None:
         target.say_origin("activities", Certainty.INFERRED, rule)
     if run.steps and console.facts and "(?P<number>" in console.facts:
         target.say_coverage(run.worker("trainer"), len(run.steps) / (max(run.steps) - min(run.steps) + 1))
-    log.bad_lines += sum(timers.unpaired for timers in run.timers.values())
+    log.tally.bad_lines += sum(timers.unpaired for timers in run.timers.values())
     if "tokens" not in console.columns:
         target.note(
             f"{run.framework.title}'s console log has no token counts, so throughput is unknown. Pass its .wandb file"

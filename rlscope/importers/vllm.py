@@ -195,7 +195,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             try:
                 reader.take(line)
             except RefusedNumberError:
-                log.bad_lines += 1
+                log.tally.bad_lines += 1
         reader.finish()
         engines = reader.engines.values()
     if not any(engine.rows or engine.idle.spans() for engine in engines):

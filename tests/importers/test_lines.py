@@ -53,7 +53,7 @@ def test_lines_are_the_same_wherever_a_block_of_the_file_ends(
     monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
     log = LogFile(path, lambda _bytes: None)
     assert [line.text for line in log] == ["é one", "two", "10%", "20%", "last"]
-    assert (log.lines, log.bad_lines, log.source().bytes) == (5, 0, 25)
+    assert (log.tally.lines, log.tally.bad_lines, log.source().bytes) == (5, 0, 25)
 
 
 @pytest.mark.parametrize(("length", "bad"), [(100, 0), (101, 1), (5_000, 1)])
@@ -65,7 +65,7 @@ def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
     monkeypatch.setattr(lines, "_CHUNK_BYTES", 64)
     log = LogFile(path, lambda _bytes: None, longest_bytes=100)
     assert [len(line.text) for line in log] == [1, *([] if bad else [length]), 1]
-    assert (log.lines, log.bad_lines) == (3, bad)
+    assert (log.tally.lines, log.tally.bad_lines) == (3, bad)
 
 
 def test_progress_adds_up_to_the_file(tmp_path: Path) -> None:

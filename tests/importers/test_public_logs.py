@@ -201,7 +201,9 @@ def areal_s_tables() -> str:
     times = {"rollout_onload": 2.0, "rollout": 60.0, "rollout_offload": 3.0, "teacher_logp": 4.0, "train_step": 20.0}
     times |= {"critic_train_step": 10.0, "update_weights": 1.0}
     cells = "".join(f"\u2502 timeperf/{name} \u2502 {seconds:.4e} \u2502\n" for name, seconds in times.items())
-    return "".join(f"StatsLogger INFO: Train step {step}/9 done.\n{cells}" for step in (1, 2))
+    return "".join(
+        f"StatsLogger INFO: Epoch 2/2 Step {step}/9 Train step {9 + step}/18 done.\n{cells}" for step in (1, 2)
+    )
 
 
 def skyrl_s_mirror() -> str:
@@ -323,6 +325,7 @@ OTHER_LOGS = {
         "areal",
         areal_s_tables(),
         {"weight_update": 10.0, "generate": 120.0, "logprobs": 8.0, "train": 20.0 + 40.0, "publish": 2.0},
+        steps={"step": [(10,), (11,)]},
     ),
     "SkyRL's metrics behind an unknown text": Log(
         "skyrl",

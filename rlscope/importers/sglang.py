@@ -140,7 +140,6 @@ class _Piece(NamedTuple):
 
     length_ns: int
     row: dict[str, object]
-    is_recorded: bool
 
 
 class _Placed(NamedTuple):
@@ -357,7 +356,7 @@ def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> _
         # Use the mean of both lines: the cache grows by one token per pass and request.
         "kv_used_tokens": round(sum(kv) / len(kv)) if kv else None,
     }
-    return _Piece(to_ns(length_s), row, is_recorded)
+    return _Piece(to_ns(length_s), row)
 
 
 def _prefill(gap: _Gap, length_s: float) -> _Piece:
@@ -370,7 +369,7 @@ def _prefill(gap: _Gap, length_s: float) -> _Piece:
         "prefill_tokens": gap.prefill_tokens,
         "kv_used_tokens": gap.before.kv_tokens,
     }
-    return _Piece(to_ns(length_s), row, is_recorded=False)
+    return _Piece(to_ns(length_s), row)
 
 
 class _Lane:
@@ -426,12 +425,11 @@ class _Lane:
         if end_ns <= started_ns:
             return
         row = {**piece.row, "worker_id": self.engine, "start_ns": started_ns, "end_ns": end_ns, "source": "log"}
-        is_whole = started_ns == start_ns
-        if not is_whole:
+        if started_ns > start_ns:
             # It overlaps a row that is fixed by two timestamps, so the duration of its passes is unknown.
             row |= {"busy_ns": None}
         self.rows += 1
-        self.recorded_rows += piece.is_recorded and is_whole
+        self.recorded_rows += row["busy_ns"] is not None
         self._written_ns = end_ns
         self._target.extend_worker(self.engine, started_ns, end_ns)
         self._target.add("engine_steps", row)

@@ -6,7 +6,7 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -370,26 +370,23 @@ class ImportTarget:
 
     def _flush(self, table: str) -> None:
         rows = self._rows[table]
-        if not rows:
-            return
-        self._written[table] += len(rows)
-        path = self.folder / table / f"import-{self._written[table]:012d}.parquet"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.part")
-            pq.write_table(_arrow(table, rows), part, compression="zstd")
-            os.replace(part, path)
-        except OSError as error:
-            raise OutputError.of(
-                path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."
-            ) from error
-        rows.clear()
+        if rows:
+            self._written[table] += len(rows)
+            name = f"{table}/import-{self._written[table]:012d}.parquet"
+            self._write(name, lambda part: pq.write_table(_arrow(table, rows), part, compression="zstd"))
+            rows.clear()
 
     def _write_json(self, name: str, document: Mapping[str, object]) -> None:
+        self._write(name, lambda part: part.write_text(json.dumps(document, indent=1), encoding="utf-8"))
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file of the folder as a whole. Raises OutputError if that fails."""
         path = self.folder / name
+        part = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+            write(part)
+            os.replace(part, path)
         except OSError as error:
             raise OutputError.of(
                 path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."

@@ -24,6 +24,8 @@ class ImportSource:
     """The first bytes of a file; empty for a folder."""
     own: Framework | None = None
     """The user's own table, if any."""
+    size: int = 0
+    """Bytes of a file, which may grow while its head stays the same."""
 
     @property
     def text(self) -> str:
@@ -61,4 +63,4 @@ def open_source(path: Path, own: Framework | None = None) -> ImportSource:
     if path.is_dir():
         return ImportSource(path, b"", own)
     with open_regular(path) as file:
-        return ImportSource(path, file.read(HEAD_BYTES), own)
+        return ImportSource(path, file.read(HEAD_BYTES), own, path.stat().st_size)

@@ -125,18 +125,9 @@ def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
     return config.get(path) if value is None else value
 
 
+@lru_cache(maxsize=16)
 def names_in(source: ImportSource) -> frozenset[str]:
     """Return the metric names in the first rows of a file; empty if it is not a metrics file."""
-    return _names(source, _size(source))
-
-
-def _size(source: ImportSource) -> int:
-    """Return the size of a file, which grows while its head stays the same; -1 for a folder."""
-    return source.path.stat().st_size if source.path.is_file() else -1
-
-
-@lru_cache(maxsize=16)
-def _names(source: ImportSource, _bytes: int) -> frozenset[str]:
     carrier = carrier_of(source)
     return _rows_names(source, carrier) if carrier is not None else frozenset()
 
@@ -163,13 +154,9 @@ class _EnoughReadError(Exception):
     """Stops reading after the first part of a file."""
 
 
+@lru_cache(maxsize=16)
 def carrier_of(source: ImportSource) -> Carrier | None:
     """Return the carrier of a metrics file; None for any other file."""
-    return _carrier(source, _size(source))
-
-
-@lru_cache(maxsize=16)
-def _carrier(source: ImportSource, _bytes: int) -> Carrier | None:
     carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
     if carrier is not CONSOLE:
         return carrier

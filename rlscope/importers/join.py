@@ -116,7 +116,7 @@ def import_run(
     empty or cannot be written.
     """
     from rlscope.importers.recognise import first_few, recognise
-    from rlscope.importers.steps import tells_samplers
+    from rlscope.importers.steps import has_steps_of
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
@@ -132,7 +132,7 @@ def import_run(
     target.is_growing = is_growing
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
-    target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
+    target.knows_samplers = bool(engines) or any(has_steps_of("sampler", each.source) for each in (first, *others))
     _read_all((first, *others), engines, target, options, progress)
     if target.extent() is None:
         raise ImportFileError.of(

@@ -25,7 +25,7 @@ from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
-from rlscope.importers.steps import CARRIERS, carrier_of, has_trainer_steps, known_names, names_in
+from rlscope.importers.steps import CARRIERS, carrier_of, has_steps_of, known_names, names_in
 from rlscope.importers.timer_console import timer_console
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import did_you_mean
@@ -82,7 +82,7 @@ class Recognised(NamedTuple):
     @property
     def tells_trainer(self) -> bool:
         """Whether the file has the trainer's steps."""
-        return self.importer.is_console or has_trainer_steps(self.source)
+        return self.importer.is_console or has_steps_of("trainer", self.source)
 
 
 def framework_names() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process
+from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process, Role
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.quantities import (
@@ -415,23 +415,14 @@ def _is_shown(marks: Names, settings: Mapping[str, str], met: frozenset[str], co
     return False
 
 
-def tells_samplers(source: ImportSource) -> bool:
-    """Whether a metrics file contains sampler steps, so that the samplers' work need not be inferred."""
-    return _has_steps_of("sampler", source)
-
-
-def has_trainer_steps(source: ImportSource) -> bool:
-    """Whether a metrics file contains trainer steps."""
-    return _has_steps_of("trainer", source)
-
-
 def _tables(source: ImportSource) -> tuple[Framework, ...]:
     """Return the tables that a file may be of, with those of earlier releases."""
     known = frameworks() if source.own is None else (source.own,)
     return tuple(release for each in known for release in each.releases())
 
 
-def _has_steps_of(role: str, source: ImportSource) -> bool:
+def has_steps_of(role: Role, source: ImportSource) -> bool:
+    """Return whether a metrics file contains steps of a role."""
     names = names_in(source)
     for each in _tables(source):
         bare = {each.bare(name) for name in names}
@@ -459,13 +450,9 @@ def derived_gpus(steps: ProcessSteps) -> int | None:
             return None
         if above and below and math.isfinite(above / below):
             ratios.append(above / below)
-    return whole_ratio(median(ratios)) if ratios else None
-
-
-def whole_ratio(ratio: float) -> int | None:
-    """Return a number of GPUs that follows from a ratio of rates; None unless it is within 1% of an integer."""
-    gpus = round(ratio)
-    return gpus if 1 <= gpus <= MOST_GPUS and abs(ratio - gpus) <= _WHOLE_TOLERANCE_RATIO * gpus else None
+    ratio = median(ratios) if ratios else 0.0
+    gpus = min(round(ratio), MOST_GPUS)
+    return gpus if gpus and abs(ratio - gpus) <= _WHOLE_TOLERANCE_RATIO * gpus else None
 
 
 def phase_value(phase: PhaseMetric, values: Mapping[str, float]) -> float | None:

@@ -16,7 +16,7 @@ from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.importers.recognise import recognise
-from rlscope.importers.steps import has_trainer_steps, tells_samplers
+from rlscope.importers.steps import has_steps_of
 from rlscope.reports.blocks import Check
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
@@ -58,10 +58,7 @@ def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
     path = write(tmp_path / "m.jsonl", framework, process, range(1, 6))
     if recognise(path).importer.kind != f"step metrics of {framework.title}":
         pytest.skip("the run folder's own importer reads this file")
-    assert (has_trainer_steps(open_source(path)), tells_samplers(open_source(path))) == (
-        process.role == "trainer",
-        process.role == "sampler",
-    )
+    assert all(has_steps_of(role, open_source(path)) is (process.role == role) for role in ("trainer", "sampler"))
     # Some frameworks write the same metrics whether the roles share their GPUs or not.
     imported = import_run(path, tmp_path / "run", import_options(gpus="colocated=1"))
     assert imported.framework == framework.name and imported.refusal is None

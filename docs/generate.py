@@ -200,8 +200,8 @@ def metrics_page() -> str:
     lines = [GENERATED, _METRICS_INTRODUCTION]
     for metric in METRICS:
         meaning = metric.meaning + ("" if metric.is_live else "; only after the run")
-        noun = metric.evidence.replace("gpu_s", "GPU-s")
-        least = f"{metric.min_evidence:,} {noun.removesuffix('s') if metric.min_evidence == 1 else noun}"
+        noun = {"gpu_s": "GPU-second", "s": "second"}.get(metric.evidence, metric.evidence.removesuffix("s"))
+        least = f"{metric.min_evidence:,} {noun}{'' if metric.min_evidence == 1 else 's'}"
         lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} |\n")
     return "".join(lines)
 

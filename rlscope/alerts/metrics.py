@@ -28,7 +28,7 @@ from rlscope.alerts.series import (
 from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.run_facts import steady_window
 
-Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
+Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods", "reward"]
 EvidenceUnit = Literal["tokens", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
 STEADY: Final = "throughput.steady_tokens_per_s"
 """The rate that every report has in its headline."""
@@ -250,6 +250,8 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
                 "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
     AlertMetric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
                 "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
+    AlertMetric("reward.mean", "reward", "mean over the optimizer steps of the reward of their samples",
+                "training_steps", "steps", "steps", 3, _mean("steps", "reward_mean")),
     AlertMetric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",
                 "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns"),
                 looks_back=False),

@@ -113,6 +113,7 @@ def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded
     )
     steps = recorded.answers["training_steps"]
     assert whole(timeline, "step.period_s").value == pytest.approx(steps["period_s"].mean())
+    assert whole(timeline, "reward.mean").value == pytest.approx(steps["reward_mean"].mean())
     extents = recorded.answers["worker_extents"]
     rate = steps["response_tokens"].sum() / ((extents["end_ns"].max() - extents["start_ns"].min()) / 1e9)
     assert whole(timeline, "throughput.trained_tokens_per_s") == MetricReading(pytest.approx(rate), len(steps))
@@ -157,7 +158,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
         ],
         train_steps=[
             train_row("t0", 5 * S, 8 * S, 1, version_in=3),
-            train_row("t0", 8 * S, 10 * S, 2, version_in=3),
+            train_row("t0", 8 * S, 10 * S, 2, version_in=3, reward_mean=0.5),
             train_row("t0", 10 * S, 14 * S, 3, version_in=5),
         ],
         samples=[
@@ -206,6 +207,7 @@ EXPECTED = {
     "waiting.requests": (1.0, 0.0, None),
     "throughput.trained_tokens_per_s": (1.0, 1.0, 0.0),
     "step.period_s": (None, 3.0, None),
+    "reward.mean": (None, 0.5, None),
     "weight_update.duration_s": (None, 3.0, None),
     "worker.silent_s": (0.0, 8.0, 18.0),
     "rows.dropped_ratio": (3 / 21, 3 / 21, 3 / 21),  # Eighteen rows are stored.

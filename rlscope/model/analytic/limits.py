@@ -1,12 +1,12 @@
 """Limits that hold the samplers back, one by one, and layouts that cannot run at all.
 
-The limits are applied in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
-staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then because the
-load varies, and the shorter lengths left after drops for staleness; only the event simulator models those.
+The limits are applied in a fixed order: hardware, the cap on samples in flight, the environment, the staleness cap. Not
+covered: limits that bind only now and then because the load varies, and the shorter lengths left after drops for
+staleness; only the event simulator models those.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -133,37 +133,21 @@ class SamplerFleet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """Seconds of a step if the samplers are the slower side; each limit includes the previous ones."""
+    """The engines under all limits, if the samplers are the slower side."""
 
-    hardware_s: Reals
-    updates_s: Reals
-    admission_s: Reals
-    environment_s: Reals
-    staleness_s: Reals
-    """Seconds under all limits."""
+    step_s: Reals
+    """Seconds of a step."""
     hardware_running: Reals
     """Running batch under the set limit, the engine's own, and the KV cache's."""
     running: Reals
     """Running batch under all limits."""
-    aged_ratio: Reals
-    """Share of the finished samples that are dropped as stale, before any surplus is dropped."""
 
 
 def sampler_levels(fleet: SamplerFleet) -> Levels:
     """Apply the limits one after the other."""
-    sampling = fleet.sampling
-    hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
-    admission = _under_admission(fleet, hardware)
-    environment = _under_environment(fleet, admission)
-    running = _under_staleness(fleet, environment)
-    aged_ratio = _aged_ratio(fleet, running)
-    free = replace(sampling, pause_s=0.0, recompute_s=0.0)
-    periods = [free.period_s(hardware, fleet.engines)]
-    periods += [fleet.period_s(batch) for batch in (hardware, admission, environment, running)]
-    periods[-1] = periods[-1] / (1.0 - aged_ratio)
-    # If KV is recomputed, a smaller batch can be the faster one: no limit is charged less than nothing.
-    held = np.minimum.accumulate(np.stack(periods)[::-1], axis=0)[::-1]
-    return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
+    hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, fleet.sampling.kv_running))
+    running = _under_staleness(fleet, _under_environment(fleet, _under_admission(fleet, hardware)))
+    return Levels(fleet.period_s(running) / (1.0 - _aged_ratio(fleet, running)), hardware, running)
 
 
 def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
@@ -198,13 +182,8 @@ def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
     admission = fleet.system.admission
     if admission.max_staleness is None or not admission.waits_for_cap:
         return most
-    return _until(_passes_cap(fleet, admission.max_staleness), most)
-
-
-def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
-    """Condition that a batch passes a staleness cap that a side waits for, by the policy that enforces it."""
-    by_admission = fleet.system.admission.staleness_policy == "admission"
-    return _exceeds_admission(fleet, cap) if by_admission else _makes_too_stale(fleet, cap)
+    passes_cap = _exceeds_admission if admission.staleness_policy == "admission" else _makes_too_stale
+    return _until(passes_cap(fleet, admission.max_staleness), most)
 
 
 def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:

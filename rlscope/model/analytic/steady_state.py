@@ -4,18 +4,15 @@ Two facts determine it: the trainers consume what the engines produce, and the c
 (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits and
 waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. It errs by up to 8% of the
 period where a cap binds, samples age out, or engines run few requests: it says which layouts are worth simulating, and
-how the rates of draws differ. What is shown is simulated.
-
-The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
-to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some, although it is
-never idle. Not covered: engines that differ or drain before they take new weights, tails, stragglers and noise, queues
-that hand out the newest samples first, and trainers that prefetch only what is ready.
+how the rates of draws differ. What is shown is simulated. Not covered: engines that differ or drain before they take
+new weights, tails, stragglers and noise, queues that hand out the newest samples first, and trainers that prefetch only
+what is ready.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal
 
 import numpy as np
 
@@ -30,74 +27,18 @@ from rlscope.model.analytic.limits import (
     sampler_levels,
 )
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.causes import Cause
 from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import TrainerStep, trainer_step
 
-LimitCause: TypeAlias = Literal[
-    Cause.SAMPLERS,
-    Cause.TRAINERS,
-    Cause.WEIGHT_UPDATES,
-    Cause.ENVIRONMENT,
-    Cause.IN_FLIGHT_LIMIT,
-    Cause.STALENESS_CAP,
-]
-"""Causes that the closed forms tell apart."""
-Regime: TypeAlias = Literal[LimitCause, Cause.BALANCED]
-"""Reasons why a layout is no faster."""
 Surplus = Literal["held", "dropped", "aged", "grows"]
 """Fate of the surplus of samplers that are faster than the trainers: held back, its oldest samples dropped by a full
 queue or as stale, or piled up in a growing queue."""
 
-BALANCED_LOSS_RATIO: Final = 0.10
-"""Loss up to which a side counts as balanced, as in the verdict of a run: below 10%, no change of layout pays off."""
 STALE_QUANTILE: Final = 0.95
 """Quantile over samples, by their oldest token: the share of samples that must keep a cap that drops nothing."""
 _LINES_AT_A_TIME: Final = 512
 """Layouts of draws solved at once: with more, the arrays of a search no longer fit into the processor's cache."""
-
-
-Losses = Mapping[LimitCause, Reals]
-"""Shares of one side's GPU time, 0..1, by the cause of waiting; one entry per layout.
-
-`SAMPLERS`: loss of the trainers, which would wait even if only the engines' speed limited the samplers. `TRAINERS`:
-loss of the samplers, which could make more than is trained on.
-"""
-
-
-def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Reals) -> Losses:
-    """Waits for samples, charged to the limits that cause them, and the time in which publishing blocks the trainers.
-
-    In seconds of one step; train_s includes blocked_s.
-    """
-    reached = [np.maximum(level, train_s) for level in _limits(levels)]
-    samplers, updates, in_flight, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
-    return {
-        Cause.SAMPLERS: samplers,
-        Cause.WEIGHT_UPDATES: updates + blocked_s / step_s,
-        Cause.ENVIRONMENT: environment,
-        Cause.IN_FLIGHT_LIMIT: in_flight,
-        Cause.STALENESS_CAP: staleness,
-    }
-
-
-def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> Losses:
-    """Capacity that is surplus or lost to a limit, in shares of the samplers' time.
-
-    Up to the trainers' own rate, a surplus waits for the trainers, whatever else also limits it: without that limit the
-    step would be no shorter. Engines that take new weights lose that time in any case.
-    """
-    hardware, updates, *limits = _limits(levels)
-    stages = np.stack([hardware, updates, *(np.maximum(level, train_s) for level in (updates, *limits))])
-    weight_updates, trainers, in_flight, environment, staleness = np.diff(stages, axis=0) / step_s
-    return {
-        Cause.TRAINERS: trainers,
-        Cause.WEIGHT_UPDATES: weight_updates,
-        Cause.ENVIRONMENT: environment,
-        Cause.IN_FLIGHT_LIMIT: in_flight,
-        Cause.STALENESS_CAP: staleness,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +46,6 @@ class SteadyState:
     """One layout in steady state."""
 
     layout: Layout
-    regime: Regime
     step_s: float
     """Seconds from one version to the next."""
     trained_tokens_per_s: float
@@ -170,7 +110,7 @@ def _rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
 
 
 def _step_s(fleet: SamplerFleet, levels: Levels) -> Reals:
-    return np.maximum(levels.staleness_s, fleet.trainers.total_s)
+    return np.maximum(levels.step_s, fleet.trainers.total_s)
 
 
 def _trained_tokens_per_s(fleet: SamplerFleet, step_s: Reals) -> Reals:
@@ -214,12 +154,10 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
         "dropped_ratio": _dropped_ratio(fleet, made_in_s, step_s),
     }
     numbers = np.stack([*columns.values()]).T.tolist()
-    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
-    regimes = regimes_of(layouts, by_trainers, sampler_losses(levels, train_s, step_s))
     ages = _sample_p95(fleet, levels, running, step_s).tolist()
     return [
-        SteadyState(layout, regime, **dict(zip(columns, row, strict=True)), sample_p95=None if math.isnan(age) else age)
-        for layout, regime, age, row in zip(layouts, regimes, ages, numbers, strict=True)
+        SteadyState(layout, **dict(zip(columns, row, strict=True)), sample_p95=None if math.isnan(age) else age)
+        for layout, age, row in zip(layouts, ages, numbers, strict=True)
     ]
 
 
@@ -232,20 +170,6 @@ def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Real
     if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
         return np.zeros_like(step_s)
     return np.maximum(1.0 - made_in_s / step_s, 0.0)
-
-
-def regimes_of(layouts: Sequence[Layout], trainers: Losses, samplers: Losses) -> list[Regime]:
-    """Return balanced if neither side loses more than BALANCED_LOSS_RATIO, else the most expensive cause."""
-    causes: tuple[LimitCause, ...] = get_args(LimitCause)
-    gpus = np.array([(layout.trainer_gpus, layout.sampler_gpus) for layout in layouts]).T
-    lost = [gpus[0] * trainers.get(cause, 0.0) + gpus[1] * samplers.get(cause, 0.0) for cause in causes]
-    most, lost_ratio = np.argmax(lost, axis=0), np.maximum(sum(trainers.values()), sum(samplers.values()))
-    balanced = (lost_ratio <= BALANCED_LOSS_RATIO).tolist()
-    return [Cause.BALANCED if even else causes[cause] for even, cause in zip(balanced, most.tolist(), strict=True)]
-
-
-def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
-    return (levels.hardware_s, levels.updates_s, levels.admission_s, levels.environment_s, levels.staleness_s)
 
 
 def surplus_of(admission: Admission) -> Surplus:
@@ -289,7 +213,7 @@ def _sample_p95(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Rea
 
     group_end = bisect_condition(is_rare, np.full_like(step_s, -1.0), law.max_tokens * per_token)[1]
     lag = fleet.update_lag(running, step_s) + workload.environment_s / step_s + workload.prefetched_batches
-    queued = np.where(levels.staleness_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
+    queued = np.where(levels.step_s < step_s, _queued_versions(fleet, levels, running, step_s), 0.0)
     return group_end + lag + queued
 
 
@@ -301,7 +225,7 @@ def _queued_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s
         return _waiting_samples(fleet, running, step_s) / fleet.sampling.samples_per_step - half
     if surplus == "dropped":
         capacity = (fleet.system.admission.queue_capacity_samples or 0) / fleet.sampling.samples_per_step
-        return (max(capacity, 2.0 * half) - half) * levels.staleness_s / step_s - half
+        return (max(capacity, 2.0 * half) - half) * levels.step_s / step_s - half
     # Samples age up to the cap that drops them, or for ever.
     return np.full_like(step_s, np.inf if surplus == "aged" else np.nan)
 

@@ -12,10 +12,9 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refusal
-from rlscope.model.analytic.steady_state import STALE_QUANTILE, LimitCause, Regime, SteadyState
+from rlscope.model.analytic.steady_state import STALE_QUANTILE, SteadyState
 from rlscope.model.analytic.synchronous import SynchronousStep
 from rlscope.model.arrays import Reals
-from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import Anchor, Price, StalenessForecast
@@ -56,7 +55,6 @@ class StepTiming:
     """Share of the trainers' time, 0..1, in which they do not work on a batch; publishing counts as idle."""
     sampler_idle_ratio: float
     """Share of the engines' time, 0..1, without a decode pass or a prefill."""
-    regime: Regime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,37 +205,24 @@ def anchored(forecast: Forecast, anchor: Anchor) -> Forecast:
     )
 
 
-def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
-    """Return the timing by the event simulator, with the regime of the closed forms: the simulator finds none."""
+def timing_of_simulated(simulated: Simulated) -> StepTiming:
+    """Return the timing by the event simulator."""
     trainers, engines = simulated.trainer_seconds, simulated.engine_totals
     return StepTiming(
         step_s=simulated.step_s,
         step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
         sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / simulated.engine_s,
-        regime=regime,
     )
 
 
-def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
-    """Return the timing of a synchronous run, in which each side waits while the other works.
-
-    Its regime is whatever costs the most GPU time: the trainers' waits for samples, the samplers' waits for the
-    trainers, or the waits of both.
-    """
-    sampling_s, both = step.generation_s + step.prefill_s, layout.gpus
-    waited_gpu_s: dict[LimitCause, float] = {
-        Cause.SAMPLERS: layout.trainer_gpus * sampling_s,
-        Cause.TRAINERS: layout.sampler_gpus * step.train_s,
-        Cause.ENVIRONMENT: both * step.environment_s,
-        Cause.WEIGHT_UPDATES: both * step.update_s,
-    }
+def timing_of_step(step: SynchronousStep) -> StepTiming:
+    """Return the timing of a synchronous run, in which each side waits while the other works."""
     return StepTiming(
         step_s=step.step_s,
         step_tokens=step.trained_tokens_per_s * step.step_s,
         trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
-        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
+        sampler_idle_ratio=1.0 - (step.generation_s + step.prefill_s) / step.step_s,
     )
 
 

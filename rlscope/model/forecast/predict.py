@@ -103,7 +103,7 @@ def predict(
         drawn_tokens_per_s=drawn * (rate / state.trained_tokens_per_s) * error,
         price=_price(asked, layout, simulated),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        timing=timing_of_simulated(simulated, state.regime),
+        timing=timing_of_simulated(simulated),
         preemption=preemption_simulated(simulated, calibration.system),
         in_flight_limit=None if asked is calibration else asked.system.admission.max_in_flight_samples,
     )
@@ -199,7 +199,7 @@ def _synchronous(calibration: Calibration, *, form_error: bool) -> Forecast:
         drawn_tokens_per_s=_drawn(calibration, layout, form_error=form_error),
         price=free_price(StalenessForecast(0.0, 0, 0), system.workload.lengths),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens) if is_known else None,
-        timing=timing_of_step(step, layout),
+        timing=timing_of_step(step),
     )
 
 

@@ -6,11 +6,9 @@ current layout has the measured rate. A plan has no measurements.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from rlscope.document import extended
-from rlscope.model.analytic.steady_state import Regime
-from rlscope.model.causes import Cause
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption
@@ -19,15 +17,6 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import OtherRun
 from rlscope.model.system import Layout
 from rlscope.reports.text import advice
-
-Waits: TypeAlias = Literal[
-    Cause.SAMPLERS,
-    Cause.TRAINERS,
-    Cause.STALENESS_CAP,
-    Cause.WEIGHT_UPDATES,
-    Cause.ENVIRONMENT,
-    Cause.BALANCED,
-]
 
 NO_GAIN: Final = Estimate(0.0, 0.0, 0.0)
 
@@ -69,8 +58,6 @@ class ModeledLayout(Layout):
     """Share of trainer time, 0 to 1, without work on a batch. Publishing weights counts as idle."""
     sampler_idle_ratio: float | None
     """Share of engine time, 0 to 1, without a decode pass or a prefill."""
-    limited_by: Waits | None
-    """Bottleneck of the layout, in the terms of the verdict."""
     grade: Grade | None
     """Distance of the forecast from the decode batches that the run measured."""
     preemption: Preemption | None
@@ -125,17 +112,11 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
         staleness_max=None if staleness is None else staleness.sample_max,
         trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
         sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
-        limited_by=None if timing is None else _waits(timing.regime),
         grade=forecast.grade,
         preemption=forecast.preemption,
         in_flight_limit=forecast.in_flight_limit,
         price=None if rate is None else told_price(forecast.price, forecast.layout, steps_per_version),
     )
-
-
-def _waits(regime: Regime) -> Waits:
-    # Samples age while in flight, so a cap on their number also caps staleness.
-    return Cause.STALENESS_CAP if regime == Cause.IN_FLIGHT_LIMIT else regime
 
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:

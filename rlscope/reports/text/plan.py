@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import Exclusion, Forecast
+from rlscope.model.forecast.layouts import Exclusion, Forecast, StepTiming
 from rlscope.model.forecast.plan import PlanResult, UnknownCost, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown, engine_prior
 from rlscope.model.forecast.price import Price
@@ -15,7 +15,6 @@ from rlscope.planning.schema import PlanFile
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Part, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words, layout_words
-from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import EXCLUSIONS, REASONS
 from rlscope.reports.text.price import costly_words
 
@@ -208,7 +207,7 @@ def _layouts_part(planned: PlanResult) -> Part:
         "fastest\nin",
         "staleness\np95",
         "step time",
-        "limited by",
+        "trainers, samplers\nidle",
     )
     rows, faint = [_row(planned, each) for each in shown], {n for n, each in enumerate(shown) if each.excluded}
     table = Table(
@@ -262,10 +261,14 @@ def _range(change_ratio: Estimate) -> str:
 def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
-    limit = "" if best.timing is None else f" Limited by: {NAMES[best.timing.regime]}."
+    idle = "" if best.timing is None else " Trainers are idle {} of the time, samplers {}.".format(*_idle(best.timing))
     costs = costly_words(best.price, _NOTHING_DROPPED)
     price = f" This layout {costs}." if costs else ""
-    return f"Predicted throughput: {text} (median and 90% interval of the draws).{limit}{price}"
+    return f"Predicted throughput: {text} (median and 90% interval of the draws).{idle}{price}"
+
+
+def _idle(timing: StepTiming) -> tuple[str, str]:
+    return fmt.percent(timing.trainer_idle_ratio), fmt.percent(timing.sampler_idle_ratio)
 
 
 def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:
@@ -359,5 +362,5 @@ def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
         fmt.percent(planned.best_probability.get(layout)) if drawn else "",
         fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
         "" if timing is None else fmt.duration(timing.step_s),
-        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else NAMES[timing.regime],
+        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else ", ".join(_idle(timing)),
     )

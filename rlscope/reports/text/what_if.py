@@ -15,7 +15,6 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import age_words, gain_words
-from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import EXCLUSIONS, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 from rlscope.reports.text.price import costly_words, share_words
 
@@ -158,7 +157,6 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
             share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA
         ),
         "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
-        "limited by": NAMES[timing.regime] if timing else fmt.NO_DATA,
     }
 
 

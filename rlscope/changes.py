@@ -40,9 +40,6 @@ class Changes(TypedDict, total=False):
     max_in_flight_samples: Annotated[
         int | None, Bounds(0), "Maximum samples in flight, running or queued; 0 means no limit."
     ]
-    max_in_flight_groups: Annotated[
-        int | None, Bounds(0), "Maximum groups in flight, running or queued; 0 means no limit."
-    ]
     publish_every: Annotated[int | None, Bounds(1, 1_000), "Optimizer steps per weight update."]
 
 

@@ -95,10 +95,10 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
 
 @pytest.mark.usefixtures("known")
 def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
-    done = invoke("run", "--queue-capacity-samples", "0", "--max-in-flight-groups", "200", "--publish-every", "4")
+    done = invoke("run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4")
     rows = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()}
     assert rows["queue capacity"] == ["512", "none"]
-    assert rows["max in flight, groups"] == ["none", "200"]
+    assert rows["max in flight"] == ["none", "800"]
     assert rows["steps per weight update"] == ["1", "4"]
     assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
 
@@ -136,7 +136,6 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
         (("--samples-per-step", "100001"), "--samples-per-step"),
         (("--max-running", "many"), "--max-running"),
         (("--publish-every", "391"), "100,096 samples between two weight updates; at most 100,000"),
-        (("--max-in-flight-samples", "400", "--max-in-flight-groups", "100"), "in samples or in groups, not in both"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:

@@ -59,22 +59,10 @@ class Change:
     """NO_LIMIT removes the limit."""
     max_in_flight_samples: int | None = None
     """Cap on running and queued samples together; NO_LIMIT removes it."""
-    max_in_flight_groups: int | None = None
-    """The in-flight cap in groups; NO_LIMIT removes it. Excludes max_in_flight_samples."""
     publish_every: int | None = None
     """Optimizer steps per publication."""
     added_checkpoint_s: float | None = None
     """Seconds per optimizer step added to saving and evaluation by the trainers; below 0: removed."""
-
-    def in_flight_samples(self, group_size: int) -> int | None:
-        """Cap on running and queued samples, however it is given; NO_LIMIT removes it, None leaves it unchanged."""
-        groups = self.max_in_flight_groups
-        return self.max_in_flight_samples if groups is None else groups * group_size
-
-    @property
-    def limits_in_flight(self) -> bool:
-        """Whether it sets the cap on running and queued samples, or removes it."""
-        return (self.max_in_flight_samples, self.max_in_flight_groups) != (None, None)
 
 
 def changed_systems(
@@ -94,7 +82,7 @@ def changed_systems(
                 with_checkpoints(with_trainer_speed(system.trainer, change.trainer_speed or 1.0), added_s), steps_ratio
             ),
             update=system.update if asked_s is None else timed_update(system.update, asked_s),
-            admission=_admission(system, change, new_cap_policy),
+            admission=_admission(system.admission, change, new_cap_policy),
         )
         for system in systems
     )
@@ -219,13 +207,12 @@ def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
     return uncut if cap is None else uncut.with_cap(cap)
 
 
-def _admission(system: System, change: Change, new_cap_policy: StalenessPolicy) -> Admission:
+def _admission(admission: Admission, change: Change, new_cap_policy: StalenessPolicy) -> Admission:
     """Apply the change to the limits.
 
     A run without a staleness cap keeps a new one as `new_cap_policy` says, and then drops nothing from a full queue. A
     queue without a capacity has nothing to drop.
     """
-    admission = system.admission
     if change.max_staleness is not None and admission.max_staleness is None:
         admission = replace(admission, queue_policy="wait", staleness_policy=new_cap_policy)
     if change.max_staleness is not None:
@@ -235,9 +222,7 @@ def _admission(system: System, change: Change, new_cap_policy: StalenessPolicy) 
     return replace(
         admission,
         queue_capacity_samples=_limit(admission.queue_capacity_samples, change.queue_capacity_samples),
-        max_in_flight_samples=_limit(
-            admission.max_in_flight_samples, change.in_flight_samples(system.workload.group_size)
-        ),
+        max_in_flight_samples=_limit(admission.max_in_flight_samples, change.max_in_flight_samples),
     )
 
 

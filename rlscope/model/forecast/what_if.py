@@ -83,11 +83,9 @@ def forecast_change(
     """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout by the same calibration.
 
     anchor: factors that were applied to `now` to match its measurements. Raises
-    ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a limit is
-    given in two ways, or if a target is not reached.
+    ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a target is
+    not reached.
     """
-    if change.max_in_flight_samples is not None and change.max_in_flight_groups is not None:
-        raise ImpossibleChangeError("give the in-flight limit in samples or in groups, not in both")
     asked = _asked(calibration, model_config, change)
     forecast = partial(_forecast, calibration, asked, model_config, now, change, anchor)
     if change.target_tokens_per_s is None:
@@ -173,7 +171,7 @@ def _forecast(
         predicted = now
     elif not obstacle:
         # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
-        holds = asked.layout != calibration.layout and not change.limits_in_flight
+        holds = asked.layout != calibration.layout and change.max_in_flight_samples is None
         predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
         obstacle = None if predicted.tokens_per_s else _why_never(asked.system)
     trainer_gpus = asked.layout.trainer_gpus

@@ -97,7 +97,6 @@ def _inputs(answer: WhatIf) -> list[tuple[str, ...]]:
     system = calibration.system
     samples = round(system.workload.samples_per_step / calibration.steps_per_version)
     caps = system.admission.max_staleness, system.workload.lengths.max_output_tokens
-    in_flight, group_size = system.admission.max_in_flight_samples, system.workload.group_size
     rows = (
         (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
         (change.length_factor, "response length", "", _times),
@@ -107,8 +106,7 @@ def _inputs(answer: WhatIf) -> list[tuple[str, ...]]:
         (change.engine_speed, "forward speed", "", _times),
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
         (change.queue_capacity_samples, "queue capacity", _or_none(system.admission.queue_capacity_samples), _limit),
-        (change.max_in_flight_samples, "max in flight", _or_none(in_flight), _limit),
-        (change.max_in_flight_groups, "max in flight, groups", _or_none(in_flight and in_flight // group_size), _limit),
+        (change.max_in_flight_samples, "max in flight", _or_none(system.admission.max_in_flight_samples), _limit),
         (
             change.publish_every,
             "steps per weight update",

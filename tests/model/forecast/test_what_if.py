@@ -107,7 +107,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named: tu
             Change(publish_every=2),
             replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512, batches_per_version=2)),
         ),
-        (Change(max_in_flight_groups=100), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
+        (Change(max_in_flight_samples=400), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
     ],
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
@@ -178,8 +178,8 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
         (Change(samples_per_step=512), None),  # exactly as many as the queue holds
         (Change(queue_capacity_samples=255), "queue_capacity_samples"),
         (Change(queue_capacity_samples=256), None),  # exactly the samples of a step
-        (Change(max_in_flight_groups=63), "in_flight_cap"),
-        (Change(max_in_flight_groups=64), None),
+        (Change(max_in_flight_samples=252), "in_flight_cap"),
+        (Change(max_in_flight_samples=256), None),
         (Change(publish_every=4), None),  # 1,024 samples of a version, taken 256 at a time
     ],
 )
@@ -198,8 +198,7 @@ def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str 
         (Admission(512, "drop_oldest"), Change(queue_capacity_samples=256), Admission(256, "drop_oldest")),
         (Admission(), Change(queue_capacity_samples=256), Admission(256)),
         (Admission(), Change(max_in_flight_samples=401), Admission(max_in_flight_samples=401)),
-        (Admission(), Change(max_in_flight_groups=100), Admission(max_in_flight_samples=400)),
-        (Admission(max_in_flight_samples=400), Change(max_in_flight_groups=0), Admission()),
+        (Admission(max_in_flight_samples=400), Change(max_in_flight_samples=0), Admission()),
         (Admission(max_in_flight_samples=400), Change(), Admission(max_in_flight_samples=400)),
     ],
 )
@@ -239,9 +238,7 @@ def test_fewer_publications_cost_less_and_leave_tokens_fewer_versions_behind():
     assert found.predicted.staleness.token_mean < 0.3 * found.now.staleness.token_mean
 
 
-def test_one_limit_in_two_ways_and_too_many_samples_of_a_version_are_refused():
-    with pytest.raises(ImpossibleChangeError, match="in samples or in groups, not in both"):
-        what_if(model(), Change(max_in_flight_samples=8, max_in_flight_groups=2))
+def test_too_many_samples_of_a_version_are_refused():
     with pytest.raises(ImpossibleChangeError, match="100,096 samples between two weight updates; at most 100,000"):
         what_if(model(), Change(publish_every=391))
 

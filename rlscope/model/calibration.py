@@ -26,7 +26,6 @@ from rlscope.model.simulate.settings import DEFAULTS, Settings
 from rlscope.model.system import (
     CHECKPOINTS_PHASE,
     Admission,
-    DecodeCurve,
     Engine,
     Layout,
     System,
@@ -286,7 +285,7 @@ def _is_synchronous(observed: Observed) -> bool:
     return bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness)
 
 
-def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
+def engine_of(observed: Observed, curve: RooflineCurve) -> Engine:
     """Build an engine whose passes take as long as measured in total; the curve determines only their shape."""
     curve_s = curve_seconds(observed.passes, curve)
     host_s = _host_s(observed, curve_s)
@@ -313,13 +312,11 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     return over_s + between_s / float(passes.passes.sum())
 
 
-def _with_other_time(curve: DecodeCurve, host_s: float, observed: Observed) -> DecodeCurve:
+def _with_other_time(curve: RooflineCurve, host_s: float, observed: Observed) -> RooflineCurve:
     """Add the time between passes to each pass, and the engines' other work between passes in proportion to the tokens.
 
     An evaluation comes after a number of steps, however many requests run at once.
     """
-    if not isinstance(curve, RooflineCurve):
-        raise TypeError(f"a fit gave a {type(curve).__name__}, which has no overhead to set")
     states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
     work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
     least_s = float(curve.pass_s(1.0)) - curve.overhead_s
@@ -338,7 +335,7 @@ class PrefillCost(NamedTuple):
     """None: prompts cost nothing, or all of their cost is in pass_s."""
 
 
-def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float, curve_s: Reals | None = None) -> PrefillCost:
+def prefill_cost(observed: Observed, curve: RooflineCurve, host_s: float, curve_s: Reals | None = None) -> PrefillCost:
     """Split the cost of prompts so that the run's own batches would cost the same again.
 
     host_s: seconds between two passes. curve_s: `curve_seconds`, if already computed. The tokens are those of whole
@@ -379,13 +376,13 @@ def _only_prefill(passes: PassCosts) -> Flags:
     return passes.prefills & (passes.decode_tokens == 0)
 
 
-def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
+def curve_seconds(passes: PassCosts, curve: RooflineCurve) -> Reals:
     """Seconds of the passes by the curve; unrecorded resident tokens count as 0."""
     pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
     return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
 
 
-def _pass_share(passes: PassCosts, curve: DecodeCurve, over_s: Reals, host_s: float) -> float:
+def _pass_share(passes: PassCosts, curve: RooflineCurve, over_s: Reals, host_s: float) -> float:
     """Share of prefill seconds, 0..1, that is paid per pass and not per token.
 
     It is the intercept of a line through the seconds of single passes by their prompt tokens. If those hardly vary, it
@@ -409,7 +406,7 @@ def _pass_share(passes: PassCosts, curve: DecodeCurve, over_s: Reals, host_s: fl
     return float(np.clip(1.0 - slope_s * mean_tokens / mean_s, 0.0, 1.0))
 
 
-def _elasticity(curve: DecodeCurve, rows: float) -> float:
+def _elasticity(curve: RooflineCurve, rows: float) -> float:
     """Elasticity d log t / d log b of a pass over `rows` rows."""
     ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
     return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)

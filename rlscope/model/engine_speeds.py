@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.arrays import Flags, Reals
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.observed import PassCosts
-from rlscope.model.system import DecodeCurve
 
 LEAST_ENGINES_COMPARED: Final = 3
 """Minimum number of engines to name slow ones: of two engines, neither can be called slow."""
@@ -24,7 +24,7 @@ _STRAYS_RATIO: Final = 0.25
 """Share of the engines at each end of the speeds that do not count for the usual one."""
 
 
-def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
+def engine_slowness(passes: PassCosts, curve: RooflineCurve) -> Reals:
     """Time of each engine's decode-only passes over the curve's, by engine number; NaN for an engine without any."""
     decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
     kv_s = curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens)
@@ -36,7 +36,7 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     return np.divide(spent_s, should_s, out=np.full(engines, np.nan), where=should_s > 0.0)
 
 
-def unequal_engines(passes: PassCosts, curve: DecodeCurve) -> tuple[float, ...] | None:
+def unequal_engines(passes: PassCosts, curve: RooflineCurve) -> tuple[float, ...] | None:
     """Time factor of each engine, by engine number; None if the slowest is about as fast as the fastest.
 
     Engines that only prefilled have the usual speed. Every engine is busy for about as long, so the mean of
@@ -75,7 +75,7 @@ def _usual(slowness: Sequence[float] | Reals) -> float:
     return 1.0 / float(middle.mean())
 
 
-def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
+def speed_without_stragglers(passes: PassCosts, curve: RooflineCurve) -> float:
     """Passes per second of all engines if stragglers ran like the median engine, over the actual rate; at least 1.
 
     Engines share the work of a step, so together they make sum(1 / slowness). Own derivation.
@@ -88,7 +88,7 @@ def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
     return float(np.nansum(1.0 / kept_up) / np.nansum(1.0 / slowness))
 
 
-def slow_engine_names(passes: PassCosts, curve: DecodeCurve) -> tuple[str, ...]:
+def slow_engine_names(passes: PassCosts, curve: RooflineCurve) -> tuple[str, ...]:
     """Names of the engines that `speed_without_stragglers` replaces; empty if engines have no names."""
     slow = _straggles(engine_slowness(passes, curve))
     return tuple(name for name, is_slow in zip(passes.engine_names, slow, strict=False) if is_slow)

@@ -5,9 +5,9 @@ Quantities are per engine, not per GPU: an engine of several GPUs is one batch. 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from rlscope.model.arrays import Reals
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import Delivery, QueuePolicy, StalenessPolicy
 
@@ -17,19 +17,6 @@ of the fit."""
 
 Side = Literal["trainer_gpus", "sampler_gpus"]
 """A side of a run, by the GPUs of a layout that it has."""
-
-
-class DecodeCurve(Protocol):
-    """Seconds of one decode pass of one engine: `pass_s(b) + kv_s_per_token * K`, affine in the resident tokens K."""
-
-    @property
-    def kv_s_per_token(self) -> float:
-        """Seconds that each token resident in the KV cache adds to a pass."""
-        ...
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        """Seconds of a pass over `running` requests that hold no KV; grows with `running`. Broadcasts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class Engine:
     """One engine of the run; all engines are assumed to be alike."""
 
     gpus: int
-    curve: DecodeCurve
+    curve: RooflineCurve
     max_running: int
     """Maximum requests in its batch: the setting, or the maximum that the run showed."""
     kv_capacity_tokens: float | None = None

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import curve_per_line
+from rlscope.model.decode.curves import RooflineCurve, curve_per_line
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
-from rlscope.model.system import DecodeCurve, Engine, System, WeightUpdateCost, Workload
+from rlscope.model.system import Engine, System, WeightUpdateCost, Workload
 
 LEAST_RUNNING: Final = 1e-3
 """Lower end of searches for a running batch: an engine that has a request 0.1% of the time."""
@@ -31,7 +31,7 @@ class Sampling:
     """
 
     engine: Engine
-    curve: DecodeCurve
+    curve: RooflineCurve
     mean_tokens: float
     samples_per_step: float
     """Samples that must finish for one step: those trained and those filtered."""

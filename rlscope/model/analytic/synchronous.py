@@ -15,8 +15,9 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.arrays import Reals
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import DecodeCurve, Layout, System
+from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]
@@ -110,7 +111,7 @@ class SynchronousBatch:
 
 
 def decode_batch_s(
-    curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
+    curve: RooflineCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
 ) -> float:
     """Seconds from the first pass to the last, excluding prefill.
 

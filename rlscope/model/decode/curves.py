@@ -14,7 +14,6 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.arrays import Reals
-from rlscope.model.system import DecodeCurve
 
 Form = Literal["pnorm", "expert_hit"]
 """pnorm: a dense model. expert_hit: the same, and the time to read the experts that the tokens hit."""
@@ -99,18 +98,10 @@ _TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "exp
 """Parameters that are times: in proportion to the height of the curve."""
 
 
-def curve_per_line(curves: Sequence[DecodeCurve], lines: int) -> DecodeCurve:
-    """Combine draws of a fitted curve, each for `lines` lines in a row: the last axis of the argument has one per line.
-
-    Curves of another form must all be equal. Raises TypeError if they are not.
-    """
-    formed = [curve for curve in curves if isinstance(curve, RooflineCurve)]
-    if len(formed) < len(curves):
-        if any(curve != curves[0] for curve in curves):
-            raise TypeError("only draws of a fitted curve can be combined")
-        return curves[0]
+def curve_per_line(curves: Sequence[RooflineCurve], lines: int) -> RooflineCurve:
+    """Combine curves, each for `lines` lines in a row: the last axis of the argument has one per line."""
     names = [each.name for each in fields(RooflineCurve)]
-    return replace(formed[0], **{name: np.repeat([getattr(each, name) for each in formed], lines) for name in names})
+    return replace(curves[0], **{name: np.repeat([getattr(each, name) for each in curves], lines) for name in names})
 
 
 def _log_of_one_and(log_value: Numbers) -> Reals:

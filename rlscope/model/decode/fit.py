@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Form
+from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.decode.evidence import (
     RESIDUAL_LOG_SD,
     ROW_LOG_SD,
@@ -25,7 +25,6 @@ from rlscope.model.decode.measurements import DecodePoints, Grade, Visited, gath
 from rlscope.model.decode.prior import USUAL_SHAPES, HardwarePrior, ShapePrior
 from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.least_squares import solve
-from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
 _PARTS: Final = 25
@@ -52,9 +51,9 @@ class CurveFit:
     """A fitted decode curve, with measures of its reliability."""
 
     form: Form
-    curve: DecodeCurve
+    curve: RooflineCurve
     """Best curve."""
-    draws: tuple[DecodeCurve, ...]
+    draws: tuple[RooflineCurve, ...]
     """Equally likely posterior draws of the curve."""
     parameters: Mapping[str, float]
     """Parameters of the curve, by name."""
@@ -219,7 +218,7 @@ def _error(evidence: CurveEvidence) -> float:
 
 
 def _warnings(
-    curve: DecodeCurve, visited: Visited | None, cells: DecodePoints, prior: HardwarePrior | None
+    curve: RooflineCurve, visited: Visited | None, cells: DecodePoints, prior: HardwarePrior | None
 ) -> tuple[ModelWarning, ...]:
     if visited is None:
         return (ModelWarning.NO_PASSES,)

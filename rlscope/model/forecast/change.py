@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import (
@@ -117,12 +116,13 @@ def with_engine_speed(system: System, speed: float) -> System:
     if speed == 1.0:
         return system
     engine, rate_per_s = system.engine, system.engine.prefill_tokens_per_s
-    if not isinstance(engine.curve, RooflineCurve):
-        raise TypeError(f"a {type(engine.curve).__name__} has no times to scale")
-    faster = engine.curve.sped_up(speed)
-    prefill = None if rate_per_s is None else rate_per_s * speed
-    pass_s = engine.prefill_pass_s / speed
-    return replace(system, engine=replace(engine, curve=faster, prefill_tokens_per_s=prefill, prefill_pass_s=pass_s))
+    faster = replace(
+        engine,
+        curve=engine.curve.sped_up(speed),
+        prefill_tokens_per_s=None if rate_per_s is None else rate_per_s * speed,
+        prefill_pass_s=engine.prefill_pass_s / speed,
+    )
+    return replace(system, engine=faster)
 
 
 def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:

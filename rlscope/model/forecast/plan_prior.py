@@ -22,7 +22,6 @@ from rlscope.model.hardware.devices import Device, ModelShape
 from rlscope.model.simulate import Settings
 from rlscope.model.system import (
     Admission,
-    DecodeCurve,
     Engine,
     Granularity,
     Layout,
@@ -246,7 +245,7 @@ def _workload(plan: PlanInputs, deviations: Deviations) -> Workload:
     return replace(plan.workload, lengths=plan.workload.lengths.scaled(factor))
 
 
-def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> DecodeCurve:
+def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> RooflineCurve:
     bandwidth, compute = deviations.get("weight_bandwidth", 0.0), deviations.get("compute", 0.0)
     shape = deviations.get("curve_shape", 0.0)
     kv = prior.kv_s_per_token

@@ -16,7 +16,7 @@ from rlscope.model.analytic.steady_state import (
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdateCost
-from tests.model.golden_system import LENGTHS, Affine, engine, layout, load_ratio, system, workload
+from tests.model.golden_system import LENGTHS, engine, layout, load_ratio, system, workload
 
 
 def state(of: System, at: Layout) -> SteadyState:
@@ -260,8 +260,6 @@ def test_draws_that_differ_in_more_than_their_costs_have_the_rates_that_each_has
     alone = [trained_rates([each], [layout(13)])[0].tolist() for each in draws]
     assert trained_rates(draws, [layout(13)]).tolist() == alone
     assert alone[0] != alone[1]
-    with pytest.raises(TypeError, match="only draws of a fitted curve"):
-        trained_rates([system(engine=engine(curve=Affine(each, 1e-3))) for each in (8e-3, 9e-3)], [layout(13)])
 
 
 def test_more_draws_than_are_solved_at_once_keep_their_order() -> None:

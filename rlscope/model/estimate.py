@@ -38,3 +38,9 @@ class Estimate:
     def __iter__(self) -> Iterator[float]:
         """Iterate over the value and the ends of the interval."""
         return iter((self.value, self.low, self.high))
+
+
+def about(value: float, drawn: Reals) -> Estimate:
+    """Return the interval of the draws, about a value that all of them share."""
+    spread = Estimate.of(drawn)
+    return Estimate(value, min(spread.low, value), max(spread.high, value))

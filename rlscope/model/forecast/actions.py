@@ -27,7 +27,7 @@ from rlscope.model.forecast.change import (
     with_engine_speed,
     with_trainer_speed,
 )
-from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import changed, predict
 from rlscope.model.forecast.price import (
     NOTABLE_RATIO,
@@ -68,6 +68,8 @@ split, if it differs. trainer_speed, engine_speed: one side made 10% faster, by 
 alternates between sampling and training."""
 
 SPEEDS: Final = frozenset({"trainer_speed", "engine_speed"})
+_CHANGES_TRAINERS: Final = frozenset({"trainer_speed", "checkpoints", "colocated"})
+_SPARES_PUBLISHING: Final = frozenset({"publish_every", "weight_updates"})
 DRAWS: Final = 60
 """Number of draws: three lie beyond each end of the interval."""
 _FASTER: Final = 1.1
@@ -168,19 +170,21 @@ class Action:
 class Counterfactuals:
     """The current layout with one thing changed, beside itself."""
 
-    def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds) -> None:
+    def __init__(self, calibration: Calibration, observed: Observed, today: Forecast, grounds: Grounds) -> None:
         # Errors that all layouts share cancel in a gain.
         self._calibration = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
-        self._today, self._grounds, self._layout = today, grounds, calibration.layout
+        self._observed, self._today, self._grounds, self._layout = observed, today, grounds, calibration.layout
         self._now = predict(self._calibration, calibration.layout, is_reference=True)
+        draws = len(self._calibration.draws)
+        self._ceilings = {each: trainer_rate_bound(observed, draws, publishing=each) for each in (True, False)}
 
-    def actions(self, observed: Observed, removed: Mapping[LossCause, Reals]) -> Iterator[Action]:
+    def actions(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action]:
         """Yield every action on the current layout that gains something.
 
         removed: gains if a cause were gone. What cannot gain enough to be listed is not solved: a limit raised gains no
         more than the limit removed, and a side made 10% faster no more than one made twice as fast.
         """
-        for tried in (*self._fixes(observed), *self._faster_sides(removed), *self._limits(removed)):
+        for tried in (*self._fixes(), *self._faster_sides(removed), *self._limits(removed)):
             if tried is not None and tried.gain_ratio.value > 0.0:
                 yield tried
 
@@ -231,7 +235,8 @@ class Counterfactuals:
         if action.gain_ratio.value >= WORTHWHILE_RATIO:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
-        gains = gains_over(forecast, self._now)
+        gains = self._below_ceiling(what, gains_over(forecast, self._now), forecast)
+        gains = with_noise_of_work(gains, self._observed)
         return replace(action, kind="fresher", gains=gains, gain_ratio=Estimate.of(gains), is_staler=False)
 
     def colocated(self, against: LossCause) -> Action | None:
@@ -263,24 +268,28 @@ class Counterfactuals:
         if self._calibration.synchronous:
             asynchronous = replace(self._calibration, synchronous=False)
             solved[Cause.LOCKSTEP] = _that_trains(predict(asynchronous, self._layout, holds=True))
-        found: dict[LossCause, Reals] = {
-            cause: gains_over(each, self._now) for cause, each in solved.items() if each is not None
-        }
-        names = get_args(LossCause)
-        most = {Cause.SAMPLERS: _TWICE - 1.0, Cause.TRAINERS: _TWICE - 1.0}
-        return {
-            cause: np.clip(_with_error(gains, -1 - names.index(cause)), 0.0, most.get(cause, np.inf))
-            for cause, gains in found.items()
-        }
+        return {cause: self._removal(cause, each) for cause, each in solved.items() if each is not None}
 
-    def _fixes(self, observed: Observed) -> Iterator[Action | None]:
-        system = self._calibration.system
+    def _removal(self, cause: LossCause, forecast: Forecast) -> Reals:
+        gains = _with_error(gains_over(forecast, self._now), -1 - get_args(LossCause).index(cause))
+        if cause != Cause.TRAINERS:
+            gains = self._below_ceiling(None, gains, forecast)
+        return np.clip(gains, 0.0, _TWICE - 1.0 if cause in (Cause.SAMPLERS, Cause.TRAINERS) else np.inf)
+
+    def _below_ceiling(self, what: ActionWhat | None, gains: Reals, forecast: Forecast) -> Reals:
+        """Cap the gain of what leaves the trainers' work as it is at that of trainers that never wait."""
+        if what in _CHANGES_TRAINERS:
+            return gains
+        return below_ceiling(gains, self._ceilings[what not in _SPARES_PUBLISHING], forecast, self._now)
+
+    def _fixes(self) -> Iterator[Action | None]:
+        system, observed = self._calibration.system, self._observed
         if update_seconds(system.update) or not system.update.kv_kept:
             yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, update_seconds(system.update), _without_updates)
         # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", Cause.ENVIRONMENT, system.workload.environment_s, _without_environment)
-        saved_s = self._checkpoint_s(observed)
+        saved_s = self._checkpoint_s()
         if saved_s:
             yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
         slowness = self._calibration.engine_slowness
@@ -294,8 +303,9 @@ class Counterfactuals:
         if _is_worth_solving(Cause.TRAINERS, removed):
             yield self._fix("trainer_speed", Cause.TRAINERS, 1.0, _with_faster_trainers, _FASTER)
 
-    def _checkpoint_s(self, observed: Observed) -> float:
+    def _checkpoint_s(self) -> float:
         """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
+        observed = self._observed
         lost_s = self._grounds.lost_gpu_s.get(Cause.CHECKPOINTS, 0.0) / max(1, observed.trainer_gpus)
         phase_s = float(observed.steps.other_s.sum())
         held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
@@ -376,6 +386,7 @@ class Counterfactuals:
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
         known = gains_over(forecast, self._now)
         gains = np.clip(_with_error(known, get_args(ActionWhat).index(what), error), *within)
+        gains = self._below_ceiling(what, gains, forecast)
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
         is_sure = self._grounds.replayed and float(surely.mean()) >= SURE_RATIO

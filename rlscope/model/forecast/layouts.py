@@ -19,7 +19,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import Anchor, Price, StalenessForecast
 from rlscope.model.numerics.bootstrap import drawn_factors
-from rlscope.model.observed import Observed, PreemptionCounts
+from rlscope.model.observed import Observed, PreemptionCounts, TrainerSteps
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Engine, Layout, System
@@ -148,9 +148,48 @@ def trainer_rate_bound(observed: Observed, draws: int, *, publishing: bool = Tru
     steps = observed.steps
     if not steps.trained.all():
         return None
-    work_s = steps.train_s + steps.logprobs_s + steps.other_s + (steps.publish_s if publishing else 0.0)
+    work_s = _work_s(steps) - (0.0 if publishing else steps.publish_s)
     ratio = float(steps.period_s.sum() / work_s.sum())
     return np.maximum(1.0, ratio * drawn_factors(steps.period_s, work_s, _SEED, draws))
+
+
+def _work_s(steps: TrainerSteps) -> Reals:
+    return steps.train_s + steps.logprobs_s + steps.other_s + steps.publish_s
+
+
+def with_noise_of_work(gains: Reals, observed: Observed) -> Reals:
+    """Add the sampling error of two runs as long as this one, whose trainers never wait, to a gain of one of them.
+
+    Their work varies from step to step, which no simulation of mean steps shows. Unchanged if it was not recorded.
+    """
+    steps = observed.steps
+    if not steps.trained.all():
+        return gains
+    errors = [drawn_factors(steps.response_tokens, _work_s(steps), _SEED + run, gains.size) for run in (1, 2)]
+    return (1.0 + gains) * errors[0] * errors[1] - 1.0
+
+
+def below_ceiling(gains: Reals, ceiling: Reals | None, forecast: Forecast, today: Forecast) -> Reals:
+    """Cap the gains of a forecast at those of trainers that never wait, draw by draw; ceiling None: not known.
+
+    ceiling: factors on the current rate, as of `trainer_rate_bound`.
+    """
+    return gains if ceiling is None else np.minimum(gains, ceiling * _work_ratios(forecast, today, gains.size) - 1.0)
+
+
+def _work_ratios(forecast: Forecast, today: Forecast, draws: int) -> Reals:
+    """Tokens that the trainers train on per second of their work, over today's, in each draw.
+
+    It differs if other samples are dropped: of longer ones, more tokens share what a step or a prompt costs. Which
+    samples are dropped is the least certain part of a forecast, so that any part of the difference is equally likely.
+    """
+
+    def busy_rate(each: Forecast) -> float:
+        idle_ratio = 0.0 if each.timing is None else each.timing.trainer_idle_ratio
+        return (each.tokens_per_s or 0.0) / (1.0 - idle_ratio)
+
+    parts = (np.random.default_rng(_SEED).permutation(draws) + 0.5) / draws
+    return (busy_rate(forecast) / busy_rate(today)) ** parts
 
 
 def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
@@ -164,11 +203,12 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
         rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
         if forecast.layout.trainer_gpus != today.layout.trainer_gpus or rate is None:
             return forecast
-        slower = max(1.0, rate / most)
+        work_ratios = _work_ratios(forecast, today, ceiling.size)
+        slower = max(1.0, rate / (most * float(np.median(work_ratios))))
         return replace(
             forecast,
             tokens_per_s=rate / slower,
-            drawn_tokens_per_s=None if drawn is None else np.minimum(drawn, drawn_most),
+            drawn_tokens_per_s=None if drawn is None else np.minimum(drawn, drawn_most * work_ratios),
             timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 

@@ -25,7 +25,7 @@ from rlscope.model.analytic.steady_state import (
     surplus_of,
 )
 from rlscope.model.arrays import Reals
-from rlscope.model.estimate import Estimate
+from rlscope.model.estimate import Estimate, about
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
@@ -74,22 +74,13 @@ class StalenessForecast:
     horizon_steps: int | None = None
     """Steps that were simulated, if staleness still grows at their end: it is then that of a run as long. None: it is
     steady."""
-    sample_p95_low: int | None = None
-    """Low end of the 90% interval of the p95; None if it was measured."""
-    sample_p95_high: int | None = None
-    """High end of that interval."""
+    p95_interval_steps: tuple[float, float] | None = None
+    """Ends of the 90% interval of `p95_steps`; None if it was measured."""
 
     @property
     def p95_steps(self) -> float:
         """p95 in steps that could have published; layouts are compared on this."""
         return self.sample_p95 * self.steps_per_version
-
-    @property
-    def p95_interval_steps(self) -> tuple[float, float] | None:
-        """Ends of its 90% interval, in the same steps; None without an interval."""
-        if self.sample_p95_low is None or self.sample_p95_high is None:
-            return None
-        return self.sample_p95_low * self.steps_per_version, self.sample_p95_high * self.steps_per_version
 
     def p95_in_optimizer_steps(self, steps_per_version: float) -> Estimate:
         """Return the p95 in optimizer steps. steps_per_version: optimizer steps from one publication to the next."""
@@ -306,7 +297,7 @@ def _dropping(
     dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
     spread = _length_factors(simulated, errors.size)
     if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
-        return replace(price, mean_trained_tokens=tokens and _about(tokens.value, tokens.value * spread))
+        return replace(price, mean_trained_tokens=tokens and about(tokens.value, tokens.value * spread))
     kept = (1.0 - dropped.value) * _kept_factors(system.admission, states, errors, simulated)
     drawn = 1.0 - np.clip(kept, 0.0, 1.0)
     more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
@@ -315,17 +306,11 @@ def _dropping(
     full_tokens = system.workload.lengths.mean_tokens
     return replace(
         price,
-        dropped_ratio=_about(dropped.value, drawn),
+        dropped_ratio=about(dropped.value, drawn),
         mean_trained_tokens=tokens
-        and _about(tokens.value, spread * (full_tokens - (full_tokens - tokens.value) * more)),
-        longest_trained_ratio=longest and _about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
+        and about(tokens.value, spread * (full_tokens - (full_tokens - tokens.value) * more)),
+        longest_trained_ratio=longest and about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
     )
-
-
-def _about(value: float, drawn: Reals) -> Estimate:
-    """Interval of the draws, about the simulated value that all of them share."""
-    spread = Estimate.of(drawn)
-    return Estimate(value, min(spread.low, value), max(spread.high, value))
 
 
 def _kept_factors(
@@ -358,24 +343,31 @@ def _aged(
     """Add the interval of the p95: every draw moves it by as much as it moves that of the closed forms.
 
     If nothing limits the queue and a draw's samplers are ahead, it grows with every step (own derivation): by their
-    surplus, in batches.
+    surplus, in batches. If only a strict cap limits an age, the closed forms know no other, and the cap errs likewise.
+    If publications wait for the cap, versions last as long as needed: the error is in their steps.
     """
     grows, cap = surplus_of(system.admission) == "grows", strict_cap(system)
+    waits = system.admission.staleness_policy == "publication_waits" and math.isfinite(cap)
     steps = staleness.horizon_steps or _STEPS
 
     def p95(state: SteadyState | Refused, error: float) -> float:
         if isinstance(state, Refused) or state.sample_p95 is None:
             return math.nan
         surplus = state.dropped_ratio / max(1.0 - state.dropped_ratio, np.finfo(np.float64).tiny) if grows else 0.0
-        return _whole_versions(min(error * state.sample_p95, cap)) + STALE_QUANTILE * steps * surplus
+        age = error * (state.sample_p95 if math.isfinite(state.sample_p95) else cap)
+        return age if waits else _whole_versions(min(age, cap)) + STALE_QUANTILE * steps * surplus
 
     best, *drawn = (p95(*each) for each in zip(states, (1.0, *np.exp(_AGE_ERROR * errors)), strict=True))
-    known = np.array(drawn)[~np.isnan(drawn)]
+    known, middle = np.array(drawn)[~np.isnan(drawn)], staleness.sample_p95
     if math.isnan(best) or not known.size:
         return staleness
-    moved, middle = Estimate.of(np.maximum(staleness.sample_p95 + known - best, 0.0)), staleness.sample_p95
+    if waits and best:
+        moved = about(staleness.p95_steps, staleness.p95_steps * known / best)
+        return replace(staleness, p95_interval_steps=(moved.low, moved.high))
+    moved = Estimate.of(np.maximum(middle + known - best, 0.0))
     low, high = min(math.floor(moved.low), middle), max(math.ceil(moved.high), middle)
-    return replace(staleness, sample_p95_low=low, sample_p95_high=high)
+    per_version = staleness.steps_per_version
+    return replace(staleness, p95_interval_steps=(low * per_version, high * per_version))
 
 
 def _whole_versions(age: float) -> int:

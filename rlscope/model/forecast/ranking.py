@@ -18,7 +18,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
-from rlscope.model.forecast.layouts import Forecast, Forecasts, trainer_rate_bound
+from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import (
     SURE_RATIO,
@@ -34,8 +34,6 @@ from rlscope.model.system import Granularity, Layout
 
 _CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
 """Limits that the removal of the cause `staleness_cap` lifts."""
-_CHANGES_TRAINERS: Final = frozenset({"trainer_speed", "checkpoints", "colocated"})
-_SPARES_PUBLISHING: Final = frozenset({"publish_every", "weight_updates"})
 _NO_WAIT_RATIO: Final = 0.01
 """Share of the trainers' time: if they wait less than this for samples, faster samplers only make samples fresher."""
 
@@ -109,10 +107,10 @@ def rank_actions(
     """Rank everything that can be done about the run; empty if the model does not reproduce the run."""
     if not grounds.replayed:
         return Ranking()
-    counterfactuals = Counterfactuals(calibration, forecasts.today, grounds)
+    counterfactuals = Counterfactuals(calibration, observed, forecasts.today, grounds)
     layouts = tuple(layout_actions(calibration, forecasts, recommendation))
     removals = counterfactuals.removals()
-    every = (*layouts, *counterfactuals.actions(observed, removals))
+    every = (*layouts, *counterfactuals.actions(removals))
     has_cap = calibration.system.admission.max_staleness is not None
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
@@ -120,18 +118,12 @@ def rank_actions(
     lower = counterfactuals.fresher()
     if lower is not None and lower.kind != "fresher":
         actions.append(lower)
-    ceiling = {work: trainer_rate_bound(observed, DRAWS, publishing=work) for work in (True, False)}
-    actions = [_held(each, ceiling[each.what not in _SPARES_PUBLISHING]) for each in actions]
-    removed = _measured(removals, observed, grounds.lost_gpu_s, ceiling[True])
+    removed = _measured(removals, observed, grounds.lost_gpu_s)
     shared = counterfactuals.colocated(_slower_side(removed))
     actions += [shared] if shared is not None else []
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
-    fresher = _held(lower, ceiling[True]) if lower is not None and lower.kind == "fresher" else None
-    cheaper = cheaper_action(calibration, forecasts.today, grounds, granularity)
-    if cheaper is not None and cheaper.cause == Cause.TRAINERS:
-        # Fewer samplers let the same trainers wait no less than never.
-        most = trainer_rate_bound(observed, cheaper.gains.size)
-        cheaper = _with_gains(cheaper, _below(cheaper.gains, most))
+    fresher = lower if lower is not None and lower.kind == "fresher" else None
+    cheaper = cheaper_action(calibration, observed, forecasts.today, grounds, granularity)
     keeping = [each for each in (fresher, cheaper) if each is not None]
     return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
 
@@ -146,20 +138,6 @@ def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tupl
     """Put actions that keep the rate and save something else after the settings that the list begins with."""
     leading = list(takewhile(lambda each: each.kind != "fix" and not each.is_staler, listed))
     return (*leading, *keeping, *listed[len(leading) :])
-
-
-def _below(gains: Reals, ceiling: Reals | None) -> Reals:
-    return gains if ceiling is None else np.minimum(gains, ceiling[: gains.size] - 1.0)
-
-
-def _held(action: Action, ceiling: Reals | None) -> Action:
-    """Cap the gain of an action that leaves the trainers' work as it is at that of trainers that never wait.
-
-    Layouts are already capped.
-    """
-    if action.what in _CHANGES_TRAINERS or isinstance(action.after, Layout):
-        return action
-    return _with_gains(action, _below(action.gains, ceiling))
 
 
 def _with_gains(action: Action, gains: Reals) -> Action:
@@ -204,16 +182,14 @@ def _against_the_cap(
 
 
 def _measured(
-    removed: Mapping[LossCause, Reals], observed: Observed, lost_gpu_s: Mapping[LossCause, float], ceiling: Reals | None
+    removed: Mapping[LossCause, Reals], observed: Observed, lost_gpu_s: Mapping[LossCause, float]
 ) -> Mapping[LossCause, Reals]:
-    """Cap the gains of removals by measured waits.
+    """Cap the gain of faster samplers by the measured waits for samples.
 
-    Removing a cause spares the trainers at most their waits; faster samplers spare only the waits for samples (own
-    reasoning). Anything beyond that, such as waits for a limit, is charged to the limit.
+    They spare the trainers only those waits (own reasoning). Anything beyond that, such as waits for a limit, is
+    charged to the limit.
     """
-    held: dict[LossCause, Reals] = {}
-    for cause, gains in removed.items():
-        held[cause] = gains if cause == Cause.TRAINERS else _below(gains, ceiling)
+    held = dict(removed)
     waited_gpu_s, trainer_gpu_s = lost_gpu_s.get(Cause.SAMPLERS), observed.trainer_gpus * observed.seconds
     if Cause.SAMPLERS in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
         most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)

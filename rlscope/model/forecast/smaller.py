@@ -16,10 +16,11 @@ from rlscope.model.causes import Cause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
-from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import closed_rates, predict
 from rlscope.model.forecast.price import UNTESTED_LOG, Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds, gains_over
+from rlscope.model.observed import Observed
 from rlscope.model.system import Granularity, Layout, Side, System, smaller_layouts
 
 _MOST_TRIED: Final = 2
@@ -27,7 +28,7 @@ _MOST_TRIED: Final = 2
 
 
 def cheaper_action(
-    calibration: Calibration, today: Forecast, grounds: Grounds, granularity: Granularity
+    calibration: Calibration, observed: Observed, today: Forecast, grounds: Grounds, granularity: Granularity
 ) -> Action | None:
     """Return the smallest layout that keeps the rate, as an action; None if no GPU can surely be spared.
 
@@ -39,7 +40,7 @@ def cheaper_action(
     asked = replace(calibration, draws=calibration.draws[:DRAWS], level_log_sd=0.0)
     each_side = [_keeping(asked, granularity, side) for side in get_args(Side)]
     smaller = min(filter(None, each_side), key=lambda layouts: layouts[0].gpus, default=())
-    tried = (_action(asked, layout, today, grounds) for layout in smaller[:_MOST_TRIED])
+    tried = (_action(asked, observed, layout, today, grounds) for layout in smaller[:_MOST_TRIED])
     return next((action for action in tried if action is not None), None)
 
 
@@ -55,7 +56,9 @@ def _keeping(calibration: Calibration, granularity: Granularity, side: Side) -> 
     return smaller[bisect_left(smaller, True, key=keeps) :]
 
 
-def _action(calibration: Calibration, layout: Layout, today: Forecast, grounds: Grounds) -> Action | None:
+def _action(
+    calibration: Calibration, observed: Observed, layout: Layout, today: Forecast, grounds: Grounds
+) -> Action | None:
     """Return a smaller layout as an action; None if it does not keep the rate, or spares or costs too much."""
     # Both layouts share the errors of the slower side, which stays as it is.
     before = calibration.layout
@@ -68,10 +71,14 @@ def _action(calibration: Calibration, layout: Layout, today: Forecast, grounds: 
     is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
     if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
         return None
+    cause = Cause.SAMPLERS if layout.trainer_gpus < before.trainer_gpus else Cause.TRAINERS
+    if cause == Cause.TRAINERS:
+        gains = below_ceiling(gains, trainer_rate_bound(observed, gains.size), smaller, now)
+        gains = with_noise_of_work(gains, observed)
     return Action(
         kind="cheaper",
         what="layout",
-        cause=Cause.SAMPLERS if layout.trainer_gpus < before.trainer_gpus else Cause.TRAINERS,
+        cause=cause,
         before=before,
         after=layout,
         gain_ratio=Estimate.of(gains),

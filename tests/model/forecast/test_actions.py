@@ -26,7 +26,6 @@ from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.ranking import (
     CauseLoss,
     Ranking,
-    _held,
     _listed,
     _losses,
     _measured,
@@ -180,36 +179,9 @@ def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waite
     run = replace(observed(), end_ns=50 * 10**9, trainer_gpus=2)
     removed: Mapping[Cause, Reals] = {"samplers": np.full(DRAWS, 1.0), "trainers": np.full(DRAWS, 0.7)}
     lost = {} if waited_gpu_s is None else {"samplers": waited_gpu_s}
-    found = _measured(removed, run, lost, None)
+    found = _measured(removed, run, lost)
     assert found["samplers"] == pytest.approx(np.full(DRAWS, most))
     assert found["trainers"] is removed["trainers"]
-
-
-def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do():
-    removed: Mapping[Cause, Reals] = {"staleness_cap": np.full(DRAWS, 0.5), "trainers": np.full(DRAWS, 0.5)}
-    found = _measured(removed, observed(), {}, np.full(DRAWS, 1.3))
-    assert found["staleness_cap"] == pytest.approx(np.full(DRAWS, 0.3))
-    assert found["trainers"] is removed["trainers"]
-
-
-@pytest.mark.parametrize(
-    ("what", "kind", "gain"),
-    [
-        ("queue_capacity_samples", "change", 0.3),
-        ("engine_speed", "fix", 0.3),
-        ("trainer_speed", "fix", 0.5),
-        ("checkpoints", "fix", 0.5),
-        ("colocated", "fix", 0.5),
-    ],
-)
-def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(what, kind, gain):
-    held = _held(replace(action(0.5, what, kind=kind), after=None), np.full(DRAWS, 1.3))
-    assert (held.gain_ratio.value, held.kind) == (pytest.approx(gain), kind)
-
-
-def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
-    held = _held(replace(action(0.5, "queue_capacity_samples"), after=2.0), np.full(DRAWS, 1.04))
-    assert (held.kind, held.worthwhile_probability) == ("probe", 0.0)
 
 
 def test_the_largest_gain_of_a_setting_leaves_fixes_out():
@@ -258,10 +230,15 @@ def of_small(name: str) -> Observed:
     return observed(system, layout, batches=batches, steps=24)
 
 
-def counterfactuals(found: Calibration, grounds: Grounds = PLAIN) -> Counterfactuals:
-    """What changes of a run would do, by few draws."""
-    found = replace(found, draws=found.draws[:3])
-    return Counterfactuals(found, predict(found, found.layout), grounds)
+def counterfactuals(
+    found: Calibration, grounds: Grounds = PLAIN, *, run: Observed | None = None, worked_ratio: float = 0.0
+) -> Counterfactuals:
+    """What changes of a run would do, by few draws; worked_ratio: share of the time that trainers work, if known."""
+    run, found = run or observed(), replace(found, draws=found.draws[:3])
+    nothing = 0.0 * run.steps.period_s
+    worked = {"train_s": worked_ratio * run.steps.period_s, "logprobs_s": nothing, "publish_s": nothing}
+    run = replace(run, steps=replace(run.steps, **worked))
+    return Counterfactuals(found, run, predict(found, found.layout), grounds)
 
 
 def gaining(solver: Counterfactuals, gain: float, price: Price) -> Forecast:
@@ -269,6 +246,49 @@ def gaining(solver: Counterfactuals, gain: float, price: Price) -> Forecast:
     now = solver._now.drawn_tokens_per_s
     assert now is not None
     return replace(solver._now, drawn_tokens_per_s=now * (1.0 + gain), price=price)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "gain"),
+    [
+        ("queue_capacity_samples", "change", 0.25),
+        ("engine_speed", "fix", 0.25),
+        ("trainer_speed", "fix", 0.5),
+        ("checkpoints", "fix", 0.5),
+        ("colocated", "fix", 0.5),
+    ],
+)
+def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(
+    what: ActionWhat, kind: ActionKind, gain: float
+):
+    """They wait for a fifth of the time."""
+    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    made = solver._action(kind, what, "samplers", (None, None), gaining(solver, 0.5, Price()))
+    assert made.gain_ratio.value == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
+    assert made.kind == kind
+
+
+@pytest.mark.parametrize(("cause", "gain"), [("staleness_cap", 0.25), ("trainers", 0.5)])
+def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do(cause: Cause, gain: float):
+    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    removed = solver._removal(cause, gaining(solver, 0.5, Price()))
+    assert np.median(removed) == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
+
+
+def test_trainers_that_never_wait_bring_more_where_longer_samples_are_trained():
+    """Trainers do 10% more tokens in the same time, or any part of that."""
+    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    longer = gaining(solver, 0.5, Price())
+    longer = replace(longer, tokens_per_s=1.1 * (longer.tokens_per_s or 0.0))
+    made = solver._action("change", "queue_capacity_samples", "samplers", (None, None), longer)
+    assert made.gain_ratio.value == pytest.approx(1.1**0.5 * 1.25 - 1.0)
+    assert 0.25 < made.gain_ratio.low < made.gain_ratio.high < 1.1 * 1.25 - 1.0
+
+
+def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
+    solver = counterfactuals(calibration_of(observed()), worked_ratio=1.0 / 1.04)
+    made = solver._action("change", "queue_capacity_samples", "samplers", (None, None), gaining(solver, 0.5, Price()))
+    assert (made.kind, made.worthwhile_probability) == ("probe", 0.0)
 
 
 def first_of(ranking: Ranking, what: ActionWhat) -> Action:
@@ -495,8 +515,8 @@ def test_checkpoints_of_a_run_that_trains_all_the_time_are_worth_their_share_of_
 def test_only_the_part_of_the_phase_that_saves_or_evaluates_can_be_removed():
     run, grounds = saving(of_small("trainers"), 1.0, rewards_s=3.0)
     found = calibration_of(run)
-    assert counterfactuals(found, grounds)._checkpoint_s(run) == pytest.approx(1.0)
-    assert counterfactuals(found)._checkpoint_s(run) == 0.0
+    assert counterfactuals(found, grounds, run=run)._checkpoint_s() == pytest.approx(1.0)
+    assert counterfactuals(found, run=run)._checkpoint_s() == 0.0
 
 
 def test_every_limit_is_moved_by_a_step():

@@ -163,7 +163,7 @@ def what_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) ->
     for place, each in enumerate(listed):
         if each.kind not in KEEPING:
             continue
-        if each.gain_ratio.value < -0.01 or each.gain_ratio.low < -0.06:
+        if each.gain_ratio.value < -0.01 or np.quantile(each.gains, 0.05) < -0.06:
             yield f"{each.what} costs throughput: {each.gain_ratio}"
         if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
             yield f"{each.what} comes after work on code or a staler setting"

@@ -112,8 +112,8 @@ def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
 
 
 def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_do_not() -> None:
-    solver = Counterfactuals(calibration(), forecasts().today, Grounds())
-    assert {each.what: each.in_flight_limit is not None for each in solver.actions(observed(), {})} == {
+    solver = Counterfactuals(calibration(), observed(), forecasts().today, Grounds())
+    assert {each.what: each.in_flight_limit is not None for each in solver.actions({})} == {
         "trainer_speed": False,
         "weight_updates": False,
         "publish_every": True,

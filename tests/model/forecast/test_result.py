@@ -196,7 +196,12 @@ def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not
     today = plain.today
     twin = replace(plain.rivals[0], layout=replace(today.layout, max_running=7))
     ceiling = np.full(today.drawn_tokens_per_s.size, 1.0)
-    fast = replace(twin, tokens_per_s=2.0 * today.tokens_per_s, drawn_tokens_per_s=2.0 * today.drawn_tokens_per_s)
+    fast = replace(
+        twin,
+        tokens_per_s=2.0 * today.tokens_per_s,
+        drawn_tokens_per_s=2.0 * today.drawn_tokens_per_s,
+        timing=replace(today.timing, trainer_idle_ratio=2.0 * today.timing.trainer_idle_ratio - 1.0),
+    )
     held = cap_at_trainer_rate(Forecasts(today, (fast, *plain.others)), ceiling)
     (found,) = (each for each in held.others if each.layout == fast.layout)
     assert gains_over(found, today) == pytest.approx(0.0 * ceiling)

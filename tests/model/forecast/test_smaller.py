@@ -15,6 +15,7 @@ from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.numerics.changepoints import Drift
+from rlscope.model.observed import Observed
 from rlscope.model.system import Admission, Granularity, Layout, Side, smaller_layouts
 from tests.model.few_draws import few_draws
 from tests.model.known_run import TRUTH, calibration_of, observed, steady
@@ -53,12 +54,18 @@ def asked(
     layout: Layout, admission: Admission = LIMITED, grounds: Grounds = PLAIN, granularity: Granularity = SPLITS
 ) -> Action | None:
     with few_draws():
-        found = calibration_of(observed(layout=layout), admission)
-        return of_calibration(found, grounds, granularity)
+        run = observed(layout=layout)
+        return of_calibration(calibration_of(run, admission), grounds, granularity, run)
 
 
-def of_calibration(found: Calibration, grounds: Grounds = PLAIN, granularity: Granularity = SPLITS) -> Action | None:
-    return cheaper_action(found, predict(found, found.layout), grounds, granularity)
+def of_calibration(
+    found: Calibration,
+    grounds: Grounds = PLAIN,
+    granularity: Granularity = SPLITS,
+    run: Observed | None = None,
+) -> Action | None:
+    run = run or observed(layout=FEW_SAMPLERS)
+    return cheaper_action(found, run, predict(found, found.layout), grounds, granularity)
 
 
 def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall() -> None:
@@ -120,7 +127,8 @@ def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pyt
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
     for sampler_gpus, spared in ((18, 19), (19, None)):
         of_two = replace(found, layout=Layout(2, sampler_gpus, 64))
-        action = cheaper_action(of_two, predict(found, found.layout), PLAIN, Granularity(sampler_gpus))
+        today, granularity = predict(found, found.layout), Granularity(sampler_gpus)
+        action = cheaper_action(of_two, observed(layout=FEW_SAMPLERS), today, PLAIN, granularity)
         gpus = action and isinstance(action.after, Layout) and action.after.trainer_gpus + action.after.sampler_gpus
         assert gpus == spared
 

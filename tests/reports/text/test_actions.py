@@ -141,8 +141,8 @@ def test_an_action_is_an_imperative(made, words):
         (action(price=Price(aged(1, 3.6))), model(1, delayed=4.0), f"4 → 3.6 steps{SOONER}"),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
-        (action(price=Price(aged(4, sample_p95_low=3, sample_p95_high=6))), model(2, 2.0), "4 → 8 (6 to 12) steps"),
-        (action(price=Price(aged(4, sample_p95_low=4, sample_p95_high=4))), model(2), "2 → 4 steps"),
+        (action(price=Price(aged(4, p95_interval_steps=(3, 6)))), model(2, 2.0), "4 → 8 (6 to 12) steps"),
+        (action(price=Price(aged(4, p95_interval_steps=(4, 4)))), model(2), "2 → 4 steps"),
         # Publishing half as often doubles the cap in steps.
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),

@@ -9,7 +9,8 @@ import pytest
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
 from rlscope.diagnose import RULES
-from rlscope.model.forecast.layouts import Forecast, trainer_rate_bound
+from rlscope.model.estimate import Estimate
+from rlscope.model.forecast.layouts import Forecast, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.system import Layout
@@ -163,7 +164,8 @@ def what_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) ->
     for place, each in enumerate(listed):
         if each.kind not in KEEPING:
             continue
-        if each.gain_ratio.value < -0.01 or np.quantile(each.gains, 0.05) < -0.06:
+        noise = with_noise_of_work(np.zeros(each.gains.size), run.observed)
+        if each.gain_ratio.value < -0.01 or each.gain_ratio.low < 0.94 * (1.0 + Estimate.of(noise).low) - 1.0:
             yield f"{each.what} costs throughput: {each.gain_ratio}"
         if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
             yield f"{each.what} comes after work on code or a staler setting"

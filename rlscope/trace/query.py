@@ -26,8 +26,8 @@ from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a report can show."""
-_MOST_WORKER_BUCKETS: Final = 120_000
-"""Maximum buckets of all workers together: each costs the ledger 5 us, and 1,000 lines show no more than 120 each."""
+_MOST_WORKER_BUCKETS: Final = 60_000
+"""Maximum buckets of all workers together: each costs the ledger 5 us, and 1,000 lines show no more than 60 each."""
 _FEWEST_BUCKETS: Final = 60
 MOST_BUCKETS: Final = 4096
 """Maximum buckets of a whole run if only a short part of it is analyzed."""

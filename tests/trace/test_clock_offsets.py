@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.trace.clock_offsets import Clocks, HostClock, Pairs, estimate_clocks
+from tests.nightly import costly
 
 NS: Final = 10**9
 START_NS: Final = 1_700_000_000 * NS
@@ -79,6 +80,7 @@ def test_a_corrected_time_is_off_by_no_more_than_stated(
         assert worst_error_ns(estimate, own, clocks[0], lasting_s) <= (estimate.uncertainty_ns or 0) + 100
 
 
+@costly
 @given(CLOCKS, st.integers(0, 10_000), st.integers(0, 3))
 def test_another_offset_of_a_clock_moves_its_bounds_by_as_much(
     clocks: list[dict[str, Any]], seed: int, shifted: int

@@ -25,15 +25,18 @@ def test_a_recorded_config_fits_the_schema_and_is_read_without_a_gap(path: Path)
 @pytest.mark.parametrize(
     ("entry", "value", "expected"),
     [
-        ("group_size", "8", "a whole number"),
-        ("total_gpus", 2.5, "a whole number"),
-        ("total_gpus", True, "a whole number"),
+        ("group_size", "8", "a whole number at least 1"),
+        ("total_gpus", 2.5, "a whole number at least 1"),
+        ("total_gpus", True, "a whole number at least 1"),
+        ("max_staleness", -1, "a whole number at least 0"),
         ("model", "big", "an object"),
         ("dispatch", "robin", "one of 'least_loaded', 'pulled'"),
-        ("max_running", 2**63, "a whole number that fits in 64 bits"),
-        ("gpu_hour_price", 10**400, "a number that fits in 64 bits"),
-        ("max_output_tokens", 0, "at least 1"),
-        ("batches_ahead", 10_001.0, "at least 0 and at most 10,000"),
+        ("max_running", 2**63, "a whole number at least 1 that fits in 64 bits"),
+        ("gpu_hour_price", 10**400, "a number at least 0 that fits in 64 bits"),
+        ("gpu_hour_price", float("inf"), "a number at least 0"),
+        ("max_output_tokens", 0, "a whole number at least 1"),
+        ("batches_ahead", 10_001.0, "a number at least 0 and at most 10,000"),
+        ("batches_ahead", float("nan"), "a number at least 0 and at most 10,000"),
     ],
 )
 def test_a_wrong_entry_is_left_out_and_told_and_an_unknown_one_left_alone(

@@ -346,7 +346,7 @@ def test_entries_of_run_json_that_make_no_sense_are_not_read(created_ns: object,
 def test_a_setting_of_the_wrong_type_is_a_gap_of_the_analysis(tmp_path: Path) -> None:
     analysis = analyze(small_run(tmp_path, None, max_staleness="2"))
     assert analysis.run.max_staleness is None
-    gap = "run.json: config.max_staleness is '2', expected a whole number; it is ignored"
+    gap = "run.json: config.max_staleness is '2', expected a whole number at least 0; it is ignored"
     assert gap in analysis.data_quality.gaps
 
 

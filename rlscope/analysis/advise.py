@@ -310,7 +310,7 @@ def _admission(config: RunConfig, policy: str, whole: Observed) -> Admission:
 def _prefetched(config: RunConfig, whole: Observed) -> float:
     """Return the number of batches that trainers prefetch, from the config or else from the run."""
     if config.batches_ahead is not None:
-        return max(0.0, config.batches_ahead)
+        return config.batches_ahead
     shown = whole.prefetched_batches or 0.0
     return shown if shown >= _LEAST_PREFETCHED and _has_room_for(shown, config, whole) else 0.0
 

@@ -1,6 +1,5 @@
 """Basic facts of a run: workers, duration, steps, tokens, and the window over which its rates are steady."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -45,7 +44,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         max_staleness=run.config.max_staleness,
         window=window,
         window_reason=window_reason(window, steps["step"]),
-        gpu_hour_price=_price(run.config.gpu_hour_price),
+        gpu_hour_price=run.config.gpu_hour_price or None,
         currency=run.config.currency,
         devices=_devices(answers["worker_devices"]),
         settings=run.settings,
@@ -60,11 +59,6 @@ def _devices(workers: pl.DataFrame) -> dict[str, str]:
     for role, name in named.select("role", "device_name").iter_rows():
         found.setdefault(role, set()).add(name)
     return {role: " and ".join(sorted(names)) for role, names in sorted(found.items())}
-
-
-def _price(stated: float | None) -> float | None:
-    """Return the price if it is a positive finite number, else None."""
-    return stated if stated is not None and math.isfinite(stated) and stated > 0 else None
 
 
 def most_gpus(extents: pl.DataFrame) -> int:

@@ -129,6 +129,14 @@ def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: 
     assert (analysis.run.steps, analysis.run.tokens_trained) == (2, 10)
 
 
+def test_a_text_that_is_not_utf8_costs_that_file_and_no_more(tmp_path: Path) -> None:
+    text = pa.array([b"\xff"]).view(pa.string())
+    content = table_with(lambda table: table.set_column(table.column_names.index("activity"), "activity", text))
+    (small_run(tmp_path) / "activities" / "t0-000002.parquet").write_bytes(content)
+    (file,) = analyze(tmp_path).data_quality.skipped_files
+    assert file.path == "activities/t0-000002.parquet" and "UTF8" in file.why
+
+
 def test_a_worker_with_only_bad_files_is_still_accounted_for(tmp_path: Path) -> None:
     small_run(tmp_path)
     for path in tmp_path.glob("*/t0-*.parquet"):

@@ -318,6 +318,13 @@ def test_a_run_folder_is_its_own_and_takes_no_options_of_an_import(tmp_path: Pat
         resolve(tmp_path / "run", import_options(gpus="trainer=8"))
 
 
+@pytest.mark.parametrize("address", ["s3://AKIA:secret@bucket/run", "gs:/bucket/run", "abfs://bucket@account/run"])
+def test_an_address_in_an_object_store_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(ArgumentError, match=r"found an address in an object store; .* `aws s3 sync") as raised:
+        resolve(Path(address))
+    assert "bucket" not in str(raised.value)
+
+
 def test_a_folder_is_searched_and_several_runs_in_it_are_an_error_that_names_them(tmp_path: Path) -> None:
     logs = tmp_path / "in" / "logs"
     logs.mkdir(parents=True)

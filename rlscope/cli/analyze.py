@@ -8,7 +8,6 @@ from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import (
-    STDOUT,
     Also,
     AnswerFormat,
     JsonTo,
@@ -16,8 +15,9 @@ from rlscope.cli.app import (
     RunPath,
     note_written,
     output_option,
-    print_or_write,
+    print_answer,
     progress_on,
+    refuse_both_on_stdout,
     write_json,
 )
 from rlscope.cli.imported import with_import_options
@@ -67,7 +67,7 @@ def analyze(
         analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray, not no_page)
     out = write_json(json_to, analysis, notes)
     if not quiet:
-        _print(analysis, card_format, out)
+        print_answer(analysis, out, card_format)
     if not no_page:
         # The report comes last: it takes longest, and it may fail although the card succeeded.
         _write_page(analysis, output, notes)
@@ -82,18 +82,8 @@ def _write_page(analysis: "rlscope.Analysis", output: Path | None, notes: Consol
 def _refuse_contradictions(
     output: Path | None, json_to: str | None, card_format: AnswerFormat, no_page: bool, quiet: bool
 ) -> None:
-    if json_to == STDOUT and card_format != "text":
-        raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
+    refuse_both_on_stdout(json_to, card_format)
     if quiet and card_format != "text":
         raise typer.BadParameter("--quiet prints nothing, so --format has no effect; pass only one of them")
     if no_page and output is not None:
         raise typer.BadParameter("--no-page writes no report, so --output has no effect; pass only one of them")
-
-
-def _print(analysis: "rlscope.Analysis", card_format: AnswerFormat, console: Console) -> None:
-    if card_format != "text":
-        print_or_write(STDOUT, analysis.to_markdown() if card_format == "markdown" else analysis.to_json())
-        return
-    from rlscope.reports.terminal import print_blocks
-
-    print_blocks(analysis.blocks, console)

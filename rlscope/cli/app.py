@@ -1,19 +1,22 @@
 """The command and the parts that its subcommands share: common arguments, progress and output."""
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rlscope.text_out import as_bytes, check_output, encoded_for, for_terminal, write_file
+
+if TYPE_CHECKING:
+    from rlscope.reports.blocks import Block
 
 _Target = TypeVar("_Target", Path, str)
 STDOUT: Final = "-"
@@ -215,7 +218,26 @@ def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:
 
 
 class _Answer(Protocol):
+    @property
+    def blocks(self) -> "Iterable[Block]": ...
     def to_json(self) -> str: ...
+    def to_markdown(self) -> str: ...
+
+
+def refuse_both_on_stdout(json_to: str | None, answer_format: AnswerFormat) -> None:
+    """Raise BadParameter if JSON and another format are both to be printed to stdout."""
+    if json_to == STDOUT and answer_format != "text":
+        raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
+
+
+def print_answer(answer: _Answer, console: Console, answer_format: AnswerFormat = "text") -> None:
+    """Print an answer: as text to a console, or in another format to stdout."""
+    if answer_format != "text":
+        print_or_write(STDOUT, answer.to_markdown() if answer_format == "markdown" else answer.to_json())
+        return
+    from rlscope.reports.terminal import print_blocks
+
+    print_blocks(answer.blocks, console)
 
 
 def write_json(target: str | None, answer: _Answer, notes: Console) -> Console:

@@ -8,13 +8,13 @@ from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import (
-    STDOUT,
     AnswerFormat,
     JsonTo,
     note_written,
     output_option,
-    print_or_write,
+    print_answer,
     progress_on,
+    refuse_both_on_stdout,
     write_json,
 )
 
@@ -33,19 +33,11 @@ def compare(
     ] = "text",
 ) -> None:
     """Compare runs with a baseline: what changed and why, and whether it is significant."""
-    from rlscope.reports.terminal import print_blocks
-
-    if json_to == STDOUT and comparison_format != "text":
-        raise typer.BadParameter("--json - and --format both print to stdout; pass only one of them")
+    refuse_both_on_stdout(json_to, comparison_format)
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         comparison = rlscope.compare(baseline, *runs, progress=progress)
-    out = write_json(json_to, comparison, notes)
-    if comparison_format == "text":
-        print_blocks(comparison.blocks, out)
-    else:
-        is_json = comparison_format == "json"
-        print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())
+    print_answer(comparison, write_json(json_to, comparison, notes), comparison_format)
     if output is not None:
         # The report takes longest and therefore comes last.
         with progress_on(notes, "drawing the report"):

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import JsonTo, progress_on, write_json
+from rlscope.cli.app import JsonTo, print_answer, progress_on, write_json
 
 
 def plan(
@@ -22,7 +22,6 @@ def plan(
 ) -> None:
     """Recommend a layout for a planned run from its model, GPUs, lengths and batch size."""
     from rlscope.planning.schema import EXAMPLE
-    from rlscope.reports.terminal import print_blocks
 
     if example == (plan_toml is not None):
         raise typer.BadParameter("pass a PLAN.toml, or --example to print one")
@@ -32,4 +31,4 @@ def plan(
     notes = Console(stderr=True)
     with progress_on(notes, "sweeping the layouts"):
         answer = rlscope.plan(plan_toml, max_staleness)
-    print_blocks(answer.blocks, write_json(json_to, answer, notes))
+    print_answer(answer, write_json(json_to, answer, notes))

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, note_written, output_option, print_or_write, progress_on
+from rlscope.cli.app import STDOUT, note_written, output_option, print_answer, print_or_write, progress_on
 
 
 def list_(
@@ -28,17 +28,14 @@ def list_(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyze every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
-    from rlscope.reports.terminal import print_blocks
-
     notes = Console(stderr=True)
     with progress_on(notes, "looking for runs") as progress:
         runs = rlscope.list_runs(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
-    if list_format == "text":
-        print_blocks(runs.blocks, Console())
+    if list_format == "csv":
+        print_or_write(STDOUT, runs.to_csv(), is_data=True)
     else:
-        is_csv = list_format == "csv"
-        print_or_write(STDOUT, runs.to_csv() if is_csv else runs.to_json(), is_data=is_csv)
+        print_answer(runs, Console(), list_format)
     if output is not None:
         note_written(notes, runs.to_html(output))

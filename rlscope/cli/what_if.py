@@ -5,7 +5,7 @@ from rich.console import Console
 
 import rlscope
 from rlscope.changes import CHANGEABLE, Changes
-from rlscope.cli.app import Also, JsonTo, RunFolder, option, progress_on, with_options, write_json
+from rlscope.cli.app import Also, JsonTo, RunFolder, option, print_answer, progress_on, with_options, write_json
 from rlscope.errors import ImpossibleChangeError
 
 _OPTIONS = tuple(
@@ -17,8 +17,6 @@ _OPTIONS = tuple(
 @with_options("changes", _OPTIONS, Changes)
 def what_if(run_dir: RunFolder, changes: Changes, also: Also = None, json_to: JsonTo = None) -> None:
     """Predict a run with changed settings, and list the settings that affect its speed the most."""
-    from rlscope.reports.terminal import print_blocks
-
     notes = Console(stderr=True)
     try:
         with progress_on(notes) as progress:
@@ -26,4 +24,4 @@ def what_if(run_dir: RunFolder, changes: Changes, also: Also = None, json_to: Js
             asked = analysis.what_if(**changes)
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
-    print_blocks(asked.blocks, write_json(json_to, asked, notes))
+    print_answer(asked, write_json(json_to, asked, notes))

@@ -4,10 +4,7 @@ The file is complete or absent, whenever the watch is killed. It holds alerts, n
 a time uses it, because two would send every alert twice.
 """
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from rlscope.analysis.result import SEVERITIES, Severity
 from rlscope.errors import RlscopeError
+from rlscope.text_out import write_file
 
 FILE_NAME: Final = "watch_state.json"
 """Default file name, in the run folder."""
@@ -103,20 +101,9 @@ def read_state(path: Path) -> WatchState | None:
 
 
 def write_state(path: Path, state: WatchState) -> None:
-    """Replace the state in one step. Raises OSError when it cannot be written."""
+    """Replace the state in one step. Raises OutputError when it cannot be written."""
     text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
-    # An unpredictable name, so that nobody can have placed a link there.
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    write_file(path, text.encode())
 
 
 def _refused(path: Path, found: str) -> RlscopeError:

@@ -22,7 +22,7 @@ from rlscope.alerts.notify.senders import is_installed
 from rlscope.alerts.receiver import Receiver
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
-from rlscope.errors import ImportFileError, RlscopeError
+from rlscope.errors import ImportFileError, OutputError, RlscopeError
 from rlscope.importers.join import NO_OPTIONS
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.manifest import RUN_FILE
@@ -203,9 +203,8 @@ class RunWatch:
         try:
             self._state_file.write(WatchState(self._run.saved(), self._couriers.saved(), self._worst))
             self._state_trouble = None
-        except OSError as error:
-            file = f"cannot write {self._state_file.path} ({error.strerror})"
-            self._state_trouble = f"{file}: a restarted watch would send its notifications again"
+        except OutputError as error:
+            self._state_trouble = f"a restarted watch would send its notifications again: cannot write {error}"
 
 
 def watch_run(

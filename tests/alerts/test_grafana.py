@@ -70,13 +70,6 @@ def test_every_metric_and_label_of_the_dashboard_is_one_that_the_hooks_export(sc
     assert set(re.findall(r"{{(\w+)}}", "".join(shown))) - exported == set()
 
 
-def test_the_panels_do_not_overlap() -> None:
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in DASHBOARD["panels"]]
-    assert len(set(places)) == len(places) == len({panel["id"] for panel in DASHBOARD["panels"]}) > 10
-    assert all(panel["targets"] and panel["description"] for panel in DASHBOARD["panels"])
-    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {"source", "run"}
-
-
 @pytest.mark.services
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
 def test_every_expression_is_promql(tmp_path: Path) -> None:

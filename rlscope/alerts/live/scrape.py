@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from rlscope.alerts.receiver import is_http
 from rlscope.errors import ArgumentError
 
 _MODULE: Final = "rlscope_otel.integrations.scrape"
@@ -103,16 +104,13 @@ def scraping(urls: Sequence[str], folder: Path, gpus_per_engine: int) -> Generat
 
 def _name_of(url: str) -> str:
     """Return the prefix of the names of a page's engines: host and port."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), None, None
-    if parts.scheme not in ("http", "https") or not host:
+    if not is_http(url):
         raise ArgumentError.of(
             "--scrape",
             found=repr(url),
             expected="the address of an engine's metrics page",
             next_step="Example: --scrape http://localhost:8000/metrics",
         )
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", host if port is None else f"{host}-{port}")[:100]
+    parts = urlsplit(url)
+    named = parts.hostname or "" if parts.port is None else f"{parts.hostname}-{parts.port}"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", named)[:100]

@@ -134,18 +134,6 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> N
     assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)
 
 
-def test_a_trainer_that_is_behind_sets_the_pace_whatever_holds_the_samplers() -> None:
-    slow = with_trainer(group_system(4), 6_000.0)
-    for limits in (
-        Admission(queue_capacity_samples=96),
-        Admission(max_in_flight_samples=300),
-        Admission(max_staleness=6),
-    ):
-        runs = runs_of(replace(slow, admission=limits), steps=60)
-        assert measure(runs, lambda run: run.step_s).agrees_with(48 * LENGTHS.mean_tokens / 6_000.0, 0.002)
-        assert all(run.trainer_idle_ratio < 0.002 for run in runs)
-
-
 def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it() -> None:
     system = replace(
         with_trainer(group_system(4, COSTLY), 7_000.0),

@@ -6,7 +6,7 @@ from rlscope.model.analytic.bound import work_conservation_bound
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
-from tests.model.golden_system import LENGTHS, PNorm, engine, layout, system
+from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system
 
 
 def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
@@ -17,6 +17,14 @@ def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
     bound = work_conservation_bound(system(), 16, running)
     assert bound.step_s == pytest.approx(1024 * LENGTHS.mean_tokens / 16 * (1 / rate + 1 / 3000), rel=1e-9)
     assert bound.trainer_gpus == pytest.approx(16 * rate / (rate + 3000), rel=1e-9)
+
+
+def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
+    # Equal lengths in one wave on 16 GPUs, 64 requests each: packed perfectly.
+    flat = system(engine=engine(curve=Affine(0.0, 1e-4), kv_capacity_tokens=None))
+    step = colocated_step(flat, 16, horizon="longest_possible")
+    assert step is not None
+    assert work_conservation_bound(flat, 16, 64.0).step_s == pytest.approx(step.step_s, rel=1e-4)
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])

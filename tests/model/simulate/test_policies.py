@@ -45,6 +45,7 @@ def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
     assert run.staleness.tokens.counts == ((0, 7 * run.steps), (1, 3 * run.steps))
     assert run.staleness.samples.counts == ((1, run.steps),)
     assert (run.trainer_seconds.train_s, run.trainer_seconds.wait_samples_s) == (3.0 * run.steps, 7.0 * run.steps)
+    assert run.trainer_idle_ratio == 0.7
 
 
 def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:

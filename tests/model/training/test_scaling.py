@@ -45,6 +45,11 @@ def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: tuple[np.ndar
     assert found.trainer.tokens_per_gpu_s == pytest.approx(tokens.sum() / seconds.sum() / 8)
 
 
+def test_a_large_overhead_is_not_told_apart_by_steps_that_are_nearly_alike() -> None:
+    assert fit(*steps(40, overhead_s=50.0, spread=0.2)).trainer.overhead_s > 0.0
+    assert fit(*steps(40, overhead_s=50.0, spread=0.02)).trainer.overhead_s == 0.0
+
+
 def test_three_steps_are_too_few_to_tell_an_overhead() -> None:
     assert fit([1000, 2000, 3000], [7.0, 9.0, 11.0], 4).trainer.overhead_s == 0.0
 

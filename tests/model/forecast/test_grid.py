@@ -67,6 +67,12 @@ def test_a_limit_that_the_run_has_is_halved_and_doubled():
     assert values["max_staleness"][0] == 2
 
 
+def test_a_synchronous_run_is_asked_for_no_cap_and_for_no_other_split_of_two_gpus():
+    model = analysed("synchronous").model
+    assert recommended_layout(model) is None
+    assert {(split, name) for split, name, _ in asked(model)} == {((1, 1), "max_running"), ((1, 1), "publish_every")}
+
+
 def test_many_splits_are_thinned_and_no_side_loses_more_than_half_of_its_gpus():
     made = changing_model()
     today = Layout(trainer_gpus=16, sampler_gpus=48, max_running=32)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.importers.quantities import MOST, RefusedNumberError, amount, epoch_ns, number, real, whole
+from rlscope.importers.quantities import MOST, RefusedNumberError, amount, epoch_ns, named_reals, number, real, whole
 from rlscope.importers.target import ImportTarget
 from tests.importers.filling import Filled
 from tests.importers.test_steps import ASYNC, SYNC, console, imported_to, jsonl, verl_line
@@ -32,6 +32,11 @@ def test_a_number_above_the_most_is_refused(value: object) -> None:
     assert number(value, MOST) is None
     with pytest.raises(RefusedNumberError):
         whole(value)
+
+
+def test_the_numbers_of_a_printed_dictionary_are_read_in_every_form_and_its_other_values_are_not() -> None:
+    printed = "{'a': np.float64(1.5), 'b': '2e-3', 'c': nan, 'd': tensor(4, device='cuda:0'), 'e': [5], 'f': 6 }"
+    assert named_reals(printed) == {"a": 1.5, "b": 0.002, "d": 4.0, "f": 6.0}
 
 
 @pytest.mark.parametrize(("seconds", "is_time"), [(1e9, True), (999_999_999.0, False), (4.6e9, True), (4.7e9, False)])

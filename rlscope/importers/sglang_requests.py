@@ -7,6 +7,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id
 from rlscope.importers.quantities import MOST_STEPS, epoch_ns, number, whole
+from rlscope.importers.rows import mapping
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -118,8 +119,8 @@ def _whole(value: object) -> int | None:
 
 
 def _finish_reason(value: object) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return kind if kind in ("stop", "length", "abort") else None  # pyright: ignore[reportUnknownVariableType]
+    kind = mapping(value).get("type", value)
+    return kind if kind in ("stop", "length", "abort") else None
 
 
 SGLANG_REQUESTS: Final = Importer("sglang-requests", "SGLang request metrics", _recognise, _read, is_companion=True)

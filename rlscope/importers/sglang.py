@@ -37,7 +37,6 @@ STAMPED: Final = re.compile(
     r"(?(own)(?P<ranks>(?: [A-Z_]+\d+)*)\]|\b.*?) (?P<kind>Decode|Prefill) batch(?: ?\[\d+\])?[.,] (?P<rest>.*)"
 )
 """The brackets are the engine's own. If a log service removed them, its own timestamp starts the line."""
-_PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]{0,60}?): ([^,\s]+)")
 _RANK: Final = re.compile(r"([A-Z_]+)(\d+)")
 _ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(rf"\b{name}=(\d{{1,12}})\b")
@@ -272,7 +271,7 @@ def _is_first_rank(text: str | None) -> bool:
 
 def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) -> _Entry | None:
     """Parse the numbers of a line; None if it lacks the batch size or has invalid numbers."""
-    pairs = dict(_PAIR.findall(found["rest"]))
+    pairs = _pairs(found["rest"])
     ranks = dict(_RANK.findall(found["ranks"] or ""))
     # Some versions repeat the time with microseconds at the end of the line.
     stamp = pairs.get("timestamp") or found["ts"]
@@ -297,6 +296,12 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
         )
     except (KeyError, RefusedNumberError):
         return None
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return the first word of each value, by name: `#running-req: 4, token usage: 0.04`."""
+    parts = (part.partition(": ") for part in text.split(","))
+    return {name.strip(): value.split()[0] for name, _, value in parts if value.strip()}
 
 
 def _running(gap: _Gap) -> float:

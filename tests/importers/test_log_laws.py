@@ -219,7 +219,7 @@ def with_absurd_numbers(text: str, places: int) -> Iterator[str]:
 
 
 def test_an_absurd_number_costs_its_line_at_most(log: Log, tmp_path: Path) -> None:
-    for number, text in enumerate(with_absurd_numbers(log.text(), places=35)):
+    for number, text in enumerate(with_absurd_numbers(log.text(), places=21)):
         filled = log.fill(tmp_path / str(number), text)
         assert filled.imported.files, text
 

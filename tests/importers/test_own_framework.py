@@ -140,12 +140,11 @@ def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
     assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
 
 
-@pytest.mark.parametrize("command", [("analyze", "--no-page"), ("doctor",)])
-def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path) -> None:
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
     table.write_text(TABLE)
-    for option in (("--framework", str(table)), ("--phases", PHASES)):
-        ended = CliRunner().invoke(app, [*command, str(file), *option], catch_exceptions=False)
+    for arguments in (("analyze", file, "--no-page", "--framework", table), ("doctor", file, "--phases", PHASES)):
+        ended = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
         assert ended.exit_code == 0, ended.output
 
 

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdateCost, Workload
-from tests.model.golden_system import Affine
 
 LENGTHS = LengthLaw.lognormal(30, 0.6, max_output_tokens=150)
 WORKLOAD = Workload(LENGTHS, prompt_tokens=12.5, group_size=4, samples_per_step=24, trained_prompt_tokens=12.5)
-ENGINE = Engine(1, Affine(0.010, 0.002, 1e-6), max_running=8, prefill_tokens_per_s=5000.0)
+CURVE = RooflineCurve(0.010, 0.002, sharpness=1.0, kv_s_per_token=1e-6)
+ENGINE = Engine(1, CURVE, max_running=8, prefill_tokens_per_s=5000.0)
 TRAINER = Trainer(2000.0, seen_gpus=1, overhead_s=0.05, phases=(TrainerPhase("logprobs", 0.02, True),))
 UPDATE = WeightUpdateCost(engine_pause_s=0.03, trainer_blocked_s=0.04, delay_s=0.02)
 LAYOUT = Layout(trainer_gpus=1, sampler_gpus=3, max_running=8)

@@ -92,7 +92,7 @@ def test_the_lines_of_code_of_the_doctor_name_methods_and_reasons_of_the_recorde
     lines = " ".join(check.how for check in rlscope.doctor(run).checks)
     methods, reasons = re.findall(r"run\.(\w+)\(", lines), re.findall(r'wait\("(\w+)"\)', lines)
     assert {"samples", "backpressure", "requests", "environment"} == set(reasons) <= set(WAIT_REASONS)
-    assert len(set(methods)) > 10 and all(callable(getattr(Run, method)) for method in methods)
+    assert len(set(methods)) == 9 and all(callable(getattr(Run, method)) for method in methods)
 
 
 def test_while_the_results_are_invalid_no_action_is_named():

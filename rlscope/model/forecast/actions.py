@@ -237,7 +237,9 @@ class Counterfactuals:
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
         gains = self._below_ceiling(what, gains_over(forecast, self._now), forecast)
         gains = with_noise_of_work(gains, self._observed)
-        return replace(action, kind="fresher", gains=gains, gain_ratio=Estimate.of(gains), is_staler=False)
+        likely, gain_ratio = float((gains >= WORTHWHILE_RATIO).mean()), Estimate.of(gains)
+        made = replace(action, gains=gains, gain_ratio=gain_ratio, worthwhile_probability=likely)
+        return replace(made, kind="fresher", is_staler=False)
 
     def colocated(self, against: LossCause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.

@@ -30,6 +30,8 @@ never_trains: under its limits, no step ever starts."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 _SEED: Final = 2
+_HARDLY_WAITS: Final = 1.05
+"""Time of steps over the trainers' work in it, up to which the trainers set the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +160,15 @@ def _work_s(steps: TrainerSteps) -> Reals:
 
 
 def with_noise_of_work(gains: Reals, observed: Observed) -> Reals:
-    """Add the sampling error of two runs as long as this one, whose trainers never wait, to a gain of one of them.
+    """Add the sampling error of two runs as long as this one to a gain of one over the other.
 
-    Their work varies from step to step, which no simulation of mean steps shows. Unchanged if it was not recorded.
+    If trainers hardly wait, that is the variation of their work from step to step, which no simulation of mean steps
+    shows. Otherwise it is that of their waits, which a simulation does show; the gains are then returned as given.
     """
-    steps = observed.steps
-    if not steps.trained.all():
+    steps, work_s = observed.steps, _work_s(observed.steps)
+    if not steps.trained.all() or steps.period_s.sum() > _HARDLY_WAITS * work_s.sum():
         return gains
-    errors = [drawn_factors(steps.response_tokens, _work_s(steps), _SEED + run, gains.size) for run in (1, 2)]
+    errors = [drawn_factors(steps.response_tokens, work_s, _SEED + run, gains.size) for run in (1, 2)]
     return (1.0 + gains) * errors[0] * errors[1] - 1.0
 
 

@@ -456,40 +456,35 @@ def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("many", "short_rows", "kind"), [(2, 2, "BASE TABLE"), (3, 2, "VIEW"), (2, 1, "VIEW")])
-def test_a_table_of_many_short_files_is_read_once_whatever_its_size(
-    many: int, short_rows: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limits", "is_held"),
+    [
+        ({"SMALL_ROWS": 5}, True),
+        ({"SMALL_ROWS": 4}, False),
+        ({"SMALL_BYTES": 1}, False),
+        ({"SMALL_ROWS": 4, "MANY_FILES": 5}, True),
+        ({"SMALL_ROWS": 4, "MANY_FILES": 5, "_FILES_AT_ONCE": 2}, True),
+        ({"SMALL_ROWS": 4, "MANY_FILES": 5, "SHORT_FILE_ROWS": 0}, False),
+        ({"SMALL_ROWS": 4, "MANY_FILES": 6}, False),
+    ],
+)
+def test_a_table_that_is_small_or_of_many_short_files_is_held_in_memory_with_the_same_rows(
+    limits: dict[str, int], is_held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlscope.trace.store.SMALL_ROWS", 0)
-    monkeypatch.setattr("rlscope.trace.store.MANY_FILES", many)
-    monkeypatch.setattr("rlscope.trace.store.SHORT_FILE_ROWS", short_rows)
-    folder = small_run(tmp_path / "run")
-    later = [engine_row("e0", start_s * SECOND, (start_s + 1) * SECOND) for start_s in (2, 3)]
-    write_rows(folder, "engine_steps", "e0", later, 2)
+    for name, value in limits.items():
+        monkeypatch.setattr(store, name, value)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)])
+    for place in range(5):
+        row = engine_row("e0", 10 * place, 10 * place + 5, kv_used_tokens=7)
+        path = write_rows(folder, "engine_steps", "e0", [row], place + 1)
+        if place == 3:
+            pq.write_table(pq.read_table(path).drop_columns(["kv_used_tokens"]), path)
     with open_run(folder) as run:
-        of_kind = "SELECT table_type FROM information_schema.tables WHERE table_name = 'engine_steps'"
-        assert run.connection.sql(of_kind).fetchall() == [(kind,)]
-        assert len(ask_own(run, "SELECT * FROM engine_steps")) == 4
-
-
-@pytest.mark.parametrize(("most_rows", "kept"), [(2, {"train_steps"}), (1, set())])
-def test_a_small_table_is_kept_in_memory_and_gives_the_same_answers(
-    most_rows: int, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlscope.trace.store.SMALL_ROWS", most_rows)
-    folder = write_run(
-        tmp_path,
-        [worker("t0", "trainer", 0, 10 * SECOND)],
-        train_steps=[train_row("t0", step * SECOND, step * SECOND + 1, step) for step in (1, 2)],
-    )
-    with open_run(folder) as run:
-        tables = {name for (name,) in run.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-        assert tables & set(TABLES) == kept
-        assert ask_own(run, "SELECT step FROM train_steps ORDER BY step")["step"].to_list() == [1, 2]
-        assert ask(run, "training_steps")["step"].to_list() == [1, 2]
-    monkeypatch.setattr("rlscope.trace.store.SMALL_BYTES", 1)
-    with open_run(folder) as run:
-        assert ask(run, "training_steps")["step"].to_list() == [1, 2]
+        held = run.connection.sql("SELECT table_name FROM duckdb_tables() ORDER BY ALL").fetchall()
+        rows = ask_own(run, "SELECT start_ns, kv_used_tokens FROM engine_steps ORDER BY start_ns").rows()
+        assert ask(run, "engine_row_order").rows() == [(5, True, 25.0)]
+    assert held == [*([("engine_steps",)] * is_held), ("worker_extents",), ("worker_spans",)]
+    assert rows == [(0, 7), (10, 7), (20, 7), (30, None), (40, 7)]
 
 
 def test_what_duckdb_writes_to_temporary_files_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,24 +515,3 @@ def test_temporary_files_leave_a_tenth_of_the_free_disk(tmp_path: Path, monkeypa
     with open_run(folder) as run:
         found = run.connection.sql("SELECT current_setting('max_temp_directory_size')").fetchall()
     assert found == [("9.0 MiB",)]
-
-
-@pytest.mark.parametrize("files_at_once", [1, 2, 5])
-def test_many_short_files_are_read_some_after_the_others_whatever_columns_each_has(
-    files_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MANY_FILES", 3)
-    monkeypatch.setattr(store, "_FILES_AT_ONCE", files_at_once)
-    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)])
-    for place in range(5):
-        row = pa.Table.from_pylist(
-            [engine_row("e0", 10 * place, 10 * place + 5, kv_used_tokens=7)], arrow_schema("engine_steps")
-        )
-        path = folder / "engine_steps" / f"e0-{place + 1:06d}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        pq.write_table(row.drop_columns(["kv_used_tokens"]) if place == 3 else row, path)
-    with open_run(folder) as run:
-        found = run.connection.sql("SELECT start_ns, kv_used_tokens FROM engine_steps ORDER BY start_ns").fetchall()
-        tables = run.connection.sql("SELECT table_name FROM duckdb_tables() ORDER BY ALL").fetchall()
-    assert found == [(0, 7), (10, 7), (20, 7), (30, None), (40, 7)]
-    assert tables == [("engine_steps",), ("worker_extents",), ("worker_spans",)]

@@ -99,26 +99,18 @@ def test_a_run_that_was_killed_and_started_from_a_checkpoint_counts_no_step_twic
     assert (run.steps, run.samples_trained, run.duration_s) == (10, 10, 10.0)
 
 
+@pytest.mark.parametrize(("trainer_end_s", "sampler_s"), [(5, (0, 5)), (0, (1, 1))], ids=["later", "before a flush"])
 def test_a_start_that_crashed_before_its_first_step_is_no_part_of_the_next(
-    recording: Recording, tmp_path: Path
+    trainer_end_s: int, sampler_s: tuple[int, int], recording: Recording, tmp_path: Path
 ) -> None:
-    recording.worker("trainer", "trainer", 0, 5, killed=True)
-    recording.worker("sampler", "sampler", 0, 5, killed=True)
-    recording.samples("sampler", 0, 5)
+    recording.worker("trainer", "trainer", 0, trainer_end_s, killed=True)
+    recording.worker("sampler", "sampler", *sampler_s, killed=True)
+    recording.samples("sampler", 0, sampler_s[1] - sampler_s[0])
     recording.loop(100, 10, ".r1")
     analysis = analyze(recording.write(tmp_path))
-    assert (analysis.run.duration_s, analysis.run.tokens_trained) == (10.0, 10 * TOKENS)
+    run = analysis.run
+    assert (run.duration_s, run.steps, run.tokens_trained, run.sampler_gpus) == (10.0, 10, 10 * TOKENS, 1)
     assert any("holds more than one recording" in gap for gap in analysis.data_quality.gaps)
-
-
-def test_a_sampler_that_was_killed_before_its_first_flush_is_no_part_of_the_next_recording(
-    recording: Recording, tmp_path: Path
-) -> None:
-    recording.worker("trainer", "trainer", 0, 0, killed=True)
-    recording.worker("sampler", "sampler", 1, 1, killed=True)
-    recording.loop(100, 10, ".r1")
-    run = analyze(recording.write(tmp_path)).run
-    assert (run.duration_s, run.steps, run.sampler_gpus) == (10.0, 10, 1)
 
 
 def test_a_start_that_crashed_before_its_first_step_between_two_that_made_steps_is_a_pause(

@@ -33,7 +33,6 @@ from rlscope.model.hardware.devices import DEVICES, Device, ModelShape, find_dev
 from rlscope.model.hardware.kv_cache import capacity_from_device
 from rlscope.model.hardware.parameters import Counted, UncountableError, count_parameters
 from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
-from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.training.step_time import (
@@ -274,7 +273,6 @@ def plan_of(file: PlanFile) -> PlanInputs:
         training=_training(file, decoder),
         update=_update(file, decoder.shape),
         admission=_admission(file),
-        settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
         # A cap that the run enforces costs throughput, and excludes no layout.

@@ -37,12 +37,11 @@ class Median:
     """Marks a `Guess`: written as a number inside these bounds, or as a table with one and its spread."""
 
     least: float | None = None
-    above: float | None = None
     most: float | None = None
 
     def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Read a number, or a table with `median` and `log_sd`."""
-        number = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least, gt=self.above, le=self.most)
+        number = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least, le=self.most)
         spread = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=0.0, le=3.0)
         table = core_schema.typed_dict_schema(
             {

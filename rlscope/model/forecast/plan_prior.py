@@ -19,7 +19,6 @@ from rlscope.model.decode.fit import CurveFit
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape
-from rlscope.model.simulate import Settings
 from rlscope.model.system import (
     Admission,
     Engine,
@@ -131,8 +130,6 @@ class PlanInputs:
     training: TrainingGuess
     update: UpdateGuess
     admission: Admission
-    settings: Settings
-    """Settings of the event simulator."""
     max_running: int
     kv_capacity_tokens: float
     """KV capacity of one engine."""
@@ -212,7 +209,6 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         curve=_assumed_curve(plan, system, draws),
         training=TrainingRate(system.trainer, tuple(draw.trainer for draw in draws)),
         warnings=(),
-        settings=plan.settings,
     )
 
 

@@ -19,9 +19,9 @@ from rlscope.reports.text.origin import counted_words, no_model_words, source_wo
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
-NO_GAPS: Final = "The recording is complete: every row was read, and every worker exited cleanly."
+NO_GAPS: Final = "The recording is complete: every row was read and every worker exited cleanly."
 NOT_KNOWN: Final = (
-    "Every file was read, and every worker exited cleanly. Files may still be missing: the run does not state "
+    "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
 _STATES_NAMED: Final = 4

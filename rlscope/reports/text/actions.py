@@ -76,8 +76,8 @@ _COLUMNS: Final = (
 )
 _ORDER: Final = (
     "Order: (1) settings at least 90% likely to gain 5% or more; (2) settings to test first and engineering work, "
-    "largest gain first; (3) changes that raise staleness by more than 50%. Settings that only reduce staleness, "
-    "dropped tokens or GPUs come before any engineering work."
+    "largest gain first; (3) changes that raise staleness p95 by more than 50%, to above 4 steps. Settings that only "
+    "reduce staleness, dropped tokens or GPUs come before any engineering work."
 )
 
 
@@ -302,7 +302,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     wider = ""
     if action.what == "publish_every" and cap:
         then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap stays at {fmt.counted(cap, 'version', 'versions')}, which will be {then} steps"
+        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} becomes {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"

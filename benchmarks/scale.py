@@ -11,6 +11,7 @@ The exponent is that of cost over size between one size and the one before, both
 1 is linear. What is beyond the largest run is computed from it, and marked so. The last results are in `scale.txt` and
 `scale_files.txt`.
 
+    export PYTHONPATH=.
     .venv-frameworks/bin/python benchmarks/scale.py --rows 1e6 1e7 1e8 1e9 --workers --out benchmarks/scale.txt
     .venv-frameworks/bin/python benchmarks/scale.py --rows --workers 10 100 1000 10000 --out benchmarks/scale_files.txt
 

@@ -57,7 +57,7 @@ _ENGINES_NAMED: Final = 3
 _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "{} if weight updates took no time",
     "environment": "{} if the environment took no time",
-    "slow_engines": "{} if they were as fast as the others",
+    "slow_engines": "{} at the speed of the other engines",
     "checkpoints": "{} if checkpoints and evaluation took no time",
     "colocated": "{} if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
@@ -75,9 +75,9 @@ _COLUMNS: Final = (
     "are the top 10% by length."
 )
 _ORDER: Final = (
-    "Order: (1) settings at least 90% likely to gain 5% or more; (2) settings to test first and engineering work, "
-    "largest gain first; (3) changes that raise staleness p95 by more than 50%, to above 4 steps. Settings that only "
-    "reduce staleness, dropped tokens or GPUs come before any engineering work."
+    "Order: (1) settings at least 90% likely to gain 5% or more; (2) settings whose gain is less certain, and "
+    "engineering work, by decreasing gain; (3) changes that raise staleness p95 by more than 50%, to above 4 steps. "
+    "Settings that only reduce staleness, dropped tokens or GPUs come before any engineering work."
 )
 
 
@@ -104,7 +104,7 @@ def limit_words(in_flight_limit: int | None) -> str:
 def _single_imperative(action: Action) -> str:
     before, after = action.before, action.after
     if action.engines:
-        return f"Fix slow engines: {_named(action.engines)}"
+        return f"Fix the slow engine{'s' if len(action.engines) > 1 else ''} {_named(action.engines)}"
     if action.what in _FIXES:
         return _FIXES[action.what]
     if action.what == "publish_every":
@@ -302,7 +302,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     wider = ""
     if action.what == "publish_every" and cap:
         then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} becomes {then} steps"
+        wider = f"; the cap stays at {fmt.counted(cap, 'version', 'versions')}, then {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"
@@ -313,7 +313,7 @@ def _sooner(action: Action, model: ModelResult) -> str:
     own, after = model.forecasts.today.staleness, action.staleness
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
-    return ", because publications are delayed less"
+    return ", because trainers wait less before they publish new weights"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

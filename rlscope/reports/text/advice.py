@@ -65,7 +65,7 @@ def _why_not_fastest(model: ModelResult) -> list[str]:
     if best < (1.0 - TIE_RATIO) * fastest:
         return ["Faster layouts are staler, drop more tokens or are less certain."]
     return [
-        f"Among layouts within {TIE_RATIO:.0%} of each other, one whose running limit was measured is preferred, "
+        f"Among layouts within {TIE_RATIO:.0%} of each other, rlscope prefers one whose decode speed was measured, "
         "then fewer dropped tokens, then lower staleness."
     ]
 

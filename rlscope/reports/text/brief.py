@@ -10,7 +10,6 @@ from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.model.forecast.holdout import Prediction
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart
 from rlscope.reports.text import model as model_words
@@ -164,18 +163,13 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     prediction = result.prediction
     if prediction is None:
         return "Too few steps to check a prediction"
-    last, before = fmt.count(prediction.held_out_steps), fmt.count(prediction.calibrated_steps)
-    agreement = _agreement(prediction, f"a model of the {before} before them predicted")
-    return f"Prediction check: the last {last} steps ran {agreement}"
-
-
-def _agreement(prediction: Prediction, basis: str) -> str:
-    """Whether a measured rate agrees with its prediction, or by how much it is off; basis: what predicted it."""
-    off = prediction.residual_ratio
+    last, off = fmt.count(prediction.held_out_steps), prediction.residual_ratio
+    basis = f"predicted from the {fmt.count(prediction.calibrated_steps)} steps before"
     if prediction.agrees and abs(off) < _SAME_RATIO:
-        return f"as fast as {basis}"
+        return f"Prediction check: the last {last} steps ran as fast as {basis}"
     distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than {basis}"
-    return f"{distance}, {'within' if prediction.agrees else 'beyond'} the margin of error"
+    margin = "within" if prediction.agrees else "beyond"
+    return f"Prediction check: the last {last} steps ran {distance}, {margin} the margin of error"
 
 
 def quality(gaps: Sequence[str], found: DataQuality) -> str:

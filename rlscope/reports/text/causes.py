@@ -106,7 +106,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 _SPENT: Final[Mapping[Bottleneck, str]] = {
     Cause.SAMPLERS: "trainers spent {gpu_time} waiting for samples",
     Cause.LOCKSTEP: "trainers and samplers spent {gpu_time} waiting for each other",
-    Cause.STALENESS_CAP: "GPUs spent {gpu_time} waiting at the staleness cap",
+    Cause.STALENESS_CAP: "trainers and samplers spent {gpu_time} waiting at the staleness cap",
     Cause.WEIGHT_UPDATES: "weight updates took {gpu_time}",
     Cause.ENVIRONMENT: "GPUs spent {gpu_time} waiting for the environment",
     Cause.CHECKPOINTS: "checkpoints and evaluation took {gpu_time}",

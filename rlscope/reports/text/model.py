@@ -188,8 +188,8 @@ def gap_sentences(model: ModelResult) -> list[str]:
 
 
 _BOUND: Final = (
-    "The upper bound divides these GPUs in the best way, fractions included, at any running limit. Read the bars from "
-    "the bottom: each is what its cause costs once those below it are gone."
+    "The upper bound divides these GPUs in the best way, fractions included, with any number of running requests. "
+    "Read the bars from the bottom: each is what its cause costs once those below it are gone."
 )
 
 

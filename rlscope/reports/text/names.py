@@ -60,10 +60,10 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "never_trains": "no training step could start under the limits",
 }
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "decode speed measured at this running limit",
+    "measured": "decode speed measured with this many requests",
     "interpolated": "decode speed between measured batches",
     "extrapolated": "decode speed beyond measured batches",
-    "assumed": "decode speed not measured at this running limit",
+    "assumed": "decode speed not measured with this many requests",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -92,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     named = fmt.listed([_lowered(_REMOVED[cause]) for cause in tied])
-    return f"{text}; {named} would raise throughput by about as much as removing this loss" if tied else text
+    return f"{text}; {named} would gain about as much (nearly a tie)" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -123,7 +123,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
-    return f", partly because samplers pause for weight updates ({causes.share_words(loss)})"
+    return f", partly because of weight updates, which take {causes.share_words(loss)}"
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

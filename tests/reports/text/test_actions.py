@@ -54,7 +54,7 @@ def model(
     )
 
 
-SOONER = ", because publications are delayed less"
+SOONER = ", because trainers wait less before they publish new weights"
 OF_EACH_KIND = [
     (
         action(),
@@ -86,8 +86,8 @@ OF_EACH_KIND = [
     ),
     (fix("environment", "environment"), "Make the environment faster, or run more environments in parallel"),
     (fix("slow_engines"), "Fix the slow engines"),
-    (fix("slow_engines", engines=("a", "b", "c")), "Fix slow engines: a, b and c"),
-    (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix slow engines: a, b, c and 2 more"),
+    (fix("slow_engines", engines=("a", "b", "c")), "Fix the slow engines a, b and c"),
+    (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix the slow engines a, b, c and 2 more"),
     (fix("trainer_speed"), "Speed up training: shorten the training step, or add trainer GPUs"),
     (
         fix("checkpoints", "checkpoints"),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions becomes 8 steps",
+            "2 → 6 steps; the cap stays at 4 versions, then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -170,7 +170,7 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured at this running limit"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured with this many requests"),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
         (

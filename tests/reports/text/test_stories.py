@@ -64,7 +64,7 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert isinstance(model, ModelResult) and model.prediction is not None
     prediction = model.prediction
     assert prediction.agrees and prediction.residual_ratio > 0.02
-    basis = f"a model of the {prediction.calibrated_steps} before them predicted"
+    basis = f"predicted from the {prediction.calibrated_steps} steps before"
     off = f"{fmt.percent(prediction.residual_ratio)} faster than {basis}, within the margin of error"
     assert (
         achieved(analysis).note

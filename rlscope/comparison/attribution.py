@@ -6,7 +6,7 @@ the cause. If the baseline's own analysis recommended the change, its predicted 
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final, Literal
 
@@ -32,7 +32,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.what_if import WhatIf, what_if
+from rlscope.model.forecast.what_if import what_if
 from rlscope.model.system import Layout
 
 CauseKind = Literal["setting", "measured"]
@@ -41,8 +41,16 @@ _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
 """Config entries that do not affect the rate; total_gpus is part of the layout."""
-_LIMITS: Final = ("max_staleness", "samples_per_step", "queue_capacity_samples", "max_in_flight_samples")
-"""Config entries that are inputs of the model, by the names of its `Change`."""
+_MODELLED: Final = (
+    "max_running",
+    "publish_every",
+    CAP,
+    "max_staleness",
+    "samples_per_step",
+    "queue_capacity_samples",
+    "max_in_flight_samples",
+)
+"""Settings that are inputs of the model, by the names of its `Change`."""
 _REMOVABLE: Final = frozenset({"queue_capacity_samples", "max_in_flight_samples"})
 _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "staleness_cap": "max_staleness",
@@ -143,35 +151,33 @@ class Attribution:
 
 def attribute(before: ComparedRun, after: ComparedRun, differences: Differences) -> Attribution:
     """Find the causes of the change, and the effect of each that the baseline's model predicts."""
-    changes = setting_changes(before, after)
-    rate = differences.row("tokens_per_s")
+    changes, tokens = setting_changes(before, after), differences.row("response_tokens")
+    lengths = length_change(before, after, tokens)
     obstacle = _obstacle(before, after)
     model = None if obstacle else before.model
-    measured_tokens = differences.row("response_tokens")
-    lengths = length_change(before, after, measured_tokens)
-    found = [
+    found = (
         *_setting_causes(before, after, changes, model, lengths),
-        *_measured_causes(before, after, model, lengths, measured_tokens.before),
-    ]
-    causes = [each for each in (_alone(model, obstacle, cause) for cause in found) if _is_worth_naming(each)]
+        *_measured_causes(before, after, model, lengths, tokens.before),
+    )
+    causes = [each for each in (_priced(cause, model, obstacle) for cause in found) if _is_worth_naming(each)]
     priced = [each.change for each in causes if each.change is not None and each.alone_ratio is not None]
+    rate = differences.row("tokens_per_s")
     return Attribution(
         causes=tuple(sorted(causes, key=_least_last)),
         together_ratio=_gain_ratio(model, priced) if model is not None and priced else None,
-        promise=_promise(before, after, {*changes}, rate, causes, model),
+        promise=_action_promise(before, after, changes, rate) or _fix_promise(before, causes, rate, model),
         lengths=lengths,
     )
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[Setting, Setting]]:
     """Return both values of every part of the layout, device and config entry that differs; None for one not set."""
-    pairs: dict[str, tuple[object, object]] = {}
-    for role in _GPUS:
-        pairs[role] = (getattr(before.facts, role), getattr(after.facts, role))
+    pairs: dict[str, tuple[object, object]] = {
+        role: (getattr(before.facts, role), getattr(after.facts, role)) for role in _GPUS
+    }
     if before.max_running is not None and after.max_running is not None:
         pairs["max_running"] = (before.max_running, after.max_running)
-    published = _publish_every(before, after)
-    if published is not None:
+    if (published := _publish_every(before, after)) is not None:
         pairs["publish_every"] = published
     devices, other_devices = before.facts.devices, after.facts.devices
     for role in devices.keys() & other_devices.keys():
@@ -183,28 +189,27 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[
     return {name: (first, then) for name, (first, then) in settings.items() if first != then}
 
 
+def _publish_every(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
+    """Return the measured steps per version in whole steps, as a setting has them; None if they are alike."""
+    spans = version_steps(before, after)
+    return None if spans is None else (max(1, round(spans[0])), max(1, round(spans[1])))
+
+
 def _setting_causes(
     before: ComparedRun,
     after: ComparedRun,
     changes: Mapping[str, tuple[Setting, Setting]],
     model: ModelResult | None,
     lengths: LengthChange,
-) -> list[ChangeCause]:
-    causes: list[ChangeCause] = []
-    if changes.keys() & {*_GPUS}:
+) -> Iterator[ChangeCause]:
+    if not changes.keys().isdisjoint(_GPUS):
         is_split = not (before.facts.colocated_gpus or after.facts.colocated_gpus)
         split = Change(trainer_gpus=after.facts.trainer_gpus, sampler_gpus=after.facts.sampler_gpus)
-        splits = (_split_text(before), _split_text(after))
-        causes.append(ChangeCause("setting", "layout", *splits, split if is_split else None))
-    modelled = [name for name in ("max_running", "publish_every", CAP, *_LIMITS) if name in changes]
-    rest = [name for name, ends in changes.items() if name not in (*modelled, *_GPUS) and not is_same_size(name, *ends)]
-    for name in (*modelled, *rest):
-        first, then = changes[name]
-        change = _limit(name, then) if name in modelled else None
-        if name == CAP and model is not None and (change is not None or then is None):
-            change = cap_input(model, change and change.max_output_tokens, lengths.of_cap)
-        causes.append(ChangeCause("setting", name, _text(first), _text(then), change))
-    return causes
+        yield ChangeCause("setting", "layout", _split_text(before), _split_text(after), split if is_split else None)
+    for name in dict.fromkeys((*_MODELLED, *changes)):
+        if name in changes and name not in _GPUS and not is_same_size(name, *changes[name]):
+            first, then = changes[name]
+            yield ChangeCause("setting", name, _text(first), _text(then), _model_input(name, then, model, lengths))
 
 
 def _split_text(run: ComparedRun) -> str:
@@ -216,33 +221,35 @@ def _text(setting: Setting) -> str:
     return "none" if setting is None else str(setting)
 
 
-def _limit(name: str, value: Setting) -> Change | None:
-    """Return the model input for a changed limit; None if the model has no input for the new value."""
+def _model_input(name: str, value: Setting, model: ModelResult | None, lengths: LengthChange) -> Change | None:
+    """Return the model input for a changed setting; None if the model has no input for the new value."""
+    if value is None and name == CAP and model is not None:
+        return cap_input(model, None, lengths.of_cap)
     if value is None and name in _REMOVABLE:
         value = NO_LIMIT
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if name not in _MODELLED or not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
+    if name == CAP and model is not None:
+        return cap_input(model, value, lengths.of_cap)
     return Change(**{name: value})  # type: ignore[arg-type]
 
 
 def _measured_causes(
     before: ComparedRun, after: ComparedRun, model: ModelResult | None, lengths: LengthChange, mean: float | None
-) -> list[ChangeCause]:
-    """Return the measured differences that no changed setting explains. mean: the baseline's mean length in tokens."""
-    causes: list[ChangeCause] = []
+) -> Iterator[ChangeCause]:
+    """Yield the measured differences that no changed setting explains. mean: the baseline's mean length in tokens."""
     if lengths.beyond is not None and mean is not None:
         factor = 1.0 + lengths.beyond
         ends = (f"{mean:.4g}", f"{mean * factor:.4g}")
-        causes.append(ChangeCause("measured", "response_lengths", *ends, scaled(model, factor)))
+        yield ChangeCause("measured", "response_lengths", *ends, scaled(model, factor))
     if (training := _training_speed(before, after)) is not None:
-        causes.append(ChangeCause.measured("trainer_speed", 1, training, Change(trainer_speed=training)))
+        yield ChangeCause.measured("trainer_speed", 1, training, Change(trainer_speed=training))
     if (engines := engine_speed(before, after)) is not None:
-        causes.append(ChangeCause.measured("engine_speed", 1, engines, Change(engine_speed=engines)))
-    if (saved := _checkpoint_time(before, after)) is not None:
-        causes.append(ChangeCause.measured("checkpoints", *saved, Change(added_checkpoint_s=saved[1] - saved[0])))
-    if (update := _update_time(before, after)) is not None:
-        causes.append(ChangeCause.measured("weight_updates", *update, Change(weight_update_s=update[1])))
-    return causes
+        yield ChangeCause.measured("engine_speed", 1, engines, Change(engine_speed=engines))
+    if (saving := _different(before, _saving_s(before), _saving_s(after))) is not None:
+        yield ChangeCause.measured("checkpoints", *saving, Change(added_checkpoint_s=saving[1] - saving[0]))
+    if (update := _different(before, _update_s(before), _update_s(after))) is not None:
+        yield ChangeCause.measured("weight_updates", *update, Change(weight_update_s=update[1]))
 
 
 def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
@@ -251,17 +258,15 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     None unless the runs have the same number of training GPUs and similar tokens per step, and the difference is
     significant and at least 5%.
     """
-    sides = [_training_series(run) for run in (before, after)]
-    gpus = [(run.facts.trainer_gpus, run.facts.colocated_gpus) for run in (before, after)]
-    if sides[0] is None or sides[1] is None or gpus[0] != gpus[1]:
+    first, then = _training_series(before), _training_series(after)
+    gpus, other_gpus = ((run.facts.trainer_gpus, run.facts.colocated_gpus) for run in (before, after))
+    if first is None or then is None or gpus != other_gpus:
         return None
-    per_step = [float(each.numerators.mean()) for each in (sides[0], sides[1])]
-    if min(per_step) <= 0 or max(per_step) / min(per_step) > ALIKE_RATIO:
+    fewer, more = sorted(float(each.numerators.mean()) for each in (first, then))
+    speed = difference(first, then, "ratio")
+    if more > ALIKE_RATIO * fewer or not speed.is_significant or abs(speed.change or 0.0) < SPEED_RATIO:
         return None
-    speed = difference(sides[0], sides[1], "ratio")
-    if speed.change is None or not speed.is_significant or abs(speed.change) < SPEED_RATIO:
-        return None
-    return 1.0 + speed.change
+    return 1.0 + (speed.change or 0.0)
 
 
 def _training_series(run: ComparedRun) -> StepSeries | None:
@@ -271,33 +276,22 @@ def _training_series(run: ComparedRun) -> StepSeries | None:
     return StepSeries(run.table.processed_tokens.astype(float), run.table.train_gpu_s)
 
 
-def _publish_every(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:
-    """Return the measured steps per version in whole steps, as a setting has them; None if they are alike."""
-    spans = version_steps(before, after)
-    return None if spans is None else (max(1, round(spans[0])), max(1, round(spans[1])))
-
-
-def _checkpoint_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Return the seconds per step that trainers spend on checkpoints and evaluation in both runs, if they differ."""
-    return _noted(before, _saving_s(before), _saving_s(after))
-
-
 def _saving_s(run: ComparedRun) -> float | None:
+    """Return the seconds per step that trainers spend on checkpoints and evaluation; None if unknown."""
     gpus = run.facts.trainer_gpus + run.facts.colocated_gpus
     if run.table is None or not run.table.state_gpu_s or not gpus:
         return None
-    spent = {key: float(gpu_s.mean()) for key, gpu_s in run.table.state_gpu_s.items() if key.role in TRAINER_ROLES}
-    return math.fsum(gpu_s for key, gpu_s in spent.items() if key.state in ("checkpoint", "eval")) / gpus
+    states = run.table.state_gpu_s.items()
+    saving = [gpu_s for key, gpu_s in states if key.role in TRAINER_ROLES and key.state in ("checkpoint", "eval")]
+    return math.fsum(float(gpu_s.mean()) for gpu_s in saving) / gpus
 
 
-def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
-    """Return the seconds per weight update in both runs, as modeled, if they differ."""
-    models = (before.model, after.model)
-    first, then = (None if model is None else update_seconds(model.calibration.system.update) for model in models)
-    return _noted(before, first or None, then or None)
+def _update_s(run: ComparedRun) -> float | None:
+    """Return the seconds per weight update, as modeled; None if unknown."""
+    return None if run.model is None else update_seconds(run.model.calibration.system.update) or None
 
 
-def _noted(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:
+def _different(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:
     """Return two costs per step in seconds; None if they differ by less than 5%, or by less than 1% of the step."""
     if before.table is None or first is None or then is None:
         return None
@@ -315,11 +309,12 @@ def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
     return None if before.model.replay.explains else "not_reproduced"
 
 
-def _alone(model: ModelResult | None, obstacle: Unpriced | None, cause: ChangeCause) -> ChangeCause:
+def _priced(cause: ChangeCause, model: ModelResult | None, obstacle: Unpriced | None) -> ChangeCause:
     """Return the cause with its predicted gain, or why there is none. obstacle: why there is no model."""
-    gain = None if model is None or cause.change is None else _gain_ratio(model, [cause.change])
-    refused: Unpriced = "not_modelled" if cause.change is None else "cannot_run"
-    return replace(cause, alone_ratio=gain, unpriced_because=None if gain is not None else obstacle or refused)
+    if model is None or cause.change is None:
+        return replace(cause, unpriced_because=obstacle or "not_modelled")
+    gain = _gain_ratio(model, [cause.change])
+    return replace(cause, alone_ratio=gain, unpriced_because="cannot_run" if gain is None else None)
 
 
 def _is_worth_naming(cause: ChangeCause) -> bool:
@@ -333,15 +328,14 @@ def _least_last(cause: ChangeCause) -> float:
 
 
 def _gain_ratio(model: ModelResult, changes: Sequence[Change]) -> float | None:
-    """Return the predicted gain from the changes; None if the run cannot run with them."""
-    answer = _answer_of(model, changes)
-    gain = None if answer is None else answer.gain_ratio
+    """Return the predicted gain from the changes together; None if the run cannot run with them."""
+    gain = _gain(model, merged(changes))
     return None if gain is None or gain.value <= -1.0 else gain.value
 
 
-def _answer_of(model: ModelResult, changes: Sequence[Change]) -> WhatIf | None:
+def _gain(model: ModelResult, change: Change) -> Estimate | None:
     try:
-        return what_if(model, merged(changes))
+        return what_if(model, change).gain_ratio
     except ImpossibleChangeError:
         return None
 
@@ -357,39 +351,52 @@ def merged(changes: Sequence[Change]) -> Change:
     return Change(**values)
 
 
-def _promise(
-    before: ComparedRun,
-    after: ComparedRun,
-    changed: Collection[str],
-    rate: Difference,
-    candidates: Sequence[ChangeCause],
-    model: ModelResult | None,
+def _action_promise(
+    before: ComparedRun, after: ComparedRun, changes: Collection[str], rate: Difference
 ) -> Promise | None:
-    """Return what was predicted for the recommended setting, else fix, that the other run carries out.
+    """Return the prediction of the recommended action that the other run carries out; None if it carries out none.
 
-    None if it carries out no recommended action.
+    Of several, the first that covers all changes, else the first.
     """
-    if rate.change is None:
-        return None
-    settings = [each for each in candidates if each.kind == "setting"]
     carried_out = [
-        (not names.issuperset(changed), rank)
+        (not names.issuperset(changes), rank, action)
         for rank, action in enumerate(before.promised, start=1)
-        if (names := _carried_out(action, before, after, changed)) is not None
+        if (names := _carried_out(action, before, after, changes)) is not None
     ]
-    if carried_out:
-        others_changed, rank = min(carried_out)
-        action = before.promised[rank - 1]
-        prices, is_near = tuple(promised_prices(action, before, after)), _reaches(rate, action.gain_ratio)
-        gain = action.gain_ratio
-        return Promise(rank, action.what, gain, rate.change, not others_changed, False, prices, is_near)
-    # A changed setting that the model has as an input would explain the faster side or the lower cost.
-    fix = None if any(each.change for each in settings) else _fixed(before.promised, candidates)
-    answer = None if model is None or fix is None else _answer_of(model, [fix[1]])
-    if fix is None or answer is None or answer.gain_ratio is None:
+    if rate.change is None or not carried_out:
         return None
-    what, gain = before.promised[fix[0] - 1].what, answer.gain_ratio
-    return Promise(fix[0], what, gain, rate.change, not settings, True, is_within_error=_reaches(rate, gain))
+    others_changed, rank, action = min(carried_out, key=lambda each: each[:2])
+    gain, prices = action.gain_ratio, tuple(promised_prices(action, before, after))
+    is_near = _reaches(rate, gain)
+    return Promise(rank, action.what, gain, rate.change, not others_changed, prices=prices, is_within_error=is_near)
+
+
+def _fix_promise(
+    before: ComparedRun, causes: Sequence[ChangeCause], rate: Difference, model: ModelResult | None
+) -> Promise | None:
+    """Return the prediction for the measured size of the first recommended fix that the other run shows.
+
+    None if it shows none, or if a changed setting that the model has as an input would explain it.
+    """
+    settings = [each for each in causes if each.kind == "setting"]
+    if model is None or rate.change is None or any(each.change for each in settings):
+        return None
+    fixes = {each.name: each.change for each in causes if each.kind == "measured" and _is_better(each)}
+    for rank, action in enumerate(before.promised, start=1):
+        change = fixes.get(_COST_OF.get(action.what, ""))
+        if change is not None:
+            gain, is_alone = _gain(model, change), not settings
+            if gain is None:
+                return None
+            is_near = _reaches(rate, gain)
+            return Promise(rank, action.what, gain, rate.change, is_alone, is_fix=True, is_within_error=is_near)
+    return None
+
+
+def _is_better(measured: ChangeCause) -> bool:
+    """Whether a cost fell or a speed rose."""
+    is_speed = measured.name in ("trainer_speed", "engine_speed")
+    return (float(measured.after) > float(measured.before)) == is_speed
 
 
 def _reaches(rate: Difference, predicted: Estimate) -> bool:
@@ -407,10 +414,11 @@ def _carried_out(
         return _LAYOUT | {"synchronous"} if is_shared else None
     if isinstance(wanted, Layout):
         is_running = after.max_running in (None, wanted.max_running)
-        is_split = (facts.trainer_gpus, facts.sampler_gpus) == (wanted.trainer_gpus, wanted.sampler_gpus)
+        if not is_running or (facts.trainer_gpus, facts.sampler_gpus) != (wanted.trainer_gpus, wanted.sampler_gpus):
+            return None
         if action.what == "asynchronous":
-            return _LAYOUT | {"synchronous"} if is_running and is_split and not _is_synchronous(after) else None
-        return _LAYOUT if is_running and is_split and not _LAYOUT.isdisjoint(changed) else None
+            return None if _is_synchronous(after) else _LAYOUT | {"synchronous"}
+        return None if _LAYOUT.isdisjoint(changed) else _LAYOUT
     if action.what == "publish_every":
         published = _publish_every(before, after)
         return frozenset({"publish_every"}) if published is not None and published[1] == wanted else None
@@ -422,16 +430,3 @@ def _is_synchronous(run: ComparedRun) -> bool:
     """Whether sampling and training take turns, according to the config, else to the model."""
     stated = run.settings.get("synchronous")
     return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
-
-
-def _fixed(promised: Sequence[Action], candidates: Sequence[ChangeCause]) -> tuple[int, Change] | None:
-    """Return the rank and measured size of the first recommended fix that lowered its cost or sped its side up."""
-    costs = [each for each in candidates if each.name in _COST_OF.values()]
-    better = {each.name: each.change for each in costs if each.change is not None and _is_better(each)}
-    sizes = ((rank, better.get(_COST_OF.get(action.what, ""))) for rank, action in enumerate(promised, start=1))
-    return next(((rank, change) for rank, change in sizes if change is not None), None)
-
-
-def _is_better(measured: ChangeCause) -> bool:
-    is_speed = measured.name in ("trainer_speed", "engine_speed")
-    return (float(measured.after) > float(measured.before)) == is_speed

@@ -8,7 +8,7 @@ are compared in steady state if both have one; otherwise whole runs are compared
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -177,37 +177,30 @@ class Differences:
 
 
 def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
-    """Compare two runs."""
-    has_steps = before.table is not None and after.table is not None
-    basis: Basis = "steady" if has_steps else "whole"
-    quantities = _rows(before, after, basis)
-    learning = tuple(learning_rows([before], [after], _of_two_runs))
+    """Compare two runs. All differences but the rate, which is the main question, are corrected for their number."""
+    basis: Basis = "whole" if before.table is None or after.table is None else "steady"
+    rate, *rows = _rows(before, after, basis)
+    learning = tuple(learning_rows([before], [after], lambda first, then, scale: difference(first[0], then[0], scale)))
     breakdowns = tuple(_breakdowns(before, after, basis))
-    return _with_correction(Differences(basis, quantities, learning, breakdowns))
+    tested = corrections(rows, learning, (part for each in breakdowns for part in each.parts))
+    quantities = (rate, *with_differences(rows, tested))
+    learning = with_differences(learning, tested)
+    breakdowns = tuple(replace(each, parts=with_differences(each.parts, tested)) for each in breakdowns)
+    return Differences(basis, quantities, learning, breakdowns)
 
 
-def _of_two_runs(before: Sequence[Measure], after: Sequence[Measure], scale: Scale) -> Difference:
-    return difference(before[0], after[0], scale)
+Tested = TypeVar("Tested", Row, LearningRow, BreakdownPart)
 
 
-def _with_correction(differences: Differences) -> Differences:
-    """Correct all differences for multiple testing, except the rate, which is the main question and tested alone."""
-    rate, *quantities = differences.quantities
-    others = [row.difference for row in quantities] + [row.difference for row in differences.learning]
-    shares = [part.difference for each in differences.breakdowns for part in each.parts if part.difference is not None]
-    tested = iter(corrected([*others, *shares]))
-    return replace(
-        differences,
-        quantities=(rate, *(replace(row, difference=next(tested)) for row in quantities)),
-        learning=tuple(replace(row, difference=next(tested)) for row in differences.learning),
-        breakdowns=tuple(
-            replace(each, parts=tuple(_tested(part, tested) for part in each.parts)) for each in differences.breakdowns
-        ),
-    )
+def corrections(*tested: Iterable[Row | LearningRow | BreakdownPart]) -> Iterator[Difference]:
+    """Yield the differences in the same order, corrected for the number of all of them."""
+    found = [each.difference for rows in tested for each in rows if each.difference is not None]
+    return iter(corrected(found))
 
 
-def _tested(part: BreakdownPart, tested: Iterator[Difference]) -> BreakdownPart:
-    return part if part.difference is None else replace(part, difference=next(tested))
+def with_differences(rows: Iterable[Tested], found: Iterator[Difference]) -> tuple[Tested, ...]:
+    """Return the rows, each with the next difference if it has one."""
+    return tuple(row if row.difference is None else replace(row, difference=next(found)) for row in rows)
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
@@ -320,66 +313,51 @@ def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepS
     return StepSeries(last[column].to_numpy() * samples, samples)
 
 
-def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
-    times = tuple(_time(run, basis) for run in (before, after))
-    if all(each.steps and _trainers(each) for each in times):
-        yield _of_states("step_s", times)
-    if all(each.tokens for each in times):
-        yield _of_states("gpu_s_per_1k_tokens", times)
+def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterator[Breakdown]:
+    times = [_time(run, basis) for run in (before, after)]
+    yield from _breakdown("step_s", times, [10**9 * _trainers(each) * each.steps for each in times], TRAINER_ROLES)
+    yield from _breakdown("gpu_s_per_1k_tokens", times, [10**6 * each.tokens for each in times])
+    runs = (before, after) if basis == "steady" else ()
     for role in times[0].gpus:
-        if role in times[1].gpus and all(each.of_role(role) for each in times):
-            yield _of_states("role_share", times, (before, after) if basis == "steady" else None, role)
+        yield from _breakdown("role_share", times, [each.of_role(role) for each in times], (role,), runs)
 
 
 def _trainers(time: GpuTime) -> int:
     return sum(time.gpus.get(role, 0) for role in TRAINER_ROLES)
 
 
-def _of_states(
+def _breakdown(
     name: BreakdownName,
     times: Sequence[GpuTime],
-    runs: tuple[ComparedRun, ComparedRun] | None = None,
-    role: str | None = None,
-) -> Breakdown:
-    """Return a breakdown whose parts add up to the total; a state that a run lacks counts as 0 there."""
-    sides: list[dict[StateKey, Fraction]] = []
-    for time in times:
-        per = _divisor(name, time, role)
-        sides.append({key: gpu_ns / per for key, gpu_ns in time.states.items() if _belongs(name, key, role)})
+    divisors: Sequence[int],
+    roles: Sequence[str] = (),
+    runs: Sequence[ComparedRun] = (),
+) -> Iterator[Breakdown]:
+    """Yield a breakdown whose parts add up to the total, unless a divisor of the GPU-nanoseconds is 0.
+
+    roles: the roles that count; empty counts all. runs: tests the parts. A state that a run lacks counts as 0 there.
+    """
+    if not all(divisors):
+        return
+    sides = [
+        {key: Fraction(gpu_ns, divisor) for key, gpu_ns in time.states.items() if not roles or key.role in roles}
+        for time, divisor in zip(times, divisors, strict=True)
+    ]
     parts: list[BreakdownPart] = []
     for key in {**sides[0], **sides[1]}:
         before, after = (side.get(key, Fraction(0)) for side in sides)
-        numbers = (float(before), float(after), float(after - before))
-        tested = None if runs is None else _share_difference(key, *runs)
-        parts.append(BreakdownPart(key.state, key.role, key.reason, *numbers, tested))
+        shares = [_share_series(key, run) for run in runs]
+        tested = difference(shares[0], shares[1], "absolute") if shares else None
+        parts.append(
+            BreakdownPart(key.state, key.role, key.reason, float(before), float(after), float(after - before), tested)
+        )
     parts.sort(key=lambda part: -abs(part.change))
     before, after = (sum(side.values(), Fraction(0)) for side in sides)
-    return Breakdown(name, role, float(before), float(after), float(after - before), tuple(parts))
+    role = roles[0] if name == "role_share" else None
+    yield Breakdown(name, role, float(before), float(after), float(after - before), tuple(parts))
 
 
-def _belongs(name: BreakdownName, key: StateKey, role: str | None) -> bool:
-    if name == "step_s":
-        return key.role in TRAINER_ROLES
-    return role is None or key.role == role
-
-
-def _divisor(name: BreakdownName, time: GpuTime, role: str | None) -> Fraction:
-    """Return the divisor of a state's GPU-nanoseconds."""
-    if name == "step_s":
-        return Fraction(10**9) * _trainers(time) * time.steps
-    if name == "gpu_s_per_1k_tokens":
-        return Fraction(10**9 * time.tokens, 1000)
-    return Fraction(time.of_role(role or ""))
-
-
-def _share_difference(key: StateKey, before: ComparedRun, after: ComparedRun) -> Difference | None:
-    sides = [_share_series(key, run) for run in (before, after)]
-    return None if sides[0] is None or sides[1] is None else difference(sides[0], sides[1], "absolute")
-
-
-def _share_series(key: StateKey, run: ComparedRun) -> StepSeries | None:
-    table = run.table
-    if table is None or run.steady is None or not table.state_gpu_s:
-        return None
-    spent = table.state_gpu_s.get(key, np.zeros(table.step.size))
-    return StepSeries(spent, table.period_s * run.steady.gpus[key.role])
+def _share_series(key: StateKey, run: ComparedRun) -> StepSeries:
+    assert run.table is not None and run.steady is not None
+    spent = run.table.state_gpu_s.get(key, np.zeros(run.table.step.size))
+    return StepSeries(spent, run.table.period_s * run.steady.gpus[key.role])

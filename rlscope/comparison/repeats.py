@@ -7,7 +7,7 @@ training.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from rlscope.comparison.attribution import setting_changes
@@ -16,12 +16,14 @@ from rlscope.comparison.differences import (
     LearningRow,
     Quantity,
     Row,
+    corrections,
     learning_rows,
     measures,
     scale_of,
+    with_differences,
 )
 from rlscope.comparison.facts import ComparedRun, version_steps
-from rlscope.comparison.statistics import corrected, difference_of_runs
+from rlscope.comparison.statistics import difference_of_runs
 
 _SEEDS: Final = frozenset({"seed", "data_seed", "random_seed"})
 """Last parts of the names of config entries in which repeated runs may differ."""
@@ -78,15 +80,10 @@ def _is_repeat(run: ComparedRun, other: ComparedRun) -> bool:
 def _compared(runs: Sequence[ComparedRun], first: tuple[int, ...], other: tuple[int, ...]) -> RepeatedSetting:
     before, after = ([runs[index] for index in group] for group in (first, other))
     basis: Basis = "steady" if all(run.table is not None for run in (*before, *after)) else "whole"
-    rows, learning = list(_rows(before, after, basis)), [*learning_rows(before, after, difference_of_runs)]
-    tested = iter(corrected([each.difference for each in (*rows[1:], *learning)]))
-    return RepeatedSetting(
-        first,
-        other,
-        basis,
-        (*rows[:1], *(replace(row, difference=next(tested)) for row in rows[1:])),
-        tuple(replace(row, difference=next(tested)) for row in learning),
-    )
+    (rate, *rows), learning = _rows(before, after, basis), [*learning_rows(before, after, difference_of_runs)]
+    tested = corrections(rows, learning)
+    quantities = (rate, *with_differences(rows, tested))
+    return RepeatedSetting(first, other, basis, quantities, with_differences(learning, tested))
 
 
 def _rows(before: Sequence[ComparedRun], after: Sequence[ComparedRun], basis: Basis) -> Iterator[Row]:

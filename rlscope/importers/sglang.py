@@ -91,26 +91,31 @@ class _Gap(NamedTuple):
 
     before: _Entry
     after: _Entry
-    prefills: int
-    prefill_tokens: int
+    prefills: int = 0
+    prefill_tokens: int = 0
     resumed_ns: int | None = None
     """The last prefill in the gap that found no request running: before it, the engine had nothing to do."""
 
     @property
+    def running(self) -> float:
+        """Mean number of requests."""
+        return (self.before.running + self.after.running) / 2
+
+    @property
     def is_plain(self) -> bool:
-        """Return whether the gap has only decode passes of one batch."""
+        """Whether the gap has only decode passes of one batch."""
         return self.prefills == 0 and self.before.running == self.after.running
 
     @property
     def worked_s(self) -> float:
-        """Return the longest time that the engine can have worked since it was idle; infinite if it was never idle."""
+        """The longest time that the engine can have worked since it was idle; infinite if it was never idle."""
         if self.resumed_ns is None:
             return math.inf
         return (self.after.time_ns + self.after.resolution_ns - self.resumed_ns) / _SECOND_NS
 
     @property
     def grown_tokens(self) -> int | None:
-        """Return by how many tokens the KV cache grew."""
+        """Number of tokens by which the KV cache grew."""
         if self.before.kv_tokens is None or self.after.kv_tokens is None:
             return None
         return self.after.kv_tokens - self.before.kv_tokens
@@ -127,29 +132,36 @@ class _Survey:
     prefill_s: float | None = None
     """Median time of a prefill."""
 
-    def pass_time_s(self, running: float) -> float | None:
-        """Return the time of a pass at the nearest known batch size."""
+    def pass_time_s(self, gap: _Gap) -> float | None:
+        """Return the time of a pass at the known batch size that is nearest to that of a gap."""
         if not self.pass_s:
             return None
-        return self.pass_s[min(self.pass_s, key=lambda known: (abs(known - running), known))]
+        return self.pass_s[min(self.pass_s, key=lambda known: (abs(known - gap.running), known))]
 
+    def decode_tokens(self, gap: _Gap) -> float:
+        """Return the tokens of a gap's decode passes."""
+        return self.passes * gap.running * (gap.after.accepted_tokens or 1.0)
 
-class _Piece(NamedTuple):
-    """A row of a gap before it is placed in time."""
+    def length_s(self, gap: _Gap) -> float | None:
+        """Return the length of a gap, from the throughput that its last line states."""
+        rate = gap.after.tokens_per_s
+        return self.decode_tokens(gap) / rate if rate else None
 
-    length_ns: int
-    row: dict[str, object]
+    def is_recorded(self, gap: _Gap) -> bool:
+        """Whether the growth of the KV cache shows that the tokens of a gap, and so its length, are exact."""
+        grown = gap.grown_tokens
+        if not gap.is_plain or gap.after.accepted_tokens or grown is None:
+            return False
+        return abs(grown - self.passes * gap.after.running) <= gap.after.running
 
 
 class _Placed(NamedTuple):
-    """A gap whose end has a timestamp but no exact time."""
+    """The rows of a gap, whose end has a timestamp but no exact time."""
 
-    stamp_ns: int
-    resolution_ns: int
+    gap: _Gap
     length_ns: int
-    pieces: tuple[_Piece, ...]
-    is_resumed: bool
-    """Whether the engine had no request before these rows."""
+    rows: list[tuple[int, dict[str, object]]]
+    """Rows in order, up to the decode line, each with its length in ns."""
 
 
 def _recognise(source: ImportSource) -> bool:
@@ -170,11 +182,10 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         )
     survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, progress)
     lanes: dict[str, _Lane] = {}
-    for entry_or_gap in _gaps(log, clock, source.path.stem):
-        entry = entry_or_gap.after if isinstance(entry_or_gap, _Gap) else entry_or_gap
+    for entry, gap in _entries(log, clock, source.path.stem):
         lane = lanes.setdefault(entry.engine, _Lane(entry.engine, target))
-        lane.see(entry)
-        if isinstance(entry_or_gap, _Gap) and (placed := _pieces(entry_or_gap, survey)):
+        target.extend_worker(entry.engine, entry.time_ns, entry.time_ns)
+        if gap is not None and (placed := _placed(gap, survey)):
             lane.take(placed)
     for lane in lanes.values():
         lane.place()
@@ -188,12 +199,12 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
     scratch, survey = LogFile(path, lambda _bytes: None), _Survey()
     gaps: list[_Gap] = []
     kept: Counter[tuple[int, bool]] = Counter()
-    for found in _gaps(scratch, clock, "", survey.settings):
-        if isinstance(found, _Gap):
-            kind = (found.after.running, found.is_plain)
+    for _, gap in _entries(scratch, clock, "", survey.settings):
+        if gap is not None:
+            kind = (gap.after.running, gap.is_plain)
             kept[kind] += 1
             if kept[kind] <= _KEPT_TIMES:
-                gaps.append(found)
+                gaps.append(gap)
         if scratch.tally.lines > _SURVEYED_LINES:
             break
     votes = Counter(
@@ -210,27 +221,26 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
 def _learn_times(survey: _Survey, gaps: list[_Gap]) -> None:
     times: dict[int, list[float]] = {}
     for gap in gaps:
-        is_known = _is_recorded(gap, survey) or (gap.is_plain and gap.after.accepted_tokens)
-        if is_known and (length_s := _length_s(gap, survey)):
+        is_known = survey.is_recorded(gap) or (gap.is_plain and gap.after.accepted_tokens)
+        if is_known and (length_s := survey.length_s(gap)):
             times.setdefault(gap.after.running, []).append(length_s / survey.passes)
     survey.pass_s = {running: median(seconds) for running, seconds in times.items()}
     beside = [
         (min(length_s, gap.worked_s) - survey.passes * pass_s) / gap.prefills
         for gap in gaps
-        if gap.prefills
-        and (length_s := _length_s(gap, survey))
-        and (pass_s := survey.pass_time_s(_running(gap))) is not None
+        if gap.prefills and (length_s := survey.length_s(gap)) and (pass_s := survey.pass_time_s(gap)) is not None
     ]
     positive = [seconds for seconds in beside if seconds > 0]
     survey.prefill_s = median(positive) if positive else None
 
 
-def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None) -> Iterator[_Entry | _Gap]:
-    """Yield the gaps between decode lines, and the lines that end no gap: the first of an engine, and prefills."""
-    before: dict[str, _Entry] = {}
-    prefills: Counter[str] = Counter()
-    prefill_tokens: Counter[str] = Counter()
-    resumed_ns: dict[str, int] = {}
+def _entries(
+    log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None
+) -> Iterator[tuple[_Entry, _Gap | None]]:
+    """Yield the lines of all engines, each with the gap that it ends: None for prefills and an engine's first line."""
+    gaps: dict[str, _Gap] = {}
+    """By engine, the gap since its last decode line; before the first one, since its first line."""
+    decoding: set[str] = set()
     for line in log:
         if settings is not None and ("_args" in line.text or "max_total_num_tokens=" in line.text):
             _take_settings(line.text, settings)
@@ -240,18 +250,19 @@ def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | N
         entry = _entry(line, found, clock, stem)
         if entry is None:
             log.tally.bad_lines += 1
-        elif not entry.is_decode:
-            prefills[entry.engine] += 1
-            prefill_tokens[entry.engine] += entry.new_tokens
-            if not entry.running:
-                resumed_ns[entry.engine] = entry.time_ns
-            yield entry
+            continue
+        gap = gaps.setdefault(entry.engine, _Gap(entry, entry))
+        if entry.is_decode:
+            yield entry, gap._replace(after=entry) if entry.engine in decoding else None
+            decoding.add(entry.engine)
+            gaps[entry.engine] = _Gap(entry, entry)
         else:
-            last = before.get(entry.engine)
-            between, tokens = prefills.pop(entry.engine, 0), prefill_tokens.pop(entry.engine, 0)
-            before[entry.engine] = entry
-            since_ns = resumed_ns.pop(entry.engine, None)
-            yield _Gap(last, entry, between, tokens, since_ns) if last else entry
+            gaps[entry.engine] = gap._replace(
+                prefills=gap.prefills + 1,
+                prefill_tokens=gap.prefill_tokens + entry.new_tokens,
+                resumed_ns=gap.resumed_ns if entry.running else entry.time_ns,
+            )
+            yield entry, None
 
 
 def _take_settings(text: str, settings: dict[str, int]) -> None:
@@ -304,77 +315,44 @@ def _pairs(text: str) -> dict[str, str]:
     return {name.strip(): value.split()[0] for name, _, value in parts if value.strip()}
 
 
-def _running(gap: _Gap) -> float:
-    return (gap.before.running + gap.after.running) / 2
-
-
-def _decode_tokens(gap: _Gap, survey: _Survey) -> float:
-    running = gap.after.running if gap.is_plain else _running(gap)
-    return survey.passes * running * (gap.after.accepted_tokens or 1.0)
-
-
-def _length_s(gap: _Gap, survey: _Survey) -> float | None:
-    """Return the time since the previous line, from the throughput that this line states."""
-    rate = gap.after.tokens_per_s
-    return _decode_tokens(gap, survey) / rate if rate else None
-
-
-def _is_recorded(gap: _Gap, survey: _Survey) -> bool:
-    grown = gap.grown_tokens
-    if not gap.is_plain or gap.after.accepted_tokens or grown is None:
-        return False
-    return abs(grown - survey.passes * gap.after.running) <= gap.after.running
-
-
-def _pieces(gap: _Gap, survey: _Survey) -> _Placed | None:
-    """Return the rows of a gap in order, up to its decode line; None if nothing was decoded."""
-    length_s = _length_s(gap, survey)
-    if not length_s or gap.after.running + gap.before.running == 0:
+def _placed(gap: _Gap, survey: _Survey) -> _Placed | None:
+    """Return the rows of a gap; None if nothing was decoded."""
+    length_s = survey.length_s(gap)
+    if not length_s or not gap.running:
         return None
-    pass_s = survey.pass_time_s(_running(gap))
+    pass_s = survey.pass_time_s(gap)
     worked_s = min(length_s, gap.worked_s)
     decode_s = min(length_s, survey.passes * pass_s) if pass_s else worked_s
-    is_recorded = _is_recorded(gap, survey)
-    if gap.prefills == 0 and length_s <= _SLOWEST_RATIO * decode_s:
-        pieces = (_decode(gap, survey, length_s, is_recorded),)
-    elif gap.prefills == 0 or pass_s is None:
-        pieces = (_decode(gap, survey, decode_s, is_recorded=False),)
-    else:
+    is_whole = gap.prefills == 0 and length_s <= _SLOWEST_RATIO * decode_s
+    rows = [_decode(gap, survey, length_s if is_whole else decode_s, is_whole and survey.is_recorded(gap))]
+    if gap.prefills and pass_s is not None:
         beside_s = max(0.0, worked_s - decode_s)
         usual_s = (survey.prefill_s or beside_s) * gap.prefills
-        prefill_s = beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s
-        pieces = (_prefill(gap, prefill_s), _decode(gap, survey, decode_s, is_recorded=False))
-    is_resumed = gap.resumed_ns is not None
-    return _Placed(gap.after.time_ns, gap.after.resolution_ns, to_ns(length_s), pieces, is_resumed)
+        rows.insert(0, _prefill(gap, beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s))
+    return _Placed(gap, to_ns(length_s), rows)
 
 
-def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> _Piece:
+def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> tuple[int, dict[str, object]]:
     kv = [tokens for tokens in (gap.before.kv_tokens, gap.after.kv_tokens) if tokens is not None]
-    knows_prefill = survey.pass_s or not gap.prefills
-    row: dict[str, object] = {
+    return to_ns(length_s), {
         "forward_passes": survey.passes,
         "busy_ns": to_ns(length_s) if is_recorded else None,
-        "running": round(_running(gap)),
-        "waiting": gap.after.waiting,
-        "decode_tokens": round(_decode_tokens(gap, survey)),
-        "prefill_tokens": 0 if knows_prefill else gap.prefill_tokens,
+        "decode_tokens": round(survey.decode_tokens(gap)),
+        # Without the time of a pass, this row covers the prefills of the gap too.
+        "prefill_tokens": 0 if survey.pass_s else gap.prefill_tokens,
         # Use the mean of both lines: the cache grows by one token per pass and request.
         "kv_used_tokens": round(sum(kv) / len(kv)) if kv else None,
     }
-    return _Piece(to_ns(length_s), row)
 
 
-def _prefill(gap: _Gap, length_s: float) -> _Piece:
-    row: dict[str, object] = {
+def _prefill(gap: _Gap, length_s: float) -> tuple[int, dict[str, object]]:
+    return to_ns(length_s), {
         "forward_passes": gap.prefills,
         "busy_ns": None,
-        "running": round(_running(gap)),
-        "waiting": gap.after.waiting,
         "decode_tokens": 0,
         "prefill_tokens": gap.prefill_tokens,
         "kv_used_tokens": gap.before.kv_tokens,
     }
-    return _Piece(to_ns(length_s), row)
 
 
 class _Lane:
@@ -392,20 +370,14 @@ class _Lane:
         self._least_ns, self._most_ns = 0, 0
         self._written_ns = 0
 
-    def see(self, entry: _Entry) -> None:
-        """Extend the engine's time range to this line."""
-        self._target.extend_worker(self.engine, entry.time_ns, entry.time_ns)
-
     def take(self, placed: _Placed) -> None:
         """Hold a gap. The gaps held before are written once no single shift fits both them and this one."""
-        length_ns = self._length_ns + placed.length_ns if self._held else 0
-        least_ns, most_ns = placed.stamp_ns - length_ns, placed.stamp_ns + placed.resolution_ns - length_ns
-        if self._held and max(least_ns, self._least_ns) < min(most_ns, self._most_ns):
-            least_ns, most_ns = max(least_ns, self._least_ns), min(most_ns, self._most_ns)
-        elif self._held:
+        after, length_ns = placed.gap.after, self._length_ns + placed.length_ns
+        least_ns = max(self._least_ns, after.time_ns - length_ns)
+        most_ns = min(self._most_ns, after.time_ns + after.resolution_ns - length_ns)
+        if not self._held or least_ns >= most_ns:
             self.place()
-            length_ns = 0
-            least_ns, most_ns = placed.stamp_ns, placed.stamp_ns + placed.resolution_ns
+            length_ns, least_ns, most_ns = 0, after.time_ns, after.time_ns + after.resolution_ns
         self._held.append((length_ns, placed))
         self._length_ns, self._least_ns, self._most_ns = length_ns, least_ns, most_ns
         if len(self._held) >= _STRETCH_ROWS:
@@ -416,23 +388,24 @@ class _Lane:
         shift_ns = (self._least_ns + self._most_ns) // 2
         for length_ns, placed in self._held:
             end_ns = shift_ns + length_ns
-            start_ns = end_ns - sum(piece.length_ns for piece in placed.pieces)
-            if placed.is_resumed and self._written_ns:
+            start_ns = end_ns - sum(row_ns for row_ns, _ in placed.rows)
+            if placed.gap.resumed_ns is not None and self._written_ns:
                 self._target.add_phase(self.engine, PhaseKind.WAIT_REQUESTS, self._written_ns, start_ns)
                 self.is_idle = True
-            for piece in placed.pieces:
-                self._write(piece, start_ns, start_ns + piece.length_ns)
-                start_ns += piece.length_ns
+            shared = {"running": round(placed.gap.running), "waiting": placed.gap.after.waiting}
+            for row_ns, row in placed.rows:
+                self._write(shared | row, start_ns, start_ns + row_ns)
+                start_ns += row_ns
         self._held.clear()
 
-    def _write(self, piece: _Piece, start_ns: int, end_ns: int) -> None:
+    def _write(self, row: dict[str, object], start_ns: int, end_ns: int) -> None:
         started_ns = max(start_ns, self._written_ns)
         if end_ns <= started_ns:
             return
-        row = {**piece.row, "worker_id": self.engine, "start_ns": started_ns, "end_ns": end_ns, "source": "log"}
         if started_ns > start_ns:
             # It overlaps a row that is fixed by two timestamps, so the duration of its passes is unknown.
             row |= {"busy_ns": None}
+        row |= {"worker_id": self.engine, "start_ns": started_ns, "end_ns": end_ns, "source": "log"}
         self.rows += 1
         self.recorded_rows += row["busy_ns"] is not None
         self._written_ns = end_ns

@@ -112,8 +112,7 @@ def _quality(analysis: AnalysisResult) -> Paragraph:
 def _actions(analysis: AnalysisResult) -> Part | None:
     """Return every action with its gain and cost, and how to verify one; None without actions."""
     rows = verdict_words.action_rows(analysis)
-    verify = Paragraph(below_table(verdict_words.actions_of(analysis)), "note")
-    return Part(ACTIONS_TITLE, [actions_table(rows), verify]) if rows else None
+    return Part(ACTIONS_TITLE, [actions_table(rows), Paragraph(below_table(rows), "note")]) if rows else None
 
 
 def _spent(analysis: AnalysisResult) -> Iterator[Block]:

@@ -69,15 +69,16 @@ _VERIFY: Final = (
     f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run "
     "`rlscope compare BEFORE AFTER`."
 )
-_COLUMNS: Final = (
-    "Ranges in parentheses are 90% intervals. Each gain is for that change alone. Staleness p95 is the "
-    "95th percentile over samples, in optimizer steps; a sample is as stale as its oldest token. The longest responses "
-    "are the top 10% by length."
-)
+_INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
+_STALENESS: Final = "staleness p95"
+_LONGEST: Final = "share of longest responses trained on"
+_MEANINGS: Final[Mapping[str, str]] = {
+    _STALENESS: "Staleness p95 counts optimizer steps; a sample is as stale as its oldest token.",
+    _LONGEST: "The longest responses are the top 10% by length.",
+}
+"""Explanations of the columns that need one."""
 _ORDER: Final = (
-    "Order: (1) settings at least 90% likely to gain 5% or more; (2) settings whose gain is less certain, and "
-    "engineering work, by decreasing gain; (3) changes that raise staleness p95 by more than 50%, to above 4 steps. "
-    "Settings that only reduce staleness, dropped tokens or GPUs come before any engineering work."
+    "Changes that are at least 90% likely to gain 5% come first, and those that make samples much staler last."
 )
 
 
@@ -219,10 +220,10 @@ def actions_table(rows: Sequence[Mapping[str, str]]) -> Table:
     return Table(TITLE, titles, [[row[title] for title in titles] for row in rows], "stacks", is_numbered=True)
 
 
-def below_table(ranked: Sequence[Action]) -> str:
-    """Return what holds for all actions of a table, with their order if there are several."""
-    alone = f"{_COLUMNS} {_VERIFY}"
-    return f"{alone} {_ORDER}" if len(ranked) > 1 else alone
+def below_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return what explains a table of actions: its columns, how to verify an action, and the order of several."""
+    columns = [meaning for title, meaning in _MEANINGS.items() if any(row[title] for row in rows)]
+    return " ".join([_INTERVALS, *columns, _VERIFY, *([_ORDER] if len(rows) > 1 else [])])
 
 
 def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> dict[str, str]:
@@ -258,9 +259,9 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
     """Return what an action changes, before and after, by quantity; empty if it leaves a quantity alone."""
     return {
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
-        "staleness p95": _staleness_cell(action, model),
+        _STALENESS: _staleness_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
-        "share of longest responses trained on": longest_words(action.price, action.price_before),
+        _LONGEST: longest_words(action.price, action.price_before),
     }
 
 

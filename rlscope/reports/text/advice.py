@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.model.estimate import Estimate
+from rlscope.model.estimate import Estimate, about
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import TIE_RATIO, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
@@ -96,15 +96,14 @@ def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Estimate | No
     one for the layout of a run, times one plus the gain: a median of quotients is not the quotient of medians, and the
     shown rate and gain would disagree.
     """
-    own = _own_rate(forecast)
-    gain = None if beside is None else _gain_between(beside, forecast)
-    if own is None or beside is None or not beside.tokens_per_s or (gain is None and forecast is not beside):
-        return own
-    median = beside.tokens_per_s * (1.0 + (gain.value if gain else 0.0))
-    is_drawn = forecast.drawn_tokens_per_s is not None
-    return (
-        Estimate(median, min(own.low, median), max(own.high, median)) if is_drawn else Estimate(median, median, median)
-    )
+    rate, drawn = forecast.tokens_per_s, forecast.drawn_tokens_per_s
+    if rate is not None and beside is not None and beside.tokens_per_s:
+        gain = _gain_between(beside, forecast)
+        rate = beside.tokens_per_s * (1.0 + (gain.value if gain else 0.0))
+        return Estimate.exactly(rate) if drawn is None else about(rate, drawn)
+    if drawn is not None:
+        return Estimate.of(drawn)
+    return None if rate is None else Estimate.exactly(rate)
 
 
 def gain_of(model: ModelResult, forecast: Forecast) -> Estimate | None:
@@ -169,17 +168,7 @@ def _gain_between(base: Forecast, forecast: Forecast) -> Estimate | None:
     """Gain over another layout, draw by draw if both have draws; None for the same layout and if unknown."""
     if forecast is base or forecast.tokens_per_s is None or not base.tokens_per_s:
         return None
-    if forecast.drawn_tokens_per_s is not None and base.drawn_tokens_per_s is not None:
-        return Estimate.of(forecast.drawn_tokens_per_s / base.drawn_tokens_per_s - 1.0)
-    gain_ratio = forecast.tokens_per_s / base.tokens_per_s - 1.0
-    return Estimate(gain_ratio, gain_ratio, gain_ratio)
-
-
-def _own_rate(forecast: Forecast) -> Estimate | None:
-    if forecast.drawn_tokens_per_s is not None:
-        return Estimate.of(forecast.drawn_tokens_per_s)
-    rate = forecast.tokens_per_s
-    return None if rate is None else Estimate(rate, rate, rate)
+    return forecast.gain_over(base) or Estimate.exactly(forecast.tokens_per_s / base.tokens_per_s - 1.0)
 
 
 def rate_text(forecast: Forecast, beside: Forecast) -> str:

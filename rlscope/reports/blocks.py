@@ -83,9 +83,9 @@ class Check:
     """Whether the data is present."""
     found: str
     """Description of the data that was found."""
-    adds: str
+    adds: str = ""
     """Questions that it would answer; empty if nothing is missing."""
-    how: str
+    how: str = ""
     """The line of code, the flag or the file that adds it; empty if nothing is missing."""
 
     @property

@@ -4,8 +4,7 @@ For a run recorded by hooks, that is a line of code or a config entry; for an im
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
@@ -24,45 +23,112 @@ _ANY_SAMPLE_FILES: Final = (
 )
 
 
-def checks(run: Checkup) -> list[Check]:
-    """Everything that answers need, in the order in which they need it."""
-    found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
-    found = [_with_losses(check, run) for check in found]
-    found += [_queue(run), _updates(run), _readings(run), _settings(run), *_damage(run)]
-    if run.imported is not None:
-        found += _of_the_file(run.imported)
-    return found
+class _Counted(NamedTuple):
+    """A check that the rows of a table pass if there are any."""
+
+    name: str
+    unit: str
+    adds: str
+    hook: str
+    """How to add them to a run that hooks record."""
+    file: str
+    """How to add them to an imported run; may name the files of its framework."""
 
 
-_TABLES: Final[Mapping[str, str]] = {
-    "training steps": "train_steps",
-    "forward passes": "engine_steps",
-    "samples and their lengths": "samples",
-    "versions of the tokens": "samples",
-    "deliveries": "deliveries",
+_WITH_HOOKS: Final = "record the next run with hooks (docs/frameworks.md)"
+_COUNTED: Final[Mapping[str, _Counted]] = {
+    "train_steps": _Counted(
+        "training steps",
+        "training steps",
+        "the verdict, throughput and every rate",
+        "put `with run.train_step(step, version_in=version, samples=n, tokens=m):` around the trainer's step",
+        "pass the trainer's metrics or log",
+    ),
+    "engine_steps": _Counted(
+        "forward passes",
+        "engine rows",
+        "batch sizes, the cost of a pass, and a recommended layout",
+        "call run.engine_step(...) after every forward pass",
+        "{engine_log}",
+    ),
+    "samples": _Counted(
+        "samples and their lengths",
+        "sample segments",
+        "staleness, response lengths, the long tail, and a recommended layout",
+        "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) and "
+        ".finish(reason)",
+        "{sample_files}",
+    ),
+    "deliveries": _Counted(
+        "deliveries",
+        "deliveries",
+        "what was trained on and what was dropped, time in the queue, and trained response tokens",
+        'call run.delivery(id, "trained", queued_ns=..., step=step, consumer_version=version) for each sample',
+        "{sample_files}",
+    ),
+    "queue_depths": _Counted(
+        "depth of the queue",
+        "readings",
+        "how full the queue was",
+        "call run.queue_depth(name, depth=n, capacity=m) where the queue is used",
+        _WITH_HOOKS,
+    ),
+    "gpu_samples": _Counted(
+        "readings of the GPUs",
+        "readings",
+        "how busy the GPUs were in each state",
+        "pass gpu_interval_s=1.0 to rlscope_otel.start_run",
+        _WITH_HOOKS,
+    ),
 }
-"""Table whose rows a check counts, by the name of the check."""
+_NAMED: Final = frozenset({"train_steps", "engine_steps", "samples", "deliveries"})
+"""Tables whose check also tells lost rows."""
 _RESTORE: Final = "the hook is there: restore these files from a copy, or record the run again"
 
 
-def _with_losses(check: Check, run: Checkup) -> Check:
+def checks(run: Checkup) -> list[Check]:
+    """Everything that answers need, in the order in which they need it."""
+    found = [_counted("train_steps", run), _gpus(run), *_times(run), _passes(run), _counted("samples", run)]
+    found += [_versions(run), _counted("deliveries", run), _counted("queue_depths", run), _updates(run)]
+    found += [_counted("gpu_samples", run), _settings(run), *_damage(run)]
+    return found if run.imported is None else [*found, *_of_the_file(run.imported)]
+
+
+def _counted(table: str, run: Checkup) -> Check:
+    words, count = _COUNTED[table], run.rows.get(table, 0)
+    if count:
+        return _with_losses(table, Check(words.name, "there", f"{count:,} {words.unit}"), run)
+    how = words.hook if run.imported is None else words.file.format(**_files(run.imported))
+    return _with_losses(table, Check(words.name, "missing", f"no {words.unit}", words.adds, how), run)
+
+
+def _files(imported: Imported) -> dict[str, str]:
+    """Return how to pass the engines' logs and the samples of the run's framework."""
+    framework = framework_of(imported.framework)
+    named = framework.doctor if framework else None
+    return {
+        "engine_log": (named and named.engine_log) or _ANY_ENGINE_LOG,
+        "sample_files": (named and named.sample_files) or _ANY_SAMPLE_FILES,
+    }
+
+
+def _with_losses(table: str, check: Check, run: Checkup) -> Check:
     """Return the check with the rows that were recorded and then lost, which no hook can restore."""
-    lost = run.lost.get(_TABLES.get(check.name, ""))
-    if lost is None:
+    lost = run.lost.get(table)
+    if lost is None or table not in _NAMED:
         return check
-    return replace(
-        check,
-        status="missing" if check.status == "missing" else "in part",
-        found=f"{check.found}; {lost}",
-        adds=check.adds or "what the lost rows say",
-        how=_RESTORE,
+    return Check(
+        check.name,
+        "missing" if check.status == "missing" else "in part",
+        f"{check.found}; {lost}",
+        check.adds or "what the lost rows say",
+        _RESTORE,
     )
 
 
 def _damage(run: Checkup) -> list[Check]:
     """Return a check of files that cannot be read, or only in part, unless another check names them."""
-    named = set(_TABLES.values())
-    found = [words for table, words in run.lost.items() if table not in named]
+    found = [words for table, words in run.lost.items() if table not in _NAMED]
     how = _RESTORE
     if run.imported is not None:
         found += [bad_lines(file).removesuffix(".") for file in run.imported.files if file.bad_lines]
@@ -106,31 +172,12 @@ def _refused(reason: str) -> Check:
     return Check("a verdict", "missing", found, "the bottleneck, and what a change could gain", step)
 
 
-def _check(name: str, count: int, unit: str, adds: str, how: str) -> Check:
-    """A check that is there or not, by a number of rows."""
-    if count:
-        return Check(name, "there", f"{count:,} {unit}", "", "")
-    return Check(name, "missing", f"no {unit}", adds, how)
-
-
-def _steps(run: Checkup) -> Check:
-    return _check(
-        "training steps",
-        run.rows.get("train_steps", 0),
-        "training steps",
-        "the verdict, throughput and every rate",
-        "pass the trainer's metrics or log"
-        if run.imported
-        else "put `with run.train_step(step, version_in=version, samples=n, tokens=m):` around the trainer's step",
-    )
-
-
 def _gpus(run: Checkup) -> Check:
     assumed = [note for note in run.imported.notes if "Pass --gpus" in note] if run.imported else []
     missing = [role for role in ("trainer", "sampler") if role not in run.roles and "colocated" not in run.roles]
     sides = list(dict.fromkeys([*run.roles_without_gpus, *missing]))
     if not sides and not assumed:
-        return Check("GPUs of both sides", "there", "both sides own GPUs", "", "")
+        return Check("GPUs of both sides", "there", "both sides own GPUs")
     if assumed:
         return Check("GPUs of both sides", "in part", "; ".join(assumed), "GPU-hours and money", _gpu_flags(assumed))
     found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
@@ -159,12 +206,12 @@ def _times(run: Checkup) -> list[Check]:
         name = f"time of the {role} workers"
         if not short:
             worst = fmt.percent(own[0].unattributed_ratio)
-            found.append(Check(name, "there", f"at most {worst} of a worker's time is in no recorded state", "", ""))
+            found.append(Check(name, "there", f"at most {worst} of a worker's time is in no recorded state"))
             continue
         named = [f"{fmt.percent(each.unattributed_ratio)} of {each.worker_id}" for each in short[:_WORKERS_NAMED]]
         rest = f" and {len(short) - _WORKERS_NAMED} more" if len(short) > _WORKERS_NAMED else ""
         words = f"{', '.join(named)}{rest} is in no recorded state"
-        how = _engine_log(run.imported) if run.imported else _wrap(role, short[0], run)
+        how = _files(run.imported)["engine_log"] if run.imported else _wrap(role, short[0], run)
         found.append(Check(name, "in part", words, "what these GPUs do, and a reliable verdict", how))
     return found
 
@@ -193,64 +240,34 @@ def _wrap(role: str, worker: WorkerTime, run: Checkup) -> str:
 
 
 def _passes(run: Checkup) -> Check:
-    count, name = run.rows.get("engine_steps", 0), "forward passes"
-    if count and run.polled_engines:
-        found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
-        how = "record the engines with hooks (docs/frameworks.md): each pass is then measured"
-        return Check(name, "in part", found, "exact batch sizes and idle time between passes", how)
-    how = _engine_log(run.imported) if run.imported else "call run.engine_step(...) after every forward pass"
-    return _check(name, count, "engine rows", "batch sizes, the cost of a pass, and a recommended layout", how)
-
-
-def _samples(run: Checkup) -> Check:
-    how = (
-        _sample_files(run.imported)
-        if run.imported
-        else (
-            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) "
-            "and .finish(reason)"
-        )
-    )
-    adds = "staleness, response lengths, the long tail, and a recommended layout"
-    return _check("samples and their lengths", run.rows.get("samples", 0), "sample segments", adds, how)
+    count = run.rows.get("engine_steps", 0)
+    if not count or not run.polled_engines:
+        return _counted("engine_steps", run)
+    found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
+    how = "record the engines with hooks (docs/frameworks.md): each pass is then measured"
+    polled = Check("forward passes", "in part", found, "exact batch sizes and idle time between passes", how)
+    return _with_losses("engine_steps", polled, run)
 
 
 def _versions(run: Checkup) -> Check:
     count, name = run.rows.get("samples", 0), "versions of the tokens"
-    if not count:
-        return Check(name, "missing", "no samples", "staleness of every token", "comes with the samples")
-    if run.known_versions == count:
-        return Check(name, "there", "named by the engines for every segment", "", "")
     found = f"{count - run.known_versions:,} of {count:,} segments have only the version at their admission"
     how = "pass the version to sample.tokens(n, version) with every pass, or use the engine's hooks"
-    return Check(name, "in part" if run.known_versions else "missing", found, "staleness added during generation", how)
-
-
-def _deliveries(run: Checkup) -> Check:
-    how = (
-        _sample_files(run.imported)
-        if run.imported
-        else ('call run.delivery(id, "trained", queued_ns=..., step=step, consumer_version=version) for each sample')
-    )
-    adds = "what was trained on and what was dropped, time in the queue, and trained response tokens"
-    return _check("deliveries", run.rows.get("deliveries", 0), "deliveries", adds, how)
-
-
-def _queue(run: Checkup) -> Check:
-    how = (
-        "record the next run with hooks (docs/frameworks.md)"
-        if run.imported
-        else "call run.queue_depth(name, depth=n, capacity=m) where the queue is used"
-    )
-    return _check("depth of the queue", run.rows.get("queue_depths", 0), "readings", "how full the queue was", how)
+    status = "in part" if run.known_versions else "missing"
+    check = Check(name, status, found, "staleness added during generation", how)
+    if not count:
+        check = Check(name, "missing", "no samples", "staleness of every token", "comes with the samples")
+    elif run.known_versions == count:
+        check = Check(name, "there", "named by the engines for every segment")
+    return _with_losses("samples", check, run)
 
 
 def _updates(run: Checkup) -> Check:
     name, found = "weight updates", f"{run.publications:,} published, {run.applications:,} applied"
     if "colocated" in run.roles and not run.publications:
-        return Check(name, "there", "the roles share their GPUs and publish nothing", "", "")
+        return Check(name, "there", "the roles share their GPUs and publish nothing")
     if run.publications and run.applications:
-        return Check(name, "there", found, "", "")
+        return Check(name, "there", found)
     hooks = [] if run.publications else ["wrap publication in run.publish_weights(version)"]
     hooks += [] if run.applications else ["loading in run.apply_weights(version, paused=..., kv=...) on each sampler"]
     how = "the trainer's metrics name no phase for it" if run.imported else "; ".join(hooks)
@@ -258,20 +275,10 @@ def _updates(run: Checkup) -> Check:
     return Check(name, "in part" if run.publications or run.applications else "missing", found, adds, how)
 
 
-def _readings(run: Checkup) -> Check:
-    how = (
-        "record the next run with hooks (docs/frameworks.md)"
-        if run.imported
-        else "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
-    )
-    adds = "how busy the GPUs were in each state"
-    return _check("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
-
-
 def _settings(run: Checkup) -> Check:
     name, adds = "settings of the run", "limits that the model must know to predict another layout"
     if not run.missing_settings:
-        return Check(name, "there", "every setting that the model uses", "", "")
+        return Check(name, "there", "every setting that the model uses")
     found = f"{', '.join(run.settings) or 'none'}; missing: {', '.join(run.missing_settings)}"
     how = (
         "pass the file that holds the config: the .wandb file, or the console log from its first line on"
@@ -279,13 +286,3 @@ def _settings(run: Checkup) -> Check:
         else "pass config={...} to rlscope_otel.start_run (docs/trace-format.md#runjson-config)"
     )
     return Check(name, "in part" if run.settings else "missing", found, adds, how)
-
-
-def _engine_log(imported: Imported) -> str:
-    framework = framework_of(imported.framework)
-    return (framework and framework.doctor.engine_log) or _ANY_ENGINE_LOG
-
-
-def _sample_files(imported: Imported) -> str:
-    framework = framework_of(imported.framework)
-    return (framework and framework.doctor.sample_files) or _ANY_SAMPLE_FILES

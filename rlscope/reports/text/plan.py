@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
@@ -47,10 +47,10 @@ def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     if steps is None or hours is None:
         return None
     gpu_s = hours.value * planned.plan.gpus * 3600.0
-    time = fmt.with_interval(lambda value: fmt.duration(None if value is None else value * 3600.0), *hours)
+    time = fmt.with_interval(fmt.duration, *(each * 3600.0 for each in hours))
     money = fmt.money(gpu_s, price.gpu_hour_price, price.currency)
-    text = f"Predicted time for {fmt.counted(steps, 'step', 'steps')}: {time}, {fmt.gpu_time(gpu_s)}"
-    return f"{text}, {money}." if money else f"{text}."
+    spent = ", ".join(filter(None, (time, fmt.gpu_time(gpu_s), money)))
+    return f"Predicted time for {fmt.counted(steps, 'step', 'steps')}: {spent}."
 
 
 def _device(plan: PlanInputs) -> str:
@@ -76,11 +76,8 @@ def _model(planned: PlanResult) -> str:
 
 def _lengths(plan: PlanInputs) -> str:
     law, workload = plan.workload.lengths, plan.workload
-    capped = (
-        ""
-        if law.max_output_tokens is None
-        else f", {fmt.percent(law.capped_ratio)} of them at the cap of {law.max_output_tokens:,}"
-    )
+    cap = law.max_output_tokens
+    capped = "" if cap is None else f", {fmt.percent(law.capped_ratio)} of them at the cap of {cap:,}"
     prompts = fmt.tokens(workload.prompt_tokens)
     law_from = "lognormal" if plan.lengths_from is None else f"as recorded in {plan.lengths_from}"
     return f"Responses: mean {fmt.tokens(law.mean_tokens)}{capped}; lengths {law_from}. Prompts: {prompts}."
@@ -114,16 +111,10 @@ def _updates(planned: PlanResult) -> str:
     seconds = max(update.engine_pause_s, update.trainer_blocked_s, update.delay_s)
     if seconds == 0.0:
         return "Weight updates are free."
-    stopped = [
-        name
-        for name, held_s in (("engines", update.engine_pause_s), ("trainers", update.trainer_blocked_s))
-        if held_s > 0.0
-    ]
-    paused = f"pauses {' and '.join(stopped)}" if stopped else "pauses nothing"
-    assumed = (
-        "" if planned.plan.update.is_stated else ", as is usual for weights of this size (a seventh to 7 times that)"
-    )
-    return f"A weight update takes {fmt.duration(seconds)}{assumed}, and {paused}."
+    held_s = {"engines": update.engine_pause_s, "trainers": update.trainer_blocked_s}
+    paused = " and ".join(name for name, each_s in held_s.items() if each_s > 0.0) or "nothing"
+    assumed = "" if planned.plan.update.is_stated else ", the usual time for such weights (a seventh to 7 times that)"
+    return f"A weight update takes {fmt.duration(seconds)}{assumed}, and pauses {paused}."
 
 
 _NEGLIGIBLE_RATIO: Final = 0.005
@@ -131,27 +122,20 @@ _NEGLIGIBLE_RATIO: Final = 0.005
 _EXCLUDED_SHOWN: Final = 4
 
 
-class _UnknownWords(NamedTuple):
-    """A quantity that is unknown before a run."""
-
-    name: str
-    measure: str
-    """Measurement, as an imperative without a full stop."""
-
-
-UNKNOWNS: Final[Mapping[Unknown, _UnknownWords]] = {
-    "weight_bandwidth": _UnknownWords("speed of small batches", "time an engine with a few requests"),
-    "compute": _UnknownWords("speed of large batches", "time an engine with as many requests as fit"),
-    "kv_bandwidth": _UnknownWords("cost of long contexts", "time an engine with long contexts"),
-    "pass_overhead": _UnknownWords("time to launch a pass", "time an engine with one request"),
-    "curve_shape": _UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
-    "prefill": _UnknownWords("speed of prefill", "time an engine on prompts only"),
-    "training_rate": _UnknownWords("training speed", "time a few training steps on synthetic samples"),
-    "expert_routing": _UnknownWords("cost of expert routing", "time a few training steps on synthetic samples"),
-    "trainer_scaling": _UnknownWords("scaling of training", "time training steps on two numbers of GPUs"),
-    "weight_update": _UnknownWords("time of a weight update", "time one publication of weights"),
-    "lengths": _UnknownWords("response lengths", "sample a few hundred responses"),
+UNKNOWNS: Final[Mapping[Unknown, tuple[str, str]]] = {
+    "weight_bandwidth": ("speed of small batches", "time an engine with a few requests"),
+    "compute": ("speed of large batches", "time an engine with as many requests as fit"),
+    "kv_bandwidth": ("cost of long contexts", "time an engine with long contexts"),
+    "pass_overhead": ("time to launch a pass", "time an engine with one request"),
+    "curve_shape": ("speed of medium batches", "time an engine at several batch sizes"),
+    "prefill": ("speed of prefill", "time an engine on prompts only"),
+    "training_rate": ("training speed", "time a few training steps on synthetic samples"),
+    "expert_routing": ("cost of expert routing", "time a few training steps on synthetic samples"),
+    "trainer_scaling": ("scaling of training", "time training steps on two numbers of GPUs"),
+    "weight_update": ("time of a weight update", "time one publication of weights"),
+    "lengths": ("response lengths", "sample a few hundred responses"),
 }
+"""Quantities that are unknown before a run: the name, and how to measure it, as an imperative."""
 _REASONS: Final[Mapping[Reason, str]] = {
     **REASONS,
     "worthwhile": "Worth the change: at least 90% likely to be faster.",
@@ -220,14 +204,13 @@ def _layouts_part(planned: PlanResult) -> Part:
 
 def shown_layouts(planned: PlanResult, shown: int = 10) -> list[Forecast]:
     """Return the best layout, the fastest others, the present one, then a few infeasible ones."""
-    best = [] if planned.best is None else [planned.best]
-    usable = [each for each in planned.candidates if each.excluded is None and each is not planned.best]
-    ordered = [*best, *usable]
-    kept = ordered[:shown]
-    if planned.present is not None and planned.present not in kept:
-        kept.append(planned.present)
-    excluded = [each for each in planned.candidates if each.excluded and each is not planned.present]
-    return [*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN]]
+    best, present = planned.best, planned.present
+    usable = [each for each in planned.candidates if each.excluded is None and each is not best]
+    kept = [*([] if best is None else [best]), *usable][:shown]
+    if present is not None and present not in kept:
+        kept.append(present)
+    excluded = [each for each in planned.candidates if each.excluded and each is not present]
+    return [*kept, *excluded[: shown if best is None else _EXCLUDED_SHOWN]]
 
 
 def _unknowns_part(planned: PlanResult) -> Part:
@@ -235,7 +218,7 @@ def _unknowns_part(planned: PlanResult) -> Part:
     title, columns = "Uncertainties", ("", "effect on\nthroughput", "cost of not\nknowing it")
     rows = [
         (
-            UNKNOWNS[each.unknown].name,
+            UNKNOWNS[each.unknown][0],
             _range(each.rate_ratio),
             "none" if each.regret_ratio < _NEGLIGIBLE_RATIO else fmt.percent(each.regret_ratio),
         )
@@ -247,10 +230,10 @@ def _unknowns_part(planned: PlanResult) -> Part:
 
 def measure_first(first: UnknownCost) -> str:
     """Return the measurement to make before choosing the layout, as a sentence."""
-    words = UNKNOWNS[first.unknown]
+    name, measure = UNKNOWNS[first.unknown]
     if first.regret_ratio < _NEGLIGIBLE_RATIO:
         return "No single measurement would change the recommended layout much."
-    return f"Largest uncertainty: {words.name}. To reduce it, {words.measure} and update the plan."
+    return f"Largest uncertainty: {name}. To reduce it, {measure} and update the plan."
 
 
 def _range(change_ratio: Estimate) -> str:
@@ -262,9 +245,9 @@ def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     idle = "" if best.timing is None else " Trainers are idle {} of the time, samplers {}.".format(*_idle(best.timing))
-    costs = costly_words(best.price, _NOTHING_DROPPED)
-    price = f" This layout {costs}." if costs else ""
-    return f"Predicted throughput: {text} (median and 90% interval of the draws).{idle}{price}"
+    price = costly_words(best.price, _NOTHING_DROPPED)
+    costs = f" This layout {price}." if price else ""
+    return f"Predicted throughput: {text} (median and 90% interval of the draws).{idle}{costs}"
 
 
 def _idle(timing: StepTiming) -> tuple[str, str]:
@@ -300,10 +283,9 @@ def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     gain = best.gain_over(second)
     if second is None or gain is None:
         return text
-    words = layout_words(second.layout)
-    if gain.low < 0.0 < gain.high and abs(gain.value) < WORTHWHILE_RATIO:
-        return f"{text} About as fast: {words}. Gain over that: {gain_words(gain)}."
-    return f"{text} Next best: {words}. Gain over that: {gain_words(gain)}."
+    is_tie = gain.low < 0.0 < gain.high and abs(gain.value) < WORTHWHILE_RATIO
+    beside = f"{'About as fast' if is_tie else 'Next best'}: {layout_words(second.layout)}"
+    return f"{text} {beside}. Gain over that: {gain_words(gain)}."
 
 
 def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
@@ -326,40 +308,36 @@ def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
 def _why_none(planned: PlanResult) -> list[str]:
     reasons: Counter[Exclusion] = Counter(each.excluded for each in planned.candidates if each.excluded is not None)
     counted = (f"{EXCLUSIONS[reason]} ({fmt.counted(n, 'split', 'splits')})" for reason, n in reasons.items())
-    lines = [f"Reasons: {', '.join(counted)}.", *(_memory_sentences(planned) if "kv_memory" in reasons else [])]
-    stale = [each for each in planned.candidates if each.excluded == "too_stale" and each.staleness is not None]
-    if stale:
-        least = min(stale, key=lambda each: each.staleness.sample_p95 if each.staleness else 0)
-        p95 = fmt.versions(least.staleness.sample_p95 if least.staleness else None)
-        lines.append(f"The least stale layout is {layout_words(least.layout)}, with a staleness p95 of {p95}.")
+    lines = [f"Reasons: {', '.join(counted)}.", *([_memory_sentence(planned)] if "kv_memory" in reasons else [])]
+    stale = [each for each in planned.candidates if each.excluded == "too_stale"]
+    aged = [(each.staleness.sample_p95, layout_words(each.layout)) for each in stale if each.staleness is not None]
+    if aged:
+        p95, layout = min(aged, key=lambda each: each[0])
+        lines.append(f"The least stale layout is {layout}, with a staleness p95 of {fmt.versions(p95)}.")
     if planned.synchronous is not None:
         rate = fmt.tokens_per_second(planned.synchronous.trained_tokens_per_s)
         lines.append(f"A synchronous run on all GPUs would reach {rate} with a staleness of 0.")
     return lines
 
 
-def _memory_sentences(planned: PlanResult) -> list[str]:
+def _memory_sentence(planned: PlanResult) -> str:
     workload = planned.plan.workload
     longest = fmt.tokens(workload.prompt_tokens + workload.lengths.max_tokens)
-    held = fmt.tokens(planned.plan.kv_capacity_tokens)
-    return [
-        f"The KV cache of an engine holds {held}; a prompt with the longest response takes {longest}. Use more GPUs "
-        "per engine or a lower max_output_tokens."
-    ]
+    return (
+        f"The KV cache of an engine holds {fmt.tokens(planned.plan.kv_capacity_tokens)}; a prompt with the longest "
+        f"response takes {longest}. Use more GPUs per engine or a lower max_output_tokens."
+    )
 
 
 def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
     layout, rate, timing = forecast.layout, advice.rate_of(forecast, planned.present), forecast.timing
-    drawn = forecast.drawn_tokens_per_s is not None
-    marks = (
-        "present" if forecast is planned.present else "",
-        "best" if forecast is planned.best else "",
-    )
+    is_drawn = forecast.drawn_tokens_per_s is not None
+    marks = {"present": planned.present, "best": planned.best}
     return (
-        " ".join(filter(None, marks)),
+        " ".join(mark for mark, marked in marks.items() if forecast is marked),
         f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.max_running)}",
         "" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate).replace(" tokens/s", ""),
-        fmt.percent(planned.best_probability.get(layout)) if drawn else "",
+        fmt.percent(planned.best_probability.get(layout)) if is_drawn else "",
         fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
         "" if timing is None else fmt.duration(timing.step_s),
         EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else ", ".join(_idle(timing)),

@@ -97,23 +97,15 @@ def headline(analysis: AnalysisResult) -> str:
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
     """Why trainers wait, if the cause is the samples that the staleness cap drops; as a clause after a comma."""
-    share = _dropped_share(analysis)
-    if share is None:
+    verdict, model = analysis.verdict, analysis.model
+    drops = isinstance(model, ModelResult) and model.model_config.scheduling.admission.staleness_policy == "drop"
+    if not drops or verdict.bottleneck != Cause.SAMPLERS or Cause.STALENESS_CAP not in verdict.tied_with:
+        return ""
+    shares = (loss.side_share_ratio * loss.dropped_gpu_s / loss.gpu_s for loss in verdict.losses if loss.dropped_gpu_s)
+    share = next(shares, 0.0)
+    if share < _DROPPED_RATIO:
         return ""
     return f", because samplers spend {fmt.percent(share)} of their time on samples that are dropped as too stale"
-
-
-def _dropped_share(analysis: AnalysisResult) -> float | None:
-    """Share of the samplers' time that went into samples that the cap drops; None if the verdict is not about them."""
-    verdict, model = analysis.verdict, analysis.model
-    if verdict.bottleneck != Cause.SAMPLERS or Cause.STALENESS_CAP not in verdict.tied_with:
-        return None
-    drops = isinstance(model, ModelResult) and model.model_config.scheduling.admission.staleness_policy == "drop"
-    lost = next((each for each in verdict.losses if each.dropped_gpu_s), None)
-    if not drops or lost is None or not lost.gpu_s or not lost.dropped_gpu_s:
-        return None
-    share = lost.side_share_ratio * lost.dropped_gpu_s / lost.gpu_s
-    return share if share >= _DROPPED_RATIO else None
 
 
 def _held_up_by_updates(analysis: AnalysisResult) -> str:
@@ -134,7 +126,7 @@ def ranking_of(analysis: AnalysisResult) -> Ranking | None:
 
 def why(analysis: AnalysisResult) -> str:
     """The losses behind the verdict, the part of the run they were measured over, and the steps that are missing."""
-    return " ".join(filter(None, (_losses_behind(analysis), thinned_sentence(analysis.data_quality.imported))))
+    return f"{_losses_behind(analysis)} {thinned_sentence(analysis.data_quality.imported)}".rstrip()
 
 
 def _losses_behind(analysis: AnalysisResult) -> str:
@@ -144,12 +136,11 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     if in_turn := _phases(analysis):
         return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
-    if not losses:
-        return " ".join([f"{stretch(analysis)}, no GPU time was lost to a known cause.", *_pace(analysis)])
     if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)
-    losses = [loss for loss in losses if loss is losses[0] or loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    first, *others = (causes.spent_words(loss, beside=losses[0].cause) for loss in losses)
+    named = [loss for loss in losses if loss is losses[0] or loss.side_share_ratio >= _LEAST_NAMED_RATIO]
+    said = [causes.spent_words(loss, beside=losses[0].cause) for loss in named]
+    first, *others = said or ["no GPU time was lost to a known cause"]
     return " ".join([f"{stretch(analysis)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 
 
@@ -196,7 +187,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD.format(side=analysis.verdict.unrecorded_side)
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == Cause.UNKNOWN:
-        return _without_ranking(analysis)
+        return f"{_against_cause(analysis)} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
@@ -209,24 +200,19 @@ def next_step(analysis: AnalysisResult) -> str:
 def _with_effects(analysis: AnalysisResult, action: Action) -> str:
     """The action, its gain and its price, as sentences."""
     changed = actions.effects(action, analysis.model) if isinstance(analysis.model, ModelResult) else {}
-    said = (f"{name[0].upper()}{name[1:]}: {cell}." for name, cell in changed.items() if cell)
-    return " ".join([f"{actions.what_to_do(action)}.", *said])
-
-
-def _without_ranking(analysis: AnalysisResult) -> str:
-    """Return the next step against the cause if no gain is known."""
-    against = _against_cause(analysis)
-    return " ".join(filter(None, (against, step_bounds.largest_sentence(analysis.step_bounds))))
+    effects = [_sentence(f"{name}: {cell}") for name, cell in changed.items() if cell]
+    return " ".join([f"{actions.what_to_do(action)}.", *effects])
 
 
 def _against_cause(analysis: AnalysisResult) -> str:
+    """Return the next step against the cause if no gain is known."""
     verdict = analysis.verdict
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
     if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
         is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
         said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else _WITHOUT_MODEL[verdict.bottleneck]
-        return f"{_ONE_SIDE} {said[0].lower()}{said[1:]}" if _is_reason_open(analysis) else said
+        return f"{_ONE_SIDE} {_lowered(said)}" if _is_reason_open(analysis) else said
     outcomes = analysis.answers.get("judged_outcomes")
     drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
     return _DROPPED if drops else _BOTH_SIDES

@@ -5,7 +5,6 @@ frameworks, so anybody may have written them. Unprintable characters, such as es
 of surrogate pairs and noncharacters, become U+FFFD.
 """
 
-import codecs
 import io
 import json
 import os
@@ -34,41 +33,6 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t")
 """First characters that make a spreadsheet evaluate a cell as a formula."""
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
-_READABLE: Final = "rlscope.readable"
-"""Name of the codec error handler that replaces characters that a terminal lacks."""
-_STAND_INS: Final = str.maketrans(
-    {
-        **dict.fromkeys("█▉▊▋", "#"),
-        **dict.fromkeys("▌▍▎▏", "|"),
-        **dict.fromkeys("─━═╌┄", "-"),
-        **dict.fromkeys("│┃║", "|"),
-        **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼╔╗╚╝┏┓┗┛┡┩╇╞╡╪", "+"),
-        **dict.fromkeys("–—−‐‑", "-"),
-        **dict.fromkeys("“”„", '"'),
-        **dict.fromkeys("‘’", "'"),
-        **dict.fromkeys("•▪◆●", "*"),
-        "▒": "=",
-        "░": ".",
-        "·": "-",
-        "→": "->",
-        "←": "<-",
-        "×": "x",
-        "±": "+/-",
-        "≈": "~",
-        "≤": "<=",
-        "≥": ">=",
-        "…": "...",
-        "µ": "u",
-        "μ": "u",
-        "°": "o",
-        "✓": "+",
-        "✗": "-",
-        "\xa0": " ",
-        "\u202f": " ",
-        _ZERO_WIDTH_SPACE: "",
-    }
-)
-"""Replacements for the characters of bars, boxes and tables. Most are one character long, to keep columns aligned."""
 
 
 def shortened(text: str) -> str:
@@ -84,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """Return text that is safe in a terminal, a log or a text file. Newlines and tabs stay."""
+    """Return text that is safe in a terminal, a log, a text file or, once escaped, in HTML. Newlines and tabs stay."""
     return _UNSAFE.sub(_REPLACEMENT, text)
 
 
@@ -92,11 +56,6 @@ def for_csv(text: str) -> str:
     """Return a cell of text that a spreadsheet shows and does not evaluate."""
     safe = for_terminal(text)
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
-
-
-def for_html(text: str) -> str:
-    """Return text for an HTML page, before it is escaped."""
-    return for_terminal(text)
 
 
 def for_markdown(text: str) -> str:
@@ -140,27 +99,15 @@ def as_bytes(text: str) -> bytes:
 
 
 def readable_on(*streams: TextIO) -> None:
-    """Make streams with a narrow encoding, such as ASCII or Latin-1, replace characters that they cannot encode."""
-    codecs.register_error(_READABLE, _stand_in)
+    """Make streams with a narrow encoding, such as ASCII, write a question mark for a character that they lack."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_READABLE)
-
-
-def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that cannot be encoded: a codec error handler, which returns text and the next position."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end].translate(_STAND_INS)
-    # Braille characters are a spinner. Anything else is part of a name, so each character keeps its place.
-    shown = "".join(char if char.isascii() else "." if "\u2800" <= char <= "\u28ff" else "?" for char in text)
-    return shown, error.end
+            stream.reconfigure(errors="replace")
 
 
 def encoded_for(stream: TextIO, text: str) -> bytes:
     """Return text for people in the encoding of a stream, or in UTF-8 if the stream does not state one."""
-    codecs.register_error(_READABLE, _stand_in)
-    return text.encode(getattr(stream, "encoding", None) or "utf-8", _READABLE)
+    return text.encode(getattr(stream, "encoding", None) or "utf-8", "replace")
 
 
 def check_output(path: Path) -> Path:

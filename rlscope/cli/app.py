@@ -170,8 +170,8 @@ def progress_on(notes: Console, first: str = "opening the run") -> Generator[Cal
     if notes.quiet or not notes.is_terminal:
         yield lambda _: None
         return
-    spinner = SpinnerColumn("line" if notes.options.ascii_only else "dots")
-    with Progress(spinner, TextColumn("{task.description}"), TimeElapsedColumn(), console=notes, transient=True) as bar:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=notes, transient=True) as bar:
         task = bar.add_task(first, total=None)
 
         def say(doing: str) -> None:

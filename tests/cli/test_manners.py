@@ -224,14 +224,10 @@ def narrow(encoding: str) -> io.TextIOWrapper:
 
 @pytest.mark.parametrize(
     ("encoding", "shown"),
-    [
-        ("ascii", b'##=. 50.0% - 2x +/-1 <= 3 -> "a" ... ????'),
-        ("latin-1", b'##=. 50.0% \xb7 2\xd7 \xb11 <= 3 -> "a" ... \xfc???'),
-        ("utf-8", "█▉▒░ 50.0% · 2× ±1 ≤ 3 → “a” … ü模型?".encode()),
-    ],
+    [("ascii", b"50% ? ????"), ("latin-1", b"50% \xd7 \xfc???"), ("utf-8", "50% × ü模型?".encode())],
 )
-def test_what_a_terminal_cannot_show_has_a_stand_in(encoding: str, shown: bytes) -> None:
-    text = "█▉▒░ 50.0% · 2× ±1 ≤ 3 → “a” … ü模型\ud800"
+def test_what_a_terminal_cannot_show_is_a_question_mark(encoding: str, shown: bytes) -> None:
+    text = "50% × ü模型\ud800"
     stream = narrow(encoding)
     readable_on(stream)
     stream.write(text)
@@ -244,20 +240,16 @@ def test_text_on_stdout_is_in_its_encoding_and_data_in_that_of_its_format(monkey
     monkeypatch.setattr("sys.stdout", stream)
     print_or_write("-", "5 × ü")
     print_or_write("-", "<a>ü</a>", is_data=True)
-    assert stream.buffer.getvalue() == b"5 x ?\n" + "<a>ü</a>\n".encode()  # type: ignore[attr-defined]
+    assert stream.buffer.getvalue() == b"5 ? ?\n" + "<a>ü</a>\n".encode()  # type: ignore[attr-defined]
 
 
 PRINTED = [
     ("analyze", "{run}", "--no-page"),
     ("analyze", "{run}", "--no-page", "--format", "markdown"),
-    ("check", "{run}"),
-    ("watch", "{run}", "--plain", "--state", "{tmp}/state.json"),
-    ("rules",),
     ("query", "{run}", "SELECT 'ü→' AS name"),
     ("check", "{tmp}/gone→"),
-    ("analyze", "--help"),
 ]
-"""A command for each way of printing."""
+"""A command for each way of printing: on a console, as bytes, as a table, and on stderr."""
 
 
 @pytest.fixture

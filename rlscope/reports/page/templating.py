@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rlscope.reports.blocks import Block
-from rlscope.text_out import for_html
+from rlscope.text_out import for_terminal
 
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 CHART_CONFIG: Final = "chart_config.json"
@@ -51,12 +51,12 @@ def asset(name: str) -> str:
 
 def _printable(value: object) -> object:
     """Return the escaped value for a template; markup is rlscope's own and stays unchanged."""
-    return for_html(value) if type(value) is str else value
+    return for_terminal(value) if type(value) is str else value
 
 
 def with_code(text: str) -> Markup:
     """Return a sentence as markup, with text between backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(for_html(text)))))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(for_terminal(text)))))
 
 
 @cache

@@ -28,11 +28,12 @@ NOT_RUNNING: Final = "not_running"
 """State of GPU time during which the role had no worker."""
 _ROUNDING_NS: Final = 100_000
 """Maximum rounding error per GPU: buckets fit the compared time to within microseconds; more is a missing worker."""
-_MODEL: Final = "model."
 _SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
 """Sizes of a network. Step times grow at most in proportion; a position table or output layer adds a few percent."""
 _SIZE_RATIO: Final = 1.05
 """Maximum ratio of two sizes that count as equal: step times of two runs on one machine differ by as much."""
+_AGES: Final = ("staleness", "in_flight", "in_queue", "known_tokens")
+"""Columns of `StepTable` that are sums over tokens."""
 _SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
 ALIKE_RATIO: Final = 1.25
 """Maximum ratio of similar values. Up to this ratio of tokens per step, attention and overhead hardly change the time
@@ -160,18 +161,18 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         staleness=analysis.staleness,
         promised=() if model is None else model.ranking.actions,
         settings=flattened(facts.settings),
-        passes=answers.get("pass_latency"),
+        passes=answers["pass_latency"],
         learning=answers.get("training_metrics"),
         lengths=answers.get("response_lengths"),
         delivered_lengths=answers.get("delivered_lengths"),
-        dropped_ratio=_dropped_ratio(answers.get("judged_outcomes")),
-        dropping_ratio=_dropping_ratio(answers.get("delivery_outcomes")),
-        steps_per_version=_steps_per_version(answers.get("trainer_steps"), window),
+        dropped_ratio=_dropped_ratio(answers["judged_outcomes"]),
+        dropping_ratio=_dropping_ratio(answers["delivery_outcomes"]),
+        steps_per_version=_steps_per_version(answers["trainer_steps"], window),
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
         table=table,
         steady=None if table is None else _steady_time(analysis, table),
-        steady_staleness_p95=None if table is None else _staleness_p95(answers.get("token_staleness"), table),
+        steady_staleness_p95=None if table is None else _staleness_p95(answers["token_staleness"], table),
         update_s=_update_s(analysis),
         counts_prompts=analysis.throughput.counted_tokens is not None,
         imported=analysis.data_quality.imported,
@@ -207,17 +208,6 @@ def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str
     return frozenset(unknown)
 
 
-def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[object, object]]:
-    """Return the entries of config.model that both runs have and that differ; sizes within 5% count as equal."""
-    return {
-        name: (before.settings[name], after.settings[name])
-        for name in sorted(before.settings.keys() & after.settings.keys())
-        if name.startswith(_MODEL)
-        and before.settings[name] != after.settings[name]
-        and not is_same_size(name, before.settings[name], after.settings[name])
-    }
-
-
 def is_same_size(name: str, before: object, after: object) -> bool:
     """Whether a config entry is the size of a network, and both values are within 5% of each other."""
     if name not in _SIZES or not isinstance(before, int | float) or not isinstance(after, int | float):
@@ -239,13 +229,15 @@ def version_steps(before: ComparedRun, after: ComparedRun) -> tuple[float, float
 def same_compute_cost(before: ComparedRun, after: ComparedRun) -> bool:
     """Whether both networks need the same compute per pass, for example two checkpoints of one network.
 
-    A different name alone means a different network, unless both runs state the number of parameters or the full shape.
+    Only entries of config.model that both runs have are compared. A different name alone means a different network,
+    unless both runs state the number of parameters or the full shape.
     """
-    changes = network_changes(before, after)
-    if changes.keys() - {"model.name"}:
+    first, then = before.settings, after.settings
+    both = {name for name in first.keys() & then.keys() if name.startswith("model.")}
+    changed = {each for each in both if first[each] != then[each] and not is_same_size(each, first[each], then[each])}
+    if changed - {"model.name"}:
         return False
-    both = before.settings.keys() & after.settings.keys()
-    return not changes or "model.parameters" in both or both.issuperset(_SHAPE)
+    return not changed or "model.parameters" in both or both.issuperset(_SHAPE)
 
 
 def counting_prompts(run: ComparedRun) -> ComparedRun:
@@ -255,18 +247,19 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
     """
     if run.counts_prompts:
         return run
-    whole = replace(run, counts_prompts=True, whole=replace(run.whole, tokens=0))
-    whole = replace(whole, steady_tokens_per_s=None, whole_tokens_per_s=None)
-    if run.table is None or run.steady is None:
-        return whole
-    tokens = _sum(run.table.processed_tokens)
-    rate = tokens / (run.steady.length_ns / 1e9) if tokens else None
-    return replace(
-        whole,
-        table=replace(run.table, trained_tokens=run.table.processed_tokens),
-        steady=replace(run.steady, tokens=tokens),
-        steady_tokens_per_s=rate,
+    changed = replace(
+        run,
+        counts_prompts=True,
+        whole=replace(run.whole, tokens=0),
+        whole_tokens_per_s=None,
+        steady_tokens_per_s=None,
     )
+    if run.table is None or run.steady is None:
+        return changed
+    counted = run.table.processed_tokens
+    steady = replace(run.steady, tokens=_sum(counted))
+    rate = steady.tokens / (steady.length_ns / 1e9) or None
+    return replace(changed, table=replace(run.table, trained_tokens=counted), steady=steady, steady_tokens_per_s=rate)
 
 
 def _max_running(analysis: AnalysisResult) -> int | None:
@@ -292,24 +285,35 @@ def _table(analysis: AnalysisResult) -> StepTable | None:
     window = analysis.run.window
     if window is None:
         return None
-    steps = analysis.answers["training_steps"].filter(window.is_inside, pl.col("period_s").is_not_null())
+    answers = analysis.answers
+    steps = (
+        answers["training_steps"]
+        .filter(window.is_inside, pl.col("period_s").is_not_null())
+        .join(answers["trainer_steps"].select("step", "train_gpu_s"), on="step", how="left", maintain_order="left")
+        .join(_age_sums(answers["token_staleness"]), on="step", how="left", maintain_order="left")
+        .with_columns(pl.col("train_gpu_s", *_AGES).fill_null(0.0))
+    )
     if steps.is_empty() or steps["period_s"].sum() <= 0:
         return None
     counts_prompts = analysis.throughput.counted_tokens is not None
     ends_ns = np.concatenate([[window.start_ns], steps["end_ns"].to_numpy()])
-    ages = _by_step(analysis.answers.get("token_staleness"), steps["step"])
-    train = steps.select("step").join(
-        analysis.answers["trainer_steps"].select("step", "train_gpu_s"), on="step", how="left", maintain_order="left"
-    )
     return StepTable(
-        step=steps["step"].to_numpy(),
-        period_s=steps["period_s"].to_numpy(),
         samples=_known(steps["samples"]),
         trained_tokens=_known(steps["tokens" if counts_prompts else "response_tokens"]),
-        state_gpu_s=_state_gpu_s(analysis.answers["ledger_timeline"], ends_ns),
-        **{name: ages[name].to_numpy() for name in ("staleness", "in_flight", "in_queue", "known_tokens")},
-        train_gpu_s=train["train_gpu_s"].fill_null(0.0).to_numpy(),
+        state_gpu_s=_state_gpu_s(answers["ledger_timeline"], ends_ns),
         processed_tokens=_known(steps["tokens"]),
+        **{name: steps[name].to_numpy() for name in ("step", "period_s", "train_gpu_s", *_AGES)},
+    )
+
+
+def _age_sums(ages: pl.DataFrame) -> pl.DataFrame:
+    """Return sums over the tokens of each step."""
+    tokens = pl.col("tokens").cast(pl.Float64)
+    return ages.group_by("step").agg(
+        staleness=(tokens * pl.col("staleness")).sum(),
+        in_flight=pl.col("in_flight_versions").cast(pl.Float64).sum(),
+        in_queue=pl.col("in_queue_versions").cast(pl.Float64).sum(),
+        known_tokens=tokens.sum(),
     )
 
 
@@ -320,22 +324,6 @@ def _known(column: pl.Series) -> Counts | None:
 
 def _sum(column: Counts | None) -> int:
     return 0 if column is None else int(column.sum())
-
-
-def _by_step(ages: pl.DataFrame | None, steps: pl.Series) -> pl.DataFrame:
-    """Return sums over the tokens of each step, in step order."""
-    names = ("staleness", "in_flight", "in_queue", "known_tokens")
-    if ages is None or ages.is_empty():
-        return pl.DataFrame({name: np.zeros(len(steps)) for name in names})
-    tokens = pl.col("tokens").cast(pl.Float64)
-    sums = ages.group_by("step").agg(
-        staleness=(tokens * pl.col("staleness")).sum(),
-        in_flight=pl.col("in_flight_versions").cast(pl.Float64).sum(),
-        in_queue=pl.col("in_queue_versions").cast(pl.Float64).sum(),
-        known_tokens=tokens.sum(),
-    )
-    joined = steps.to_frame("step").join(sums, on="step", how="left", maintain_order="left")
-    return joined.select(pl.col(name).fill_null(0.0) for name in names)
 
 
 def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Reals]:
@@ -385,8 +373,8 @@ def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: 
     return closed
 
 
-def _staleness_p95(ages: pl.DataFrame | None, table: StepTable) -> float | None:
-    if ages is None or not table.known_tokens.sum():
+def _staleness_p95(ages: pl.DataFrame, table: StepTable) -> float | None:
+    if not table.known_tokens.sum():
         return None
     inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
     counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
@@ -394,34 +382,28 @@ def _staleness_p95(ages: pl.DataFrame | None, table: StepTable) -> float | None:
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:
-    window, updates = analysis.run.window, analysis.answers.get("weight_update_latency")
-    origin = None if (read := analysis.data_quality.imported) is None else read.tables.get("weight_updates")
-    is_laid_out = origin is not None and origin.certainty is not Certainty.RECORDED
-    if window is None or updates is None or is_laid_out:
+    window, read = analysis.run.window, analysis.data_quality.imported
+    origin = None if read is None else read.tables.get("weight_updates")
+    if window is None or (origin is not None and origin.certainty is not Certainty.RECORDED):
         return np.zeros(0)
-    applied = updates.filter(
+    applied = analysis.answers["weight_update_latency"].filter(
         pl.col("applied_ns").is_between(window.start_ns, window.end_ns), pl.col("publish_to_applied_s").is_not_null()
     )
     means = applied.group_by("version").agg(pl.col("publish_to_applied_s").mean()).sort("version")
     return means["publish_to_applied_s"].to_numpy()
 
 
-def _dropped_ratio(outcomes: pl.DataFrame | None) -> float | None:
-    return None if outcomes is None or not outcomes["tokens"].sum() else dropped_ratio(outcomes)
+def _dropped_ratio(outcomes: pl.DataFrame) -> float | None:
+    return dropped_ratio(outcomes) if outcomes["tokens"].sum() else None
 
 
-def _dropping_ratio(outcomes: pl.DataFrame | None) -> float:
-    if outcomes is None:
-        return 0.0
+def _dropping_ratio(outcomes: pl.DataFrame) -> float:
     columns = outcomes.drop_nulls("mean_output_tokens").select("outcome", "samples", "mean_output_tokens")
     taken = {outcome: (samples, mean) for outcome, samples, mean in columns.rows() if outcome in ("trained", *DROPPED)}
     samples, tokens = sum(count for count, _ in taken.values()), sum(count * mean for count, mean in taken.values())
     return taken["trained"][1] * samples / tokens - 1.0 if "trained" in taken and len(taken) > 1 and tokens else 0.0
 
 
-def _steps_per_version(steps: pl.DataFrame | None, window: SteadyWindow | None) -> float | None:
-    if steps is None:
-        return None
-    if window is not None:
-        steps = steps.filter(window.is_inside)
+def _steps_per_version(steps: pl.DataFrame, window: SteadyWindow | None) -> float | None:
+    steps = steps if window is None else steps.filter(window.is_inside)
     return steps_per_version(steps["published"].fill_null(0).to_numpy())

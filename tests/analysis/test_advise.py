@@ -1,6 +1,6 @@
 """From answers to what the model is given: what a run shows, what it lacks, and which limits are seen to act."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -229,78 +229,50 @@ DROPPING = Delivered(trained_tokens=998, dropped_tokens=2, filtered_tokens=0)
 KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
 
 
+def prefetched(config: RunConfig, run: Observed) -> float:
+    return _model_config(config, SimpleNamespace(steps=30, auxiliary_gpus=0), run, Constraints()).prefetched_batches
+
+
 def likeliest(config: RunConfig, run: Observed) -> Scheduling:
     return read_scheduling(config, run).candidates[0]
+
+
+def drop(max_staleness: int) -> dict[str, Any]:
+    return {"staleness_policy": "drop", "max_staleness": max_staleness}
 
 
 @pytest.mark.parametrize(
     ("config", "delivered", "expected"),
     [
-        (RunConfig(), KEEPING, Admission()),
+        ({}, KEEPING, Admission()),
+        (drop(1) | {"queue_capacity_samples": 8}, KEEPING, Admission(8, "wait", 1, staleness_policy="drop")),
+        (drop(4), DROPPING, Admission(None, "wait", 4, staleness_policy="drop")),
         (
-            RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8),
-            KEEPING,
-            Admission(8, "wait", 1, staleness_policy="drop"),
-        ),
-        (
-            RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8),
-            DROPPING,
-            Admission(8, "wait", 4, staleness_policy="drop"),
-        ),
-        (
-            RunConfig(staleness_policy="publication_waits", max_staleness=2),
-            KEEPING,
-            Admission(None, "wait", 2, staleness_policy="publication_waits"),
-        ),
-        (RunConfig(staleness_policy="publication_waits", max_staleness=0), KEEPING, Admission()),
-        (
-            RunConfig(queue_policy="drop_oldest", queue_capacity_samples=8, staleness_policy="drop", max_staleness=4),
-            DROPPING,
-            Admission(8, "drop_oldest"),
-        ),
-        (
-            RunConfig(staleness_policy="admission", max_staleness=3, max_in_flight_samples=100),
-            KEEPING,
-            Admission(None, "wait", 3, 100),
-        ),
-        (
-            RunConfig(staleness_policy="drop", max_staleness=4, max_running_samples=32),
+            drop(4) | {"max_running_samples": 32},
             DROPPING,
             Admission(None, "wait", 4, None, 32, staleness_policy="drop"),
         ),
+        (drop(4) | {"queue_policy": "drop_oldest", "queue_capacity_samples": 8}, DROPPING, Admission(8, "drop_oldest")),
+        ({"staleness_policy": "publication_waits", "max_staleness": 0}, KEEPING, Admission()),
+        (
+            {"staleness_policy": "admission", "max_staleness": 3, "max_in_flight_samples": 100},
+            KEEPING,
+            Admission(None, "wait", 3, 100),
+        ),
     ],
 )
-def test_a_limit_acts_as_the_run_shows_it(config: RunConfig, delivered: Delivered, expected: Admission):
-    assert likeliest(config, replace(observed(), delivered=delivered)).admission == expected
+def test_a_limit_acts_as_the_run_shows_it(config: dict[str, Any], delivered: Delivered, expected: Admission):
+    assert likeliest(RunConfig(**config), replace(observed(), delivered=delivered)).admission == expected
 
 
-@pytest.mark.parametrize(
-    ("config", "together_ratio", "expected"),
-    [
-        (RunConfig(dispatch="least_loaded"), 1.0, "least_loaded"),
-        (RunConfig(dispatch="pulled"), 0.0, "pulled"),
-        (RunConfig(), 0.95, "pulled"),
-        (RunConfig(), 0.949, "least_loaded"),
-        (RunConfig(), None, "least_loaded"),
-    ],
-)
-def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
-    config: RunConfig, together_ratio: float | None, expected: str
-):
-    run = replace(observed(), one_engine_groups_ratio=together_ratio)
-    assert likeliest(config, run).settings.dispatch == expected
-
-
-@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop")])
+@pytest.mark.parametrize(("ahead", "drops"), [(None, False), (0.99, False), (1.0, True)])
 def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
-    ahead: float | None, drops: str | None
+    ahead: float | None, drops: bool
 ):
-    config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
+    config = RunConfig(**drop(1), batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
-    assert (likeliest(config, aged).admission.staleness_policy == "drop") is (drops is not None)
-    assert _model_config(
-        config, SimpleNamespace(steps=30, auxiliary_gpus=0), aged, Constraints()
-    ).prefetched_batches == (ahead or 0.0)
+    assert (likeliest(config, aged).admission.staleness_policy == "drop") is drops
+    assert prefetched(config, aged) == (ahead or 0.0)
 
 
 @pytest.mark.parametrize(
@@ -343,11 +315,7 @@ def test_steps_share_a_batch_or_take_it_in_parts_as_the_run_shows(
 def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
     config: RunConfig, shown: float | None, ahead: float
 ):
-    run = replace(observed(), prefetched_batches=shown)
-    assert (
-        _model_config(config, SimpleNamespace(steps=30, auxiliary_gpus=0), run, Constraints()).prefetched_batches
-        == ahead
-    )
+    assert prefetched(config, replace(observed(), prefetched_batches=shown)) == ahead
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
@@ -408,33 +376,6 @@ def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_sam
     assert run.scheduling.taken_on_arrival_ratio is None  # 19 samples: too few to tell
 
 
-@pytest.mark.parametrize(
-    ("awaited_ratio", "on_arrival_ratio", "takings"),
-    [
-        (0.5, None, ["batch"]),
-        (0.5, 0.1, ["batch"]),
-        (0.5, 0.101, ["as_they_come", "batch"]),
-        (0.5, 0.249, ["as_they_come", "batch"]),
-        (0.5, 0.25, ["as_they_come"]),
-        (0.05, 0.025, ["as_they_come"]),
-        (0.049, 0.049, ["batch"]),  # trainers that hardly wait show nothing
-        (None, 0.499, ["as_they_come", "batch"]),  # no wait was recorded
-        (None, 0.5, ["as_they_come"]),
-    ],
-)
-def test_trainers_take_what_has_come_where_as_much_is_taken_on_arrival_as_arrives_while_they_wait(
-    awaited_ratio: float | None, on_arrival_ratio: float | None, takings: list[str]
-):
-    run = replace(
-        observed(),
-        scheduling=SeenScheduling(taken_on_arrival_ratio=on_arrival_ratio),
-        load=SeenLoad(wait_samples_ratio=awaited_ratio),
-    )
-    read = read_scheduling(RunConfig(delivery="group"), run)
-    assert [each.settings.dequeue for each in read.candidates] == takings
-    assert not read.contradicted
-
-
 def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
     whole = seen(
         answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10], "delivery_s": [None]}))
@@ -472,85 +413,114 @@ def showing(**facts: object) -> Observed:
     return replace(observed(), scheduling=SeenScheduling(**facts))
 
 
-@pytest.mark.parametrize(
-    ("stated", "alone_ratio", "possible", "contradicted"),
-    [
-        (None, 0.8, ("sample",), False),
-        (None, 0.2, ("group",), False),
-        (None, 0.79, ("group", "sample"), False),
-        (None, 0.21, ("group", "sample"), False),
-        (None, None, ("group", "sample"), False),
-        ("sample", None, ("sample",), False),
-        ("sample", 0.21, ("sample",), False),
-        ("sample", 0.2, ("group",), True),
-        ("group", 0.8, ("sample",), True),
-        ("group", 0.0, ("group",), False),
-    ],
-)
-def test_groups_are_whole_or_not_as_stated_unless_their_queue_times_plainly_show_otherwise(
-    stated: str | None, alone_ratio: float | None, possible: tuple[str, ...], contradicted: bool
-):
-    read = read_scheduling(RunConfig(delivery=stated), showing(queued_alone_ratio=alone_ratio))
-    assert tuple(each.delivery for each in read.candidates) == possible
-    assert read.contradicted == contradicted
+PROPERTIES: dict[str, tuple[RunConfig, Callable[[Scheduling], object]]] = {
+    "delivery": (RunConfig(), lambda each: each.delivery),
+    "queue_order": (RunConfig(delivery="group"), lambda each: each.settings.queue_order),
+    "dispatch": (RunConfig(delivery="group"), lambda each: each.settings.dispatch),
+    "dequeue": (RunConfig(delivery="group"), lambda each: each.settings.dequeue),
+    "in_flight_until_trained": (
+        RunConfig(delivery="group", max_in_flight_samples=100),
+        lambda each: each.admission.in_flight_until_trained,
+    ),
+}
+"""Properties of the scheduling, with a config that leaves only this one open, and where a candidate has it."""
 
 
-def test_groups_of_one_are_delivered_as_groups():
-    run = replace(showing(queued_alone_ratio=None), group_size=1)
-    assert [each.delivery for each in read_scheduling(RunConfig(), run).candidates] == ["group"]
+def alone(ratio: float | None) -> Observed:
+    return showing(queued_alone_ratio=ratio)
 
 
-@pytest.mark.parametrize(
-    ("stated", "disorder", "possible", "contradicted"),
-    [
-        (None, {"fifo": 0.05, "lifo": 0.95, "oldest_first": 0.06}, ("fifo",), False),
-        (None, {"fifo": 0.3, "lifo": 0.7, "oldest_first": 0.0}, ("oldest_first",), False),
-        (None, {"fifo": 1.0, "lifo": 0.0, "oldest_first": 0.9}, ("lifo",), False),
-        (None, {"fifo": 0.01, "lifo": 0.99, "oldest_first": 0.01}, ("fifo", "oldest_first"), False),
-        (None, {"fifo": 0.5, "lifo": 0.5, "oldest_first": 0.5}, ("fifo",), False),
-        (None, {}, ("fifo",), False),
-        ("oldest_first", {"fifo": 0.0, "lifo": 1.0, "oldest_first": 0.19}, ("oldest_first",), False),
-        ("oldest_first", {"fifo": 0.0, "lifo": 1.0, "oldest_first": 0.2}, ("fifo",), True),
-        ("fifo", {"fifo": 0.5, "lifo": 0.5, "oldest_first": 0.5}, ("fifo",), False),
-        ("fifo", {}, ("fifo",), False),
-    ],
-)
-def test_the_order_is_the_stated_one_unless_the_run_plainly_keeps_another(
-    stated: str | None, disorder: dict[str, float], possible: tuple[str, ...], contradicted: bool
-):
-    config = RunConfig(delivery="group", queue_order=stated)
-    read = read_scheduling(config, showing(disorder_ratios=disorder))
-    assert tuple(each.settings.queue_order for each in read.candidates) == possible
-    assert read.contradicted == contradicted
+def disorder(fifo: float, lifo: float, oldest_first: float) -> Observed:
+    return showing(disorder_ratios={"fifo": fifo, "lifo": lifo, "oldest_first": oldest_first})
+
+
+def together(ratio: float | None) -> Observed:
+    return replace(observed(), one_engine_groups_ratio=ratio)
+
+
+def arriving(awaited_ratio: float | None, on_arrival_ratio: float | None) -> Observed:
+    load = SeenLoad(wait_samples_ratio=awaited_ratio)
+    return replace(showing(taken_on_arrival_ratio=on_arrival_ratio), load=load)
+
+
+def in_flight(until_taken: int | None, until_trained: int | None) -> Observed:
+    return showing(untaken_high_samples=until_taken, untrained_high_samples=until_trained)
 
 
 @pytest.mark.parametrize(
-    ("stated", "until_taken", "until_trained", "possible", "contradicted"),
+    ("name", "stated", "run", "possible"),
     [
-        (None, 100, 100, (True,), False),
-        (None, 100, 101, (False,), False),
-        (None, 85, 90, (True,), False),
-        (None, 85, 89, (False, True), False),
-        (None, 101, 120, (False, True), False),
-        (None, None, None, (False, True), False),
-        (True, 85, 89, (True,), False),
-        (True, 100, 101, (False,), True),
-        (False, 100, 100, (True,), True),
-        (False, 100, 101, (False,), False),
+        ("delivery", None, alone(0.8), ["sample"]),
+        ("delivery", None, alone(0.2), ["group"]),
+        ("delivery", None, alone(0.79), ["group", "sample"]),
+        ("delivery", None, alone(0.21), ["group", "sample"]),
+        ("delivery", None, alone(None), ["group", "sample"]),
+        ("delivery", None, replace(alone(None), group_size=1), ["group"]),
+        ("delivery", "sample", alone(None), ["sample"]),
+        ("delivery", "sample", alone(0.21), ["sample"]),
+        ("delivery", "group", alone(0.0), ["group"]),
+        # The orders that hardly any pair contradicts; where all are contradicted, none matters.
+        ("queue_order", None, disorder(0.05, 0.95, 0.06), ["fifo"]),
+        ("queue_order", None, disorder(0.3, 0.7, 0.0), ["oldest_first"]),
+        ("queue_order", None, disorder(1.0, 0.0, 0.9), ["lifo"]),
+        ("queue_order", None, disorder(0.01, 0.99, 0.01), ["fifo", "oldest_first"]),
+        ("queue_order", None, disorder(0.5, 0.5, 0.5), ["fifo"]),
+        ("queue_order", None, showing(), ["fifo"]),
+        ("queue_order", "oldest_first", disorder(0.0, 1.0, 0.19), ["oldest_first"]),
+        ("queue_order", "fifo", disorder(0.5, 0.5, 0.5), ["fifo"]),
+        ("queue_order", "fifo", showing(), ["fifo"]),
+        ("dispatch", "least_loaded", together(1.0), ["least_loaded"]),
+        ("dispatch", "pulled", together(0.0), ["pulled"]),
+        ("dispatch", None, together(0.95), ["pulled"]),
+        ("dispatch", None, together(0.949), ["least_loaded", "pulled"]),
+        ("dispatch", None, together(None), ["least_loaded"]),
+        # Trainers that take samples as they come take as many on arrival as arrive while they wait.
+        ("dequeue", None, arriving(0.5, None), ["batch"]),
+        ("dequeue", None, arriving(0.5, 0.1), ["batch"]),
+        ("dequeue", None, arriving(0.5, 0.101), ["as_they_come", "batch"]),
+        ("dequeue", None, arriving(0.5, 0.249), ["as_they_come", "batch"]),
+        ("dequeue", None, arriving(0.5, 0.25), ["as_they_come"]),
+        ("dequeue", None, arriving(0.05, 0.025), ["as_they_come"]),
+        ("dequeue", None, arriving(0.049, 0.049), ["batch"]),  # trainers that hardly wait show nothing
+        ("dequeue", None, arriving(None, 0.499), ["as_they_come", "batch"]),  # no wait was recorded
+        ("dequeue", None, arriving(None, 0.5), ["as_they_come"]),
+        # The limit of 100 counts the batch in training where it holds with that batch.
+        ("in_flight_until_trained", None, in_flight(100, 100), [True]),
+        ("in_flight_until_trained", None, in_flight(100, 101), [False]),
+        ("in_flight_until_trained", None, in_flight(85, 90), [True]),
+        ("in_flight_until_trained", None, in_flight(85, 89), [False, True]),
+        ("in_flight_until_trained", None, in_flight(101, 120), [False, True]),
+        ("in_flight_until_trained", None, in_flight(None, None), [False, True]),
+        ("in_flight_until_trained", True, in_flight(85, 89), [True]),
+        ("in_flight_until_trained", False, in_flight(100, 101), [False]),
     ],
 )
-def test_a_limit_in_flight_counts_the_batch_in_training_where_it_holds_with_that_batch(
-    stated: bool | None,
-    until_taken: int | None,
-    until_trained: int | None,
-    possible: tuple[bool, ...],
-    contradicted: bool,
+def test_what_the_config_does_not_state_is_what_the_run_shows(
+    name: str, stated: object, run: Observed, possible: list[object]
 ):
-    config = RunConfig(delivery="group", max_in_flight_samples=100, in_flight_until_trained=stated)
-    run = showing(untaken_high_samples=until_taken, untrained_high_samples=until_trained)
-    read = read_scheduling(config, run)
-    assert tuple(each.admission.in_flight_until_trained for each in read.candidates) == possible
-    assert read.contradicted == contradicted
+    config, value_of = PROPERTIES[name]
+    read = read_scheduling(config if stated is None else replace(config, **{name: stated}), run)
+    assert [value_of(each) for each in read.candidates] == possible
+    assert not read.contradicted
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "run", "shown"),
+    [
+        ("delivery", "sample", alone(0.2), "group"),
+        ("delivery", "group", alone(0.8), "sample"),
+        ("queue_order", "oldest_first", disorder(0.0, 1.0, 0.2), "fifo"),
+        ("in_flight_until_trained", True, in_flight(100, 101), False),
+        ("in_flight_until_trained", False, in_flight(100, 100), True),
+    ],
+)
+def test_what_the_run_plainly_shows_contradicts_what_the_config_states(
+    name: str, stated: object, run: Observed, shown: object
+):
+    config, value_of = PROPERTIES[name]
+    read = read_scheduling(replace(config, **{name: stated}), run)
+    assert [value_of(each) for each in read.candidates] == [shown]
+    assert read.contradicted
 
 
 @pytest.mark.parametrize(

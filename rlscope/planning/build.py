@@ -10,14 +10,15 @@ Not covered: whether the figures are true, and how lengths would differ with ano
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import polars as pl
 
-from rlscope.analysis.observe import UnobservableError, observe_lengths
+from rlscope.analysis.observe import ObservedLengths, UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
+from rlscope.errors import RlscopeError
 from rlscope.input_file import did_you_mean, read_regular
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, SHARPNESS, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, fastest_tokens_per_s, plan_layouts
@@ -50,32 +51,21 @@ _DENSE: Final = ("parameters", "layers", "attention_heads", "head_dim")
 _MIXTURE: Final = ("experts", "experts_per_token", "active_parameters")
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The model that is sampled from and trained."""
-
-    shape: ModelShape
-    attention_width: int
-    """Heads times their dimension."""
-    hidden_size: int
-    """Values of a token between layers; heads times their dimension if neither config nor plan gives it."""
-
-
-def decoder_of(file: PlanFile) -> Decoder:
+def decoder_of(file: PlanFile) -> Counted:
     """Return the model; the plan's entries override the model's config. Raises RlscopeError."""
-    model = file.model
-    counted = None if model.config_json is None else _parameters_of_config(file, model.config_json)
-    if counted is None:
+    model, counted = file.model, Counted(ModelShape(), attention_width=0, hidden_size=0)
+    if model.config_json is None:
         _refuse_gaps(file)
-    shape = ModelShape() if counted is None else counted.shape
-    stated: dict[str, Any] = {each.name: getattr(model, each.name, None) for each in fields(shape)}
+    else:
+        counted = _parameters_of_config(file, model.config_json)
+    stated: dict[str, Any] = {each.name: getattr(model, each.name, None) for each in fields(ModelShape)}
     stated |= {name: int(stated[name]) for name in ("parameters", "active_parameters") if stated[name] is not None}
-    shape = replace(shape, **{name: value for name, value in stated.items() if value is not None})
+    shape = replace(counted.shape, **{name: value for name, value in stated.items() if value is not None})
     _refuse_contradictions(file, shape)
-    width = 0 if counted is None else counted.attention_width
+    width = counted.attention_width
     if model.attention_heads is not None and shape.head_dim is not None:
         width = model.attention_heads * shape.head_dim
-    return Decoder(shape, width, model.hidden_size or (width if counted is None else counted.hidden_size))
+    return Counted(shape, width, model.hidden_size or counted.hidden_size or width)
 
 
 def _parameters_of_config(file: PlanFile, name: str) -> Counted:
@@ -123,24 +113,17 @@ _MOST_GROUPS: Final = 2000
 """Number of groups, at the end of the run, that show how similar their members are."""
 
 
-class PlannedLengths(NamedTuple):
-    """Lengths of responses and prompts."""
-
-    law: LengthLaw
-    prompt_tokens: float
-
-
-def planned_lengths(file: PlanFile) -> PlannedLengths:
+def planned_lengths(file: PlanFile) -> ObservedLengths:
     """Return the lengths as the plan states them or its run recorded them. Raises RlscopeError."""
     lengths = file.lengths
     if lengths.from_run is not None:
         return _recorded(file, lengths.from_run)
     if lengths.prompt_tokens is None:
         raise file.error("lengths.prompt_tokens", found="no such key", expected="prompt_tokens or from_run")
-    return PlannedLengths(_stated(file), lengths.prompt_tokens)
+    return ObservedLengths(_stated(file), lengths.prompt_tokens)
 
 
-def _recorded(file: PlanFile, name: str) -> PlannedLengths:
+def _recorded(file: PlanFile, name: str) -> ObservedLengths:
     lengths, folder = file.lengths, Path(file.source.name).parent / name
     also = next((key for key in _STATED if getattr(lengths, key) is not None), None)
     if also is not None:
@@ -153,7 +136,7 @@ def _recorded(file: PlanFile, name: str) -> PlannedLengths:
             expected = "a run that recorded its samples"
             raise file.error("lengths.from_run", found=found, expected=expected) from error
     prompt_tokens = seen.prompt_tokens if lengths.prompt_tokens is None else lengths.prompt_tokens
-    return PlannedLengths(_capped(file, seen.lengths), prompt_tokens)
+    return ObservedLengths(_capped(file, seen.lengths), prompt_tokens)
 
 
 def _ask_lengths(run: OpenRun) -> Mapping[str, pl.DataFrame]:
@@ -296,31 +279,37 @@ def _granularity(file: PlanFile) -> Granularity:
     return granularity
 
 
+_FIGURES: Final = {
+    "peak_tflops": ("bf16_flop_per_s", 1e12),
+    "bandwidth_tb_per_s": ("bandwidth_bytes_per_s", 1e12),
+    "memory_gb": ("memory_bytes", 1e9),
+}
+"""Keys of a device's figures: the field of the device, and the unit."""
+
+
 def _device(file: PlanFile) -> Device:
     gpus = file.gpus
     listed = None if gpus.device is None else _listed_device(gpus.device)
-    figures = {"peak_tflops": 1e12, "bandwidth_tb_per_s": 1e12, "memory_gb": 1e9}
-    if listed is None:
-        names = tuple(device.name for device in DEVICES)
-        missing = next((name for name in figures if getattr(gpus, name) is None), None)
-        if missing is not None and gpus.device is not None:
-            meant, step = did_you_mean(gpus.device, names), f"For another device give {', '.join(figures)} too."
-            raise file.error(
-                "gpus.device",
-                found=f"unknown device {gpus.device!r}",
-                expected=f"one of {', '.join(names)}",
-                next_step=step if meant is None else f"{meant} {step}",
-            )
-        if missing is not None:
-            expected = f"device, or all of {', '.join(figures)}"
-            raise file.error(f"gpus.{missing}", found="no such key", expected=expected)
-        listed = Device(gpus.device or "a device of your own", 0.0, 0.0, 0.0, frozenset())
-    given = {name: getattr(gpus, name) * unit for name, unit in figures.items() if getattr(gpus, name) is not None}
-    return replace(
-        listed,
-        bf16_flop_per_s=given.get("peak_tflops", listed.bf16_flop_per_s),
-        bandwidth_bytes_per_s=given.get("bandwidth_tb_per_s", listed.bandwidth_bytes_per_s),
-        memory_bytes=given.get("memory_gb", listed.memory_bytes),
+    missing = next((key for key in _FIGURES if getattr(gpus, key) is None), None)
+    if listed is None and missing is not None:
+        raise _unknown_device(file, missing)
+    device = listed or Device(gpus.device or "a device of your own", 0.0, 0.0, 0.0, frozenset())
+    given = {field: (getattr(gpus, key), unit) for key, (field, unit) in _FIGURES.items()}
+    return replace(device, **{field: figure * unit for field, (figure, unit) in given.items() if figure is not None})
+
+
+def _unknown_device(file: PlanFile, missing: str) -> RlscopeError:
+    """Return the error for a device that is not in the table and lacks a figure."""
+    name, known = file.gpus.device, tuple(device.name for device in DEVICES)
+    if name is None:
+        expected = f"device, or all of {', '.join(_FIGURES)}"
+        return file.error(f"gpus.{missing}", found="no such key", expected=expected)
+    steps = (did_you_mean(name, known), f"For another device give {', '.join(_FIGURES)} too.")
+    return file.error(
+        "gpus.device",
+        found=f"unknown device {name!r}",
+        expected=f"one of {', '.join(known)}",
+        next_step=" ".join(filter(None, steps)),
     )
 
 
@@ -341,7 +330,7 @@ def _workload(file: PlanFile) -> Workload:
         )
     lengths = planned_lengths(file)
     return Workload(
-        lengths=lengths.law,
+        lengths=lengths.lengths,
         prompt_tokens=lengths.prompt_tokens,
         group_size=batch.group_size,
         samples_per_step=batch.samples_per_step,
@@ -352,23 +341,21 @@ def _workload(file: PlanFile) -> Workload:
 
 
 def _decode(file: PlanFile) -> DecodeGuess:
-    given = file.efficiency
-    weights, compute, kv = given.weight_bandwidth_ratio, given.compute_ratio, given.kv_bandwidth_ratio
-    overhead = given.pass_overhead_s
+    given, overhead = file.efficiency, file.efficiency.pass_overhead_s
+    weights = given.weight_bandwidth_ratio or Guess(USUAL_SHARES.weight_bandwidth_ratio)
+    compute = given.compute_ratio or Guess(USUAL_SHARES.compute_ratio)
+    kv = given.kv_bandwidth_ratio or Guess(USUAL_SHARES.kv_bandwidth_ratio)
     return DecodeGuess(
-        weight_bandwidth_ratio=USUAL_SHARES.weight_bandwidth_ratio if weights is None else weights.median,
-        weight_bandwidth_log_sd=None if weights is None else weights.log_sd,
-        compute_ratio=USUAL_SHARES.compute_ratio if compute is None else compute.median,
-        compute_log_sd=None if compute is None else compute.log_sd,
-        kv_bandwidth_ratio=USUAL_SHARES.kv_bandwidth_ratio if kv is None else kv.median,
-        kv_bandwidth_log_sd=None if kv is None else kv.log_sd,
+        *(weights.median, weights.log_sd),
+        *(compute.median, compute.log_sd),
+        *(kv.median, kv.log_sd),
         overhead_s=None if overhead is None else _given(overhead, _OVERHEAD_LOG_SD),
-        sharpness=_log_normal(given.sharpness, SHARPNESS),
+        sharpness=SHARPNESS,
         prefill_ratio=_log_normal(given.prefill_ratio, _PREFILL),
     )
 
 
-def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
+def _training(file: PlanFile, decoder: Counted) -> TrainingGuess:
     given, gpus, shape = file.training, file.gpus, decoder.shape
     rate, exponent, sd = given.tokens_per_gpu_s, given.scaling_exponent, given.scaling_exponent_sd
     state_bytes = given.state_bytes_per_parameter
@@ -391,7 +378,7 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
     )
 
 
-def _routing(decoder: Decoder) -> LogNormal | None:
+def _routing(decoder: Counted) -> LogNormal | None:
     shape = decoder.shape
     if not shape.layers or not shape.experts_per_token:
         return None

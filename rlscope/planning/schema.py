@@ -188,7 +188,6 @@ class Efficiency:
     compute_ratio: _ShareGuess | None = None
     kv_bandwidth_ratio: _ShareGuess | None = None
     prefill_ratio: _ShareGuess | None = None
-    sharpness: Annotated[Guess, Median(least=1, most=100)] | None = None
     pass_overhead_s: _SecondsGuess | None = None
     memory_ratio: _Share = 0.9
 

@@ -24,7 +24,7 @@ REFUSED: Final = {
     "weights": "weight_update_s = 1e18, weight_update_s = 9223372036854775807",
     "limits": "queue_capacity_samples = 1e9, queue_capacity_samples = 1e308, kv_capacity_tokens = 1e300",
     "environment": "wait_s = 1e18, wait_s = -1",
-    "efficiency": "pass_overhead_s = 1e308, sharpness = 1e300",
+    "efficiency": "pass_overhead_s = 1e308",
 }
 """By section, values that once ended in a traceback, a hang or a request for petabytes, and some like them."""
 

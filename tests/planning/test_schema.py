@@ -120,54 +120,68 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
     assert plan.decode.weight_bandwidth_log_sd is None
 
 
+DEVICE, HEADS, SPREAD, END = (
+    'device = "H100 SXM"',
+    "head_dim = 128\n",
+    "mean_tokens = 1800\ncv_ratio = 0.65\n",
+    "1024\n",
+)
+"""Lines of the minimal plan that are replaced."""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        # Unknown keys, and values of another kind.
         ("total = 16", "totl = 16", "Did you mean 'total'? `rlscope plan --example` prints"),
         ("total = 16", "total = 65_537", "found 65537; expected a whole number at least 1 and at most 65,536"),
-        ("head_dim = 128", "head_dim = nan", "model.head_dim: found nan"),
+        (HEADS, "head_dim = nan\n", "model.head_dim: found nan"),
         ("cv_ratio = 0.65", "cv_ratio = 0", "found 0; expected a number at least 0.001 and at most 10"),
-        (
-            "mean_tokens = 1800",
-            "mean_tokens = {median = 1800, log_sd = 3.1}",
-            "log_sd = a number at least 0 and at most 3 }",
-        ),
+        ("= 1800", "= {median = 1800, log_sd = 3.1}", "log_sd = a number at least 0 and at most 3 }"),
         ("prompt_tokens = 200\n", "", "lengths.prompt_tokens: found no such key; expected prompt_tokens or from_run"),
         ("[batch]", "[bach]", "bach: found unknown key 'bach'; expected one of gpus, model"),
-        ("[batch]\nsamples_per_step = 1024", "batch = 1024", "batch: found 1024; expected a table"),
+        ("[gpus]", "weights = 1024\n[gpus]", "weights: found 1024; expected a table"),
+        (DEVICE, 'device = "H100 SMX"', "Did you mean 'H100 SXM'? For another device give peak_tflops, bandwidth_tb_"),
+        # Figures that exclude each other.
+        (END, END + "group_size = 1025\n", "expected at most samples_per_step, 1024"),
+        (END, END + "[limits]\nstaleness_policy = 'drop'\n", "found 'drop' and no max_staleness"),
         (
-            'device = "H100 SXM"',
-            'device = "H100 SMX"',
-            "Did you mean 'H100 SXM'? For another device give peak_tflops, bandwidth_tb_per_s, memory_gb too.",
+            END,
+            END + "[limits]\nstaleness_policy = 'never'\n",
+            "found 'never'; expected one of 'by_layout', 'admission'",
         ),
+        (END, END + "[limits]\nqueue_capacity_samples = 1023\n", "expected at least 1024, the whole groups of a step"),
+        (END, END + "group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
+        (END, END + "[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "at most gpus.total, 16"),
+        # A mixture of experts is described whole.
+        (HEADS, HEADS + "experts = 8\n", "model.experts_per_token: found no such key"),
+        (
+            HEADS,
+            HEADS + "experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9\n",
+            "found 9; expected at most the model's 8 experts",
+        ),
+        (
+            HEADS,
+            HEADS + "active_parameters = 9e9\nexperts = 8\nexperts_per_token = 2\n",
+            "at most the 8,030,261,248 parameters",
+        ),
+        # Lengths that cannot be.
+        (SPREAD, "cv_ratio = 0.5\n", "neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
+        (SPREAD, "mean_tokens = 1800\n", "lengths.cv_ratio: found no such key"),
+        (SPREAD, SPREAD + "percentiles = {p50 = 1, p90 = 2}\n", "found both"),
+        (SPREAD, "mean_tokens = 8192\ncv_ratio = 0.1\n", "a mean of 8192 tokens is not below the cap of 8192"),
+        (SPREAD, "mean_tokens = 4096\ncv_ratio = 1.01\n", "under a cap of 8192 varies by less than 1.00"),
+        (SPREAD, "percentiles = {p50 = 1500}\n", "at least two percentiles"),
+        (SPREAD, "percentiles = {p0 = 1, p50 = 1500}\n", "above 0 and below 100"),
+        (SPREAD, "percentiles = {p50 = 1500, p90 = 1500}\n", "lengths must grow with their percentile"),
+        (SPREAD, "percentiles = {p50 = 1500, p90 = 8192}\n", "a percentile of 8192 tokens is not below the cap"),
+        (SPREAD, "percentiles = {median = 1500, p90 = 3000}\n", "percentiles named median, p90"),
     ],
 )
-def test_a_key_that_is_not_what_it_may_be_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_plan_that_cannot_be_is_refused_with_its_key(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MINIMAL
-    text = MINIMAL.replace(old, new)
-    if new == "batch = 1024":
-        # Outside of any section, which only the top of the file is.
-        text = f"{new}\n{MINIMAL.replace(old, '')}"
-    message = complaint(tmp_path, text)
+    message = complaint(tmp_path, MINIMAL.replace(old, new))
     assert message.startswith(", ") and said in message
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("group_size = 1025\n", "expected at most samples_per_step, 1024"),
-        ("[limits]\nstaleness_policy = 'drop'\n", "found 'drop' and no max_staleness"),
-        (
-            "[limits]\nstaleness_policy = 'never'\n",
-            "found 'never'; expected one of 'by_layout', 'admission', 'publication_waits', 'drop'",
-        ),
-        ("[limits]\nqueue_capacity_samples = 1023\n", "found 1023; expected at least 1024, the whole groups of a step"),
-        ("group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
-        ("[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "expected at most gpus.total, 16"),
-    ],
-)
-def test_figures_that_exclude_each_other_are_refused(tmp_path: Path, more: str, said: str) -> None:
-    assert said in complaint(tmp_path, MINIMAL + more)
 
 
 def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path: Path) -> None:
@@ -230,25 +244,6 @@ def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> N
     law = planned(tmp_path, text).workload.lengths
     # Median 1500 and sigma 0.6, cut at 8192.
     assert (law.mean_tokens, law.cv2) == pytest.approx((1791.77, 0.4142), rel=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "said"),
-    [
-        ("cv_ratio = 0.5", "found neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
-        ("mean_tokens = 1800", "lengths.cv_ratio: found no such key"),
-        ("mean_tokens = 1800\ncv_ratio = 1\npercentiles = {p50 = 1, p90 = 2}", "found both"),
-        ("mean_tokens = 8192\ncv_ratio = 0.1", "a mean of 8192 tokens is not below the cap of 8192"),
-        ("mean_tokens = 4096\ncv_ratio = 1.01", "a mean of 4096 tokens under a cap of 8192 varies by less than 1.00"),
-        ("percentiles = {p50 = 1500}", "at least two percentiles"),
-        ("percentiles = {p0 = 1, p50 = 1500}", "above 0 and below 100"),
-        ("percentiles = {p50 = 1500, p90 = 1500}", "lengths must grow with their percentile"),
-        ("percentiles = {p50 = 1500, p90 = 8192}", "a percentile of 8192 tokens is not below the cap"),
-        ("percentiles = {median = 1500, p90 = 3000}", "percentiles named median, p90"),
-    ],
-)
-def test_lengths_that_can_not_be_are_refused(tmp_path: Path, lengths: str, said: str) -> None:
-    assert said in complaint(tmp_path, MINIMAL.replace("mean_tokens = 1800\ncv_ratio = 0.65", lengths))
 
 
 def recorded(tmp_path: Path, **config: object) -> str:
@@ -326,21 +321,6 @@ def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str
     message = complaint(tmp_path, MINIMAL.replace("[model]", "[model]\nconfig_json = 'config.json'"))
     assert message.startswith(", model.config_json")
     assert said in message
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("experts = 8", "model.experts_per_token: found no such key"),
-        (
-            "experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9",
-            "found 9; expected at most the model's 8 experts",
-        ),
-        ("active_parameters = 9e9\nexperts = 8\nexperts_per_token = 2", "at most the 8,030,261,248 parameters"),
-    ],
-)
-def test_a_mixture_of_experts_is_described_whole(tmp_path: Path, more: str, said: str) -> None:
-    assert said in complaint(tmp_path, MINIMAL.replace("head_dim = 128", f"head_dim = 128\n{more}"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +40,8 @@ _REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
 _SECOND_NS: Final = 1_000_000_000
 _STAMP: Final = re.compile(
-    r"(?:(?:(?P<year>\d{4})-)?(?P<month>\d\d)-(?P<day>\d\d)[ T])?(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
-    r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?$"
+    r"(?:(?:(?P<year>\d{4})-)?(?P<day>\d\d-\d\d)[ T])?"
+    r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?P<zone>Z|[+-]\d\d:?\d\d)?$"
 )
 _FURTHEST_S: Final = 14 * 3600
 """Largest offset of any time zone from UTC."""
@@ -105,7 +106,12 @@ class LogFile:
         """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""
         try:
             with open_regular(self.path) as file:
-                yield from self._split(iter(lambda: file.read(_CHUNK_BYTES), b""))
+                for line in split_lines(self._chunks(file), self._longest_bytes):
+                    self.tally.lines += 1
+                    if line is None:
+                        self.tally.bad_lines += 1
+                    else:
+                        yield line
         except OSError as error:
             raise ImportFileError.of(
                 self.path,
@@ -113,6 +119,12 @@ class LogFile:
                 expected="a file that can be read",
                 next_step="Check the path and permissions.",
             ) from error
+
+    def _chunks(self, file: BufferedReader) -> Iterator[bytes]:
+        while chunk := file.read(_CHUNK_BYTES):
+            self.tally.bytes += len(chunk)
+            self._progress(len(chunk))
+            yield chunk
 
     def say_merged(self, target: ImportTarget, rows: Mapping[str, int]) -> None:
         """Report that Ray's driver left out lines, if it did. rows: number of rows by worker that may lack some."""
@@ -128,20 +140,6 @@ class LogFile:
     def source(self) -> SourceFile:
         """Return what was read of the file so far."""
         return self.tally.source_file(self.path)
-
-    def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for line in split_lines(self._measured(chunks), self._longest_bytes):
-            self.tally.lines += 1
-            if line is None:
-                self.tally.bad_lines += 1
-            else:
-                yield line
-
-    def _measured(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            self.tally.bytes += len(chunk)
-            self._progress(len(chunk))
-            yield chunk
 
 
 def records_of(path: Path, target: ImportTarget, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
@@ -336,11 +334,9 @@ def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
 def _stretch(first: str, last: str, ended: datetime) -> tuple[datetime, datetime]:
     """Return the times of a log's first and last timestamp. ended: its end, which fills in a missing year or date."""
     has_date, has_year = "-" in first[:5], len(first) > 4 and first[4] == "-"
-    if has_year:
-        start = _local(first, ended) or ended
-        return start, _local(last, start) or start
-    if not has_date:
-        start = _local(first, ended.replace(hour=0, minute=0, second=0, microsecond=0)) or ended
+    if has_year or not has_date:
+        latest = ended if has_year else ended.replace(hour=0, minute=0, second=0, microsecond=0)
+        start = _local(first, latest) or ended
         return start, _local(last, start) or start
     end = _local(last, datetime(ended.year, 1, 1)) or ended
     if end.replace(tzinfo=None) > ended + timedelta(days=2):
@@ -355,25 +351,14 @@ def _local(stamp: str, latest: datetime) -> datetime | None:
     if found is None:
         return None
     latest = latest.replace(tzinfo=None)
-    fraction = int((found["fraction"] or "0").ljust(6, "0")[:6])
-    year, month, day = (int(found[name]) if found[name] else None for name in ("year", "month", "day"))
+    year, day = found["year"] or f"{latest.year:04}", found["day"] or f"{latest:%m-%d}"
     with suppress(ValueError):
-        time = datetime(
-            year or latest.year,
-            month or latest.month,
-            day or latest.day,
-            int(found["h"]),
-            int(found["m"]),
-            int(found["s"]),
-            fraction,
-        )
-        zone = found["zone"]
-        time = time.replace(tzinfo=datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo if zone else None)
-        if zone or year is not None:
+        time = datetime.fromisoformat(f"{year}-{day}T{found['time'].replace(',', '.')}{found['zone'] or ''}")
+        if found["zone"] or found["year"]:
             return time
-        if month is None:
-            return time + timedelta(days=1) if latest - time > _HALF_DAY else time
-        return time.replace(year=time.year + 1) if latest - time > _HALF_YEAR else time
+        if found["day"]:
+            return time.replace(year=time.year + 1) if latest - time > _HALF_YEAR else time
+        return time + timedelta(days=1) if latest - time > _HALF_DAY else time
     return None
 
 

@@ -3,32 +3,21 @@
 import re
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope.frameworks.table import Framework
 from rlscope.importers.lines import to_ns
 from rlscope.importers.quantities import factors_in
-from rlscope.importers.steps import gpus_of, stated_settings
-from rlscope.importers.target import ImportTarget
 
 _SECOND_NS: Final = 1_000_000_000
 _FITS_WITHIN_NS: Final = 1_100_000_000
 """Maximum difference between two timestamps in whole seconds and a duration printed to a tenth of a second."""
 
 
-class Span(NamedTuple):
-    """A timer that ended."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-
-
 class PrintedSettings:
     """Settings that a console prints somewhere, by the last part of their paths in the framework's table."""
 
     def __init__(self, framework: Framework) -> None:
-        self._framework = framework
         self._values: dict[str, int | bool] = {}
         paths = factors_in(chain(*framework.settings.values())) | {
             *framework.placement.separate_settings,
@@ -45,16 +34,9 @@ class PrintedSettings:
                 self._values[name] = int(found[1]) if found[1].isdecimal() else found[1].lower() == "true"
                 del self._missing[name]
 
-    def gpus(self, role: str) -> int | None:
-        """Return the GPUs of a role; None if the settings do not state them."""
-        return gpus_of(self.config(), self._framework, role)
-
-    def stated(self) -> dict[str, int]:
-        """Return the entries for run.json's config."""
-        return stated_settings(self.config(), self._framework)
-
+    @property
     def config(self) -> dict[str, int | bool]:
-        """Return the settings that were printed, by path."""
+        """The settings that were printed, by path."""
         return {path: self._values[name] for path, name in self._leaves.items() if name in self._values}
 
 
@@ -90,22 +72,22 @@ class Timers:
             each.inner_ns = start_ns if each.inner_ns is None else each.inner_ns
         self._open.setdefault(name, []).append(_Started(start_ns))
 
-    def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> Span:
-        """End a timer. If its start is not in the file, it began one duration before."""
+    def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> tuple[int, int]:
+        """End a timer and return its start and end. If its start is not in the file, it began one duration before."""
         length_ns = to_ns(elapsed_s or 0.0)
         started = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
         if started is None:
             self.unpaired += 1
             end_ns = self._move(stamp_ns)
             self.first_ns = min(self.first_ns or end_ns, end_ns - length_ns)
-            return Span(name, end_ns - length_ns, end_ns)
+            return end_ns - length_ns, end_ns
         started_ns, end_ns = started.start_ns, stamp_ns
         if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
             end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
             # The timer began later in its second, because the printed duration is finer than the timestamps.
             latest_ns = end_ns - length_ns if started.inner_ns is None else min(started.inner_ns, end_ns - length_ns)
             started_ns = max(started_ns, latest_ns)
-        return Span(name, started_ns, self._move(max(end_ns, started_ns)))
+        return started_ns, self._move(max(end_ns, started_ns))
 
     def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> _Started | None:
         """Remove and return the start of this name that fits the duration best; None if none fits."""
@@ -126,8 +108,3 @@ class Timers:
         self.first_ns = moved_ns if self.first_ns is None else min(self.first_ns, moved_ns)
         self.last_ns = max(self.last_ns, moved_ns)
         return moved_ns
-
-    def settle(self, target: ImportTarget) -> None:
-        """Extend the worker's time range to all of its timers."""
-        if self.first_ns is not None:
-            target.extend_worker(self.worker_id, self.first_ns, self.last_ns)

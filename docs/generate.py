@@ -120,9 +120,9 @@ def _config_lines() -> list[str]:
     """Return the lines about the entries of run.json's config that an analysis reads."""
     schema = run_config_schema()
     return [
-        "\n## run.json: config\n\nThese are the settings passed to `start_run(config=...)`. All are optional; other"
-        " entries are kept.\nIf a setting is missing, rlscope uses the value that the run shows, or a default that the"
-        " report names.\n\n| entry | type | meaning |\n|---|---|---|\n",
+        "\n## run.json: config\n\nThese settings come from `start_run(config=...)` and `run.add_config(...)`. All are"
+        " optional; other entries are kept.\nIf a setting is missing, rlscope uses the value that the run shows, or a"
+        " default that the report names.\n\n| entry | type | meaning |\n|---|---|---|\n",
         *(
             f"| `{name}` | {re.sub('^an? ', '', entry_kind(name, schema))} | {entry['description']} |\n"
             for name, entry in schema["properties"].items()

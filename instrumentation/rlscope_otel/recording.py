@@ -1,7 +1,7 @@
 """The parts of one worker's recording and the order in which they start and stop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
@@ -87,6 +87,14 @@ class Recording:
             self.faults.note("describe", f"unknown field {name!r}; known: {sorted(known)}")
         changes = {name: value for name, value in identity.items() if name in known}
         self._writer.identity = replace(self._writer.identity, **changes)
+
+    def add_config(self, config: Mapping[str, object]) -> None:
+        """Add settings that were not known at the start; None is left out. run.json keeps those that it has.
+
+        The next flush writes them.
+        """
+        if self._writer is not None:
+            self.faults.attempt("config", self._writer.add_config, config)
 
     def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""

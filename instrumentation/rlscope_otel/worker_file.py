@@ -47,7 +47,7 @@ class Progress:
     open: Sequence[Mapping[str, object]] = ()
     """Phases that it was in the middle of; empty once it stopped."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The settings that this start was given: run.json keeps those of the first."""
+    """The settings of this start: run.json keeps those of the first."""
 
 
 class WorkerFile:

@@ -6,7 +6,7 @@ fit are counted as dropped; once writing succeeds again, the next flush writes e
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlscope_otel import buffers, run_file, schema
+from rlscope_otel import buffers, json_files, run_file, schema
 from rlscope_otel.batches import Values, batch_of, coerced
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
@@ -50,7 +50,8 @@ class Writer:
         self._open_phases = open_phases
         self._closing = Closing(faults)
         self._config = settings.config
-        """The settings that may not be in run.json yet."""
+        self._config_in_run: Mapping[str, object] = {}
+        """The last `_config` that run.json was seen to have."""
         self._started_ns = clock.now_ns()
         self._stopped_ns: int | None = None
         self._worker_file = WorkerFile(settings.run_dir, settings.worker_id, self._started_ns)
@@ -79,7 +80,7 @@ class Writer:
             complete = all([self._drain(table) for table in self._buffers])
             progress = self._progress()
             self._tallies.flushed(Report(self.worker_id, self.identity, progress) if complete else None)
-            self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
+            self._state_config(self._config)
             self._state(progress)
         except (OSError, SetupError) as error:
             complete = False
@@ -108,6 +109,11 @@ class Writer:
         except (OSError, SetupError) as error:
             self._note_unwritable(error)
 
+    def add_config(self, config: Mapping[str, object]) -> None:
+        """Add settings, which the next flush writes. Raises what the values raise if they cannot be JSON."""
+        known = {name: value for name, value in config.items() if value is not None}
+        self._config = {**self._config, **json_files.as_read(known)}
+
     def give_up(self) -> int:
         """Count all buffered rows as dropped; returns how many."""
         held = {table: len(buffer) for table, buffer in self._buffers.items()}
@@ -121,6 +127,11 @@ class Writer:
         self._worker_file.write(self.identity, progress)
         self._closing.stated()
 
+    def _state_config(self, config: Mapping[str, object]) -> None:
+        """Add the settings that run.json lacks. Raises OSError and SetupError."""
+        if config is not self._config_in_run and run_file.add_config(self._run_dir, config):
+            self._config_in_run = config
+
     def _close_ended(self) -> None:
         for journals in self._journals.values():
             self._closing.add(journals.ended())
@@ -132,7 +143,7 @@ class Writer:
         # The folder may be removed while it is recorded: what comes after would belong to no run.
         if self.run_id is None or not run_file.exists(self._run_dir):
             run_id = self.run_id or self._settings.run_id
-            joined = run_file.join_run(self._run_dir, run_id, self._settings.config, self._started_ns)
+            joined = run_file.join_run(self._run_dir, run_id, self._config, self._started_ns)
             self.run_id = joined.run_id
             if joined.conflicts:
                 self._faults.note(
@@ -202,5 +213,5 @@ class Writer:
             closed=self._closing.closed,
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
             open=self._open_phases() if self._stopped_ns is None else (),
-            config=self._settings.config,
+            config=self._config,
         )

@@ -236,6 +236,7 @@ def test_garbage_in_every_hook_never_raises(run: Run) -> None:
     run.engine_step(bad, bad)
     run.delivery(bad, "trained", bad)
     run.queue_depth(bad, bad)
+    run.add_config({"group_size": bad})
     assert run.flush()
     assert run.active
 
@@ -255,6 +256,7 @@ def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path: Path, monkey
         run.delivery("s", "trained")
         run.queue_depth("samples", 1)
         run.describe(max_running=3)
+        run.add_config({"group_size": 3})
         assert run.flush()
         assert (run.active, run.worker_id, run.run_id) == (False, None, None)
         assert run.now_ns() > 0

@@ -155,6 +155,14 @@ def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
     ]
 
 
+def test_settings_that_become_known_later_are_added_by_the_next_flush(tmp_path: Path, worker) -> None:
+    with start_run(tmp_path, "trainer", "t0", config={"total_gpus": 2}) as run:
+        run.add_config({"total_gpus": 3, "samples_per_step": 8, "max_staleness": None})
+        run.flush()
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == {"total_gpus": 2, "samples_per_step": 8}
+    assert worker("t0")["config"] == {"total_gpus": 3, "samples_per_step": 8}
+
+
 def test_settings_that_a_simultaneous_writer_lost_are_added_again_at_the_next_flush(tmp_path: Path) -> None:
     with start_run(tmp_path, "trainer", "t0", config={"samples_per_step": 8}) as run:
         path = tmp_path / "run.json"

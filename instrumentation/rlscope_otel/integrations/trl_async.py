@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from rlscope_otel.integrations.seams import Call, Watch, during, end_phase
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
-from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, add_config, hook_of, model_facts
+from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, hook_of, model_facts
 from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
@@ -190,7 +190,7 @@ class AsyncGrpoHook(TrainerHook):
         self._syncs = self.trainer.model_version
         begun_at_step = self.trainer.state.global_step
         self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""
-        add_config(self.run, self._config())
+        self.run.add_config(self._config())
         worker = self.trainer.rollout_worker
         loop_class = getattr(worker, "_loop_cls", None)
         if isinstance(loop_class, type) and self.run.run_dir is not None:
@@ -201,7 +201,6 @@ class AsyncGrpoHook(TrainerHook):
         if self._queue is not None:
             self._queue.is_watched = False
         self._takings.abandon()
-        add_config(self.run, self._config())
 
     def _kept(self, call: Call, item: Any) -> None:
         if call.args[0].queue is self._queue:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlscope_otel.integrations.seams import Call
-from rlscope_otel.integrations.trl_trainer import TrainerHook, add_config, finite, hook_of, model_facts
+from rlscope_otel.integrations.trl_trainer import TrainerHook, finite, hook_of, model_facts
 from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
@@ -56,7 +56,6 @@ class GrpoHook(TrainerHook):
         callbacks = trainer.callback_handler
         self.watch(callbacks, "on_train_begin", self._begin)
         self.watch(callbacks, "on_optimizer_step", self._publish)
-        self.watch(callbacks, "on_train_end", lambda call: add_config(self.run, self._config()))
         self._watch_phases()
 
     def _watch_phases(self) -> None:
@@ -81,7 +80,7 @@ class GrpoHook(TrainerHook):
 
     def _begin(self, call: Call) -> None:
         self._begun_at_step = self._version
-        add_config(self.run, self._config())
+        self.run.add_config(self._config())
 
     def _publish(self, call: Call) -> None:
         now_ns = self.run.now_ns()

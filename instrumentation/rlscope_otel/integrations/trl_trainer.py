@@ -1,4 +1,4 @@
-"""Shared by the hooks of TRL's trainers, both a transformers `Trainer`: steps, checkpoints, evaluations, config.
+"""Shared by the hooks of TRL's trainers, both a transformers `Trainer`: steps, checkpoints, evaluations.
 
 A train step lasts from its first tensors to the end of `optimizer.step()`; waits and generation come before it. Loss,
 gradient norm, entropy and clip ratio come from the log, and only if it covers a single step, not a mean over several.
@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlscope_otel import run_file
-from rlscope_otel.errors import SetupError
 from rlscope_otel.integrations.host import host_run
 from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, during
 from rlscope_otel.phases import Moment, Phase
@@ -156,16 +154,6 @@ def hook_of(trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run],
         run.faults.note(f"trl {role}", repr(error))
         return None
     return hook
-
-
-def add_config(run: Run, config: Mapping[str, object]) -> None:
-    """Add these settings to run.json if they are missing. It does I/O: call it at the start or end of training only."""
-    known = {name: value for name, value in config.items() if value is not None}
-    try:
-        if run.run_dir is not None and run.run_id is not None:
-            run_file.add_config(run.run_dir, known)
-    except (OSError, SetupError) as error:
-        run.faults.note("config", error)
 
 
 def model_facts(model: Any) -> dict[str, object]:

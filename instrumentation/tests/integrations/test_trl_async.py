@@ -381,11 +381,17 @@ SETTINGS = {
     ],
     ids=["of whole batches", "of a step of four pieces, one of them ahead", "of batches without a fixed size"],
 )
-def test_settings_go_into_run_json(trainer, hook, tmp_path, arguments, changed):
+def test_settings_are_in_run_json_after_a_flush_and_the_trainer_s_thread_writes_no_file(
+    trainer, hook, run, tmp_path, arguments, changed
+):
+    def config() -> dict[str, object]:
+        return json.loads((tmp_path / "run.json").read_text())["config"]
+
     vars(trainer.args).update(arguments)
     trainer.train_begins()
-    expected = {name: value for name, value in (SETTINGS | changed).items() if value is not None}
-    assert json.loads((tmp_path / "run.json").read_text())["config"] == expected
+    assert config() == {}
+    run.flush()
+    assert config() == {name: value for name, value in (SETTINGS | changed).items() if value is not None}
 
 
 class Loop:

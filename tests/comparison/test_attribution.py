@@ -236,8 +236,8 @@ def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(
 
 def promised(what: ActionWhat, after: Layout | float | None) -> Action:
     """An action that is predicted to gain 10% to 30%."""
-    gain = Estimate(0.2, 0.1, 0.3)
-    return Action("change", what, "samplers", None, after, gain, 1.0, np.array([0.2]), Price(), Price(), None)
+    gains = np.repeat([0.1, 0.2, 0.3], [10, 80, 10])
+    return Action("change", what, "samplers", None, after, gains, Price(), Price(), None)
 
 
 ACTIONS = (

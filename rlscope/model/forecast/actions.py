@@ -4,9 +4,9 @@ An action is a layout, a limit moved by one step, a cost removed, or one side ma
 the calibrated system, which is predicted again. `ranking` orders the actions.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -25,18 +25,20 @@ from rlscope.model.forecast.change import (
     update_seconds,
     with_checkpoints,
     with_engine_speed,
+    with_limits,
     with_trainer_speed,
 )
 from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import changed, predict
-from rlscope.model.forecast.price import (
-    NOTABLE_RATIO,
-    Price,
-    StalenessForecast,
-    dropped_percent,
-    free_price,
+from rlscope.model.forecast.price import NOTABLE_RATIO, Price, StalenessForecast, free_price
+from rlscope.model.forecast.recommend import (
+    SURE_RATIO,
+    WORTHWHILE_RATIO,
+    Grounds,
+    gains_over,
+    median_rate,
+    share_gaining,
 )
-from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, gains_over, median_rate
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
@@ -113,7 +115,7 @@ _CAP_STEPS: Final = (1, 2, 4)
 """Versions to raise a staleness cap by; the smallest raise that gains WORTHWHILE_RATIO is used."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Action:
     """One action on its own."""
 
@@ -125,12 +127,8 @@ class Action:
     """Current setting; None if there is none."""
     after: Layout | float | None
     """Proposed setting; None if it is removed."""
-    gain_ratio: Estimate
-    """Trained tokens per second over the current rate, minus 1."""
-    worthwhile_probability: float
-    """Share of the draws, 0..1, that gain 5% or more."""
     gains: Reals
-    """Gain in every draw."""
+    """Trained tokens per second over the current rate, minus 1, in every draw."""
     price_before: Price
     """Price of the current layout."""
     price: Price
@@ -144,6 +142,16 @@ class Action:
     in_flight_limit: int | None = None
     """Limit on samples in flight that belongs to the change and that the run lacks: without it the queue would grow
     without bound. Gain and price are those with the limit."""
+
+    @cached_property
+    def gain_ratio(self) -> Estimate:
+        """Median gain and its interval."""
+        return Estimate.of(self.gains)
+
+    @property
+    def worthwhile_probability(self) -> float:
+        """Share of the draws, 0..1, that gain 5% or more."""
+        return share_gaining(self.gains)
 
     @property
     def staleness(self) -> StalenessForecast | None:
@@ -212,7 +220,7 @@ class Counterfactuals:
             queued = [round(each * batch) for each in _QUEUED_BATCHES]
             lowered.insert(0, self._lowered("queue_capacity_samples", admission.queue_capacity_samples, queued))
         found = [each for each in lowered if each is not None]
-        return min(found, key=lambda each: _waste(each.price), default=None)
+        return min(found, key=lambda each: (each.price.dropped_percent, each.price.p95_steps), default=None)
 
     def _lowered(self, what: ActionWhat, before: int | None, tried: Sequence[int]) -> Action | None:
         """Lower one limit as long as the rate is kept and more is saved; None if too little is saved."""
@@ -220,7 +228,7 @@ class Counterfactuals:
         for most in tried:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
-            forecast = self._solve(lambda system, most=most: _with_limit(system, _LIMITS[what], most))
+            forecast = self._solve(lambda system, most=most: with_limits(system, **{_LIMITS[what]: most}))
             if forecast is None or not keeps_rate(gains_over(forecast, self._now)):
                 break
             price = self._grounds.anchor.moved(forecast.price)
@@ -236,10 +244,7 @@ class Counterfactuals:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
         gains = self._below_ceiling(what, gains_over(forecast, self._now), forecast)
-        gains = with_noise_of_work(gains, self._observed)
-        likely, gain_ratio = float((gains >= WORTHWHILE_RATIO).mean()), Estimate.of(gains)
-        made = replace(action, gains=gains, gain_ratio=gain_ratio, worthwhile_probability=likely)
-        return replace(made, kind="fresher", is_staler=False)
+        return replace(action, kind="fresher", gains=with_noise_of_work(gains, self._observed), is_staler=False)
 
     def colocated(self, against: LossCause) -> Action | None:
         """Let every GPU alternate between sampling and training; None if that gains too little or cannot run.
@@ -371,7 +376,7 @@ class Counterfactuals:
         return self._action("fix", what, cause, (before, after), forecast, within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
-        forecast = self._solve(lambda system: _with_limit(system, name, after), holds=True)
+        forecast = self._solve(lambda system: with_limits(system, **{name: after}), holds=True)
         return None if forecast is None else self._action("change", what, cause, (before, after), forecast)
 
     def _action(
@@ -389,17 +394,13 @@ class Counterfactuals:
         known = gains_over(forecast, self._now)
         gains = np.clip(_with_error(known, get_args(ActionWhat).index(what), error), *within)
         gains = self._below_ceiling(what, gains, forecast)
-        likely = float((gains >= WORTHWHILE_RATIO).mean())
-        surely = gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + self._grounds.untested_log)
-        is_sure = self._grounds.replayed and float(surely.mean()) >= SURE_RATIO
+        is_sure = self._grounds.replayed and share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
         return Action(
             kind="probe" if kind == "change" and not is_sure else kind,
             what=what,
             cause=cause,
             before=setting[0],
             after=setting[1],
-            gain_ratio=Estimate.of(gains),
-            worthwhile_probability=likely,
             gains=gains,
             price_before=self._today.price,
             price=self._grounds.anchor.moved(forecast.price),
@@ -443,26 +444,16 @@ def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> b
     return cause not in removed or float(np.median(removed[cause])) >= WORTHWHILE_RATIO
 
 
-def _with_limit(system: System, name: str, most: int) -> System:
-    return replace(system, admission=replace(system.admission, **{name: most}))
-
-
 def keeps_rate(gains: Reals) -> bool:
     """Whether an action costs no throughput; gains: in every draw."""
     gain_ratio = Estimate.of(gains)
     return gain_ratio.value >= _SAME_RATE.value and gain_ratio.low >= _SAME_RATE.low
 
 
-def _waste(price: Price) -> tuple[float, float]:
-    """Dropped share in whole percent, then p95 staleness, to rank by."""
-    return dropped_percent(price), _p95_steps(price)
-
-
 def _is_wasteful(price: Price) -> bool:
     """Whether so much is dropped, or samples are so old, that a lower limit can save something."""
-    staleness, dropped = price.staleness, price.dropped_ratio
-    is_old = staleness is None or staleness.p95_steps >= _OLD_STEPS
-    return is_old or (dropped is not None and dropped.value >= _WASTED_RATIO)
+    dropped = price.dropped_ratio
+    return price.p95_steps >= _OLD_STEPS or (dropped is not None and dropped.value >= _WASTED_RATIO)
 
 
 def _saves(price: Price, before: Price) -> bool:
@@ -470,16 +461,11 @@ def _saves(price: Price, before: Price) -> bool:
     if price.dropped_ratio is None or price.staleness is None or price.is_high(before):
         return False
     saved_ratio = (before.dropped_ratio.value if before.dropped_ratio else 0.0) - price.dropped_ratio.value
-    was_old_steps = _p95_steps(before)
-    fresher_steps = was_old_steps - price.staleness.p95_steps
-    is_fresher = fresher_steps >= max(_FRESHER_STEPS, _FRESHER_RATIO * was_old_steps)
+    fresher_steps = before.p95_steps - price.p95_steps
+    is_fresher = fresher_steps >= max(_FRESHER_STEPS, _FRESHER_RATIO * before.p95_steps)
     if saved_ratio <= -NOTABLE_RATIO or fresher_steps < 0.0:
         return False
     return is_fresher or saved_ratio >= _WASTED_RATIO
-
-
-def _p95_steps(price: Price) -> float:
-    return math.inf if price.staleness is None else price.staleness.p95_steps
 
 
 def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:
@@ -512,14 +498,13 @@ def _has_limits(admission: Admission) -> bool:
 
 def _without_limits(system: System) -> System:
     """Remove everything that keeps samples from starting or drops them, except the running places and the queue."""
-    free = replace(
-        system.admission,
+    return with_limits(
+        system,
         max_staleness=None,
         staleness_policy="admission",
         max_in_flight_samples=None,
         max_running_samples=None,
     )
-    return replace(system, admission=free)
 
 
 def _with_faster_trainers(system: System) -> System:

@@ -149,6 +149,11 @@ def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
     return replace(trainer, phases=(*others, changed) if changed.step_s > 0.0 else others)
 
 
+def with_limits(system: System, **limits: object) -> System:
+    """Replace limits of the admission."""
+    return replace(system, admission=replace(system.admission, **limits))
+
+
 def update_seconds(update: WeightUpdateCost) -> float:
     """Seconds from the end of a step until both sides continue: the trainers' wait, or delay plus pause if longer."""
     return max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s)

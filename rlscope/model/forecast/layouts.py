@@ -92,11 +92,6 @@ class Forecast:
         """Return the forecast of a layout that cannot run; excluded None: of one that is too slow to matter."""
         return cls(layout, excluded, None, None, None, Price(), None)
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Key to sort by: the fastest first by the best estimate, excluded layouts last."""
-        return (self.excluded is not None, -(self.tokens_per_s or 0.0))
-
     def gain_over(self, other: "Forecast | None") -> Estimate | None:
         """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
         if other is None or self.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
@@ -219,8 +214,8 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
 
 
 def ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:
-    """Return forecasts with the fastest first, and excluded ones last."""
-    return tuple(sorted(forecasts, key=lambda each: each.rank))
+    """Return forecasts with the fastest first by the best estimate, and excluded ones last."""
+    return tuple(sorted(forecasts, key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0))))
 
 
 def measured_staleness(observed: Observed, steps_per_version: float = 1.0) -> StalenessForecast | None:

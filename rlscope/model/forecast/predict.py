@@ -19,6 +19,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.engine_speeds import slowness_at
+from rlscope.model.forecast.change import with_limits
 from rlscope.model.forecast.layouts import (
     Forecast,
     Forecasts,
@@ -28,11 +29,11 @@ from rlscope.model.forecast.layouts import (
     timing_of_step,
 )
 from rlscope.model.forecast.price import (
-    Price,
     StalenessForecast,
     expected_price,
     free_price,
     price_simulated,
+    staleness_simulated,
     with_intervals,
 )
 from rlscope.model.numerics.bootstrap import drawn_factors
@@ -94,14 +95,16 @@ def predict(
     if simulated is None:
         return Forecast.of_none(layout, "never_trains")
     drawn, rate = _drawn(calibration, layout, form_error=form_error), simulated.trained_tokens_per_s
-    error = 1.0 if is_reference else _sampling_error(simulated, drawn.size)
+    sampled = simulated.step_trained_tokens, simulated.step_periods_s
+    error = 1.0 if is_reference else drawn_factors(*sampled, _SEED, drawn.size)
+    price = price_simulated(simulated, asked.system.admission)
     return Forecast(
         layout=layout,
         excluded=None,
         state=state,
         tokens_per_s=rate,
         drawn_tokens_per_s=drawn * (rate / state.trained_tokens_per_s) * error,
-        price=_price(asked, layout, simulated),
+        price=with_intervals(price, asked.system, asked.draws, layout, simulated),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
         timing=timing_of_simulated(simulated),
         preemption=preemption_simulated(simulated, calibration.system),
@@ -168,8 +171,7 @@ def _shown(forecast: Forecast) -> Forecast:
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:
     """Exclude a layout whose p95 staleness over samples exceeds a cap, in versions."""
-    staleness = forecast.staleness
-    if most_staleness is None or forecast.excluded or (staleness and staleness.sample_p95 <= most_staleness):
+    if forecast.excluded or not forecast.price.exceeds_cap(most_staleness):
         return forecast
     return replace(forecast, excluded="too_stale", drawn_tokens_per_s=None)
 
@@ -226,16 +228,6 @@ def _form_noise(layout: Layout, draws: int) -> Reals:
     return noise
 
 
-def _sampling_error(simulated: Simulated, draws: int) -> Reals:
-    """Error of a simulation with this number of steps: factors around 1, one per draw."""
-    return drawn_factors(simulated.step_trained_tokens, simulated.step_periods_s, _SEED, draws)
-
-
-def _price(calibration: Calibration, layout: Layout, simulated: Simulated) -> Price:
-    system = calibration.system
-    return with_intervals(price_simulated(simulated, system.admission), system, calibration.draws, layout, simulated)
-
-
 def _held_run(
     calibration: Calibration, layout: Layout, state: SteadyState, *, holds: bool
 ) -> tuple[Calibration, Simulated | None]:
@@ -247,8 +239,7 @@ def _held_run(
         return calibration, simulated_run(calibration, layout)
     if state.sample_p95 is not None:
         simulated = simulated_run(calibration, layout)
-        price = None if simulated is None else price_simulated(simulated, calibration.system.admission)
-        if price is None or price.staleness is None or price.staleness.horizon_steps is None:
+        if simulated is None or not staleness_simulated(simulated, calibration.system.admission).grows:
             return calibration, simulated
     limited = held(calibration, layout)
     return limited, simulated_run(limited, layout)
@@ -261,9 +252,7 @@ def held(calibration: Calibration, layout: Layout) -> Calibration:
     for a whole batch in the queue.
     """
     limit = _holding_limit(calibration.system, layout)
-    return changed(
-        calibration, lambda each: replace(each, admission=replace(each.admission, max_in_flight_samples=limit))
-    )
+    return changed(calibration, lambda system: with_limits(system, max_in_flight_samples=limit))
 
 
 def changed(calibration: Calibration, change: Callable[[System], System]) -> Calibration:

@@ -78,6 +78,11 @@ class StalenessForecast:
     """Ends of the 90% interval of `p95_steps`; None if it was measured."""
 
     @property
+    def grows(self) -> bool:
+        """Whether staleness still grows at the end of a simulation."""
+        return self.horizon_steps is not None
+
+    @property
     def p95_steps(self) -> float:
         """p95 in steps that could have published; layouts are compared on this."""
         return self.sample_p95 * self.steps_per_version
@@ -100,6 +105,20 @@ class Price:
     """Response length, mean over trained samples."""
     longest_trained_ratio: Estimate | None = None
     """Share of the longest tenth of the samples that is trained rather than dropped, 0..1."""
+
+    @property
+    def p95_steps(self) -> float:
+        """p95 staleness in steps that could have published; infinite if unknown or without bound."""
+        return math.inf if self.staleness is None else self.staleness.p95_steps
+
+    def exceeds_cap(self, most_staleness: int | None) -> bool:
+        """Whether the p95 staleness over samples is unknown or above a cap, in versions; False without a cap."""
+        return most_staleness is not None and (self.staleness is None or self.staleness.sample_p95 > most_staleness)
+
+    @property
+    def dropped_percent(self) -> float:
+        """Dropped tokens in whole percent, to rank by; infinite if unknown. A smaller difference decides nothing."""
+        return math.inf if self.dropped_ratio is None else float(round(100.0 * self.dropped_ratio.value))
 
     def without_intervals(self) -> "Price":
         """Return the price as a measured one, whose intervals have no width."""
@@ -191,11 +210,6 @@ def _differs(before: Estimate | None, after: Estimate | None) -> bool:
     return before is not None and after is not None and abs(after.value - before.value) >= NOTABLE_RATIO
 
 
-def dropped_percent(price: Price) -> float:
-    """Dropped tokens in whole percent, to rank by; infinite if unknown. A smaller difference decides nothing."""
-    return np.inf if price.dropped_ratio is None else float(round(100.0 * price.dropped_ratio.value))
-
-
 def _measured(observed: Observed) -> tuple[float | None, float | None]:
     """Dropped share of the tokens that left, and mean length of the trained samples; None if nothing was recorded."""
     delivered, samples = observed.delivered, int(observed.steps.samples.sum())
@@ -208,12 +222,8 @@ def _measured(observed: Observed) -> tuple[float | None, float | None]:
 
 def price_simulated(simulated: Simulated, admission: Admission) -> Price:
     """Price of a simulated layout, without intervals."""
-    return Price(
-        staleness_simulated(simulated, admission),
-        Estimate.exactly(simulated.dropped_ratio),
-        Estimate.exactly(simulated.mean_trained_tokens),
-        Estimate.exactly(simulated.longest_trained_ratio),
-    )
+    shares = (simulated.dropped_ratio, simulated.mean_trained_tokens, simulated.longest_trained_ratio)
+    return Price(staleness_simulated(simulated, admission), *map(Estimate.exactly, shares))
 
 
 def staleness_simulated(simulated: Simulated, admission: Admission) -> StalenessForecast:

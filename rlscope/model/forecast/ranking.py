@@ -5,7 +5,6 @@ The cost of a cause is the gain from removing it alone, or from the best action 
 together, what they cost, and learning per token.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -19,7 +18,6 @@ from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
 from rlscope.model.forecast.layouts import Forecast, Forecasts
-from rlscope.model.forecast.price import dropped_percent
 from rlscope.model.forecast.recommend import (
     SURE_RATIO,
     TIE_RATIO,
@@ -142,9 +140,8 @@ def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tupl
 
 def _with_gains(action: Action, gains: Reals) -> Action:
     """Replace the gains of an action by smaller ones; a change that is no longer sure becomes a probe."""
-    likely = float((gains >= WORTHWHILE_RATIO).mean())
-    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
-    return replace(action, kind=kind, gains=gains, gain_ratio=Estimate.of(gains), worthwhile_probability=likely)
+    less = replace(action, gains=gains)
+    return replace(less, kind="probe") if less.kind == "change" and less.worthwhile_probability < SURE_RATIO else less
 
 
 def _tested_first(action: Action) -> Action:
@@ -253,14 +250,12 @@ def _is_alike(action: Action, first: Action) -> bool:
 
 
 def _harm(action: Action) -> tuple[bool, float, float]:
-    return (action.gain_ratio.low <= 0.0, dropped_percent(action.price), _p95_steps(action))
+    return (action.gain_ratio.low <= 0.0, action.price.dropped_percent, _p95_steps(action))
 
 
 def _p95_steps(action: Action) -> float:
     """p95 staleness after the action, in steps that could have published in the current run."""
-    if action.staleness is None:
-        return math.inf
-    before, after, steps = action.before, action.after, action.staleness.p95_steps
+    before, after, steps = action.before, action.after, action.price.p95_steps
     if action.what != "publish_every" or not isinstance(before, float) or not isinstance(after, float):
         return steps
     return steps * after / before
@@ -279,16 +274,13 @@ def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendatio
     if recommendation.untried is not None:
         chosen.append((recommendation.untried, "probe", False))
     for forecast, kind, is_staler in chosen:
-        gains = gains_over(forecast, today)
         yield Action(
             kind=kind,
             what=_what(calibration, forecast.layout),
             cause=_cause_of(calibration, forecast.layout),
             before=today.layout,
             after=forecast.layout,
-            gain_ratio=Estimate.of(gains),
-            worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
-            gains=gains,
+            gains=gains_over(forecast, today),
             price_before=today.price,
             price=forecast.price,
             grade=forecast.grade,

@@ -21,7 +21,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.forecast.predict import closed_rates
-from rlscope.model.forecast.price import UNTESTED_LOG, Anchor, StalenessForecast, dropped_percent
+from rlscope.model.forecast.price import UNTESTED_LOG, Anchor, Price, StalenessForecast
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -200,9 +200,13 @@ def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
 
 
 def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
-    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO or more after the gain shifts down by `drift_log`."""
-    least = math.expm1(math.log1p(WORTHWHILE_RATIO) + drift_log)
-    return float((gains_over(forecast, today) >= least).mean())
+    """Share of the draws in which a layout gains enough over the current one; drift_log: as `share_gaining` shifts."""
+    return share_gaining(gains_over(forecast, today), drift_log)
+
+
+def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:
+    """Share of the gains, 0..1, that are WORTHWHILE_RATIO or more after a shift down by `shift_log`."""
+    return float((gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + shift_log)).mean())
 
 
 def fastest_probabilities(forecasts: Sequence[Forecast]) -> Mapping[Layout, float]:
@@ -239,10 +243,9 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
 
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, float, bool, int]:
-    running = forecast.layout.max_running
-    staleness = forecast.staleness.p95_steps if forecast.staleness else math.inf
+    running, price = forecast.layout.max_running, forecast.price
     grade = _GRADES[forecast.grade] if forecast.grade else len(_GRADES)
-    return (grade, dropped_percent(forecast.price), staleness, running != limit, running)
+    return (grade, price.dropped_percent, price.p95_steps, running != limit, running)
 
 
 def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
@@ -260,18 +263,14 @@ def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> For
     """
     ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in (best, *others)}
     nearly = [each for each in others if ratios[best.layout] < _NEARLY * ratios[each.layout]]
-    saving = [each for each in nearly if _saves(_cost(each), _cost(best))]
-    return min(saving, key=lambda each: (*_cost(each), -ratios[each.layout]), default=None)
+    saving = [each for each in nearly if _saves(each.price, best.price)]
+    return min(
+        saving, key=lambda each: (each.price.p95_steps, each.price.dropped_percent, -ratios[each.layout]), default=None
+    )
 
 
-def _cost(forecast: Forecast) -> tuple[float, float]:
-    """Return p95 staleness in steps, infinite if it grows without bound, and dropped percent."""
-    staleness = math.inf if forecast.staleness is None else forecast.staleness.p95_steps
-    return staleness, dropped_percent(forecast.price)
-
-
-def _saves(cost: tuple[float, float], other: tuple[float, float]) -> bool:
-    saved = [after - before for after, before in zip(other, cost, strict=True)]
+def _saves(price: Price, other: Price) -> bool:
+    saved = [other.p95_steps - price.p95_steps, other.dropped_percent - price.dropped_percent]
     # Two unknown costs differ by nan.
     return not any(map(math.isnan, saved)) and min(saved) >= 0.0 and max(saved) >= 1.0
 

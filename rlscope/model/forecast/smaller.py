@@ -13,12 +13,11 @@ from typing import Final, get_args
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause
-from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, Action, keeps_rate
 from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import closed_rates, predict
-from rlscope.model.forecast.price import UNTESTED_LOG, Price
+from rlscope.model.forecast.price import UNTESTED_LOG
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds, gains_over
 from rlscope.model.observed import Observed
 from rlscope.model.system import Granularity, Layout, Side, System, smaller_layouts
@@ -68,7 +67,8 @@ def _action(
         return None
     gains, price = gains_over(smaller, now), grounds.anchor.moved(smaller.price)
     spared_ratio = 1.0 - layout.gpus / before.gpus
-    is_costly = price.is_high(today.price) or not _is_fresh_enough(price, grounds)
+    is_fresh = grounds.within_staleness_budget(price.staleness) and not price.exceeds_cap(grounds.most_staleness)
+    is_costly = price.is_high(today.price) or not is_fresh or (price.staleness is not None and price.staleness.grows)
     if not keeps_rate(gains) or spared_ratio < WORTHWHILE_RATIO or is_costly:
         return None
     cause = Cause.SAMPLERS if layout.trainer_gpus < before.trainer_gpus else Cause.TRAINERS
@@ -81,8 +81,6 @@ def _action(
         cause=cause,
         before=before,
         after=layout,
-        gain_ratio=Estimate.of(gains),
-        worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
         gains=gains,
         price_before=today.price,
         price=price,
@@ -96,11 +94,3 @@ def _slowed(system: System, side: Side) -> System:
     if side == "sampler_gpus":
         return with_engine_speed(system, speed)
     return replace(system, trainer=with_trainer_speed(system.trainer, speed))
-
-
-def _is_fresh_enough(price: Price, grounds: Grounds) -> bool:
-    """Whether staleness stays within what a change may cost and what is allowed."""
-    most, staleness = grounds.most_staleness, price.staleness
-    is_allowed = most is None or (staleness is not None and staleness.sample_p95 <= most)
-    grows = staleness is not None and staleness.horizon_steps is not None
-    return is_allowed and not grows and grounds.within_staleness_budget(staleness)

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.analytic.limits import Refusal, Refused
@@ -21,13 +21,9 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, anchored
 from rlscope.model.forecast.predict import closed_rates, predict, predict_layouts
-from rlscope.model.forecast.price import Anchor
+from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
-
-if TYPE_CHECKING:
-    # Imported for types only: the code that makes a ModelResult itself asks for changes.
-    from rlscope.model.forecast.result import ModelConfig, ModelResult
 
 Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap", "never_trains"]
 """Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time.
@@ -37,7 +33,6 @@ _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPD
 """Warnings that leave the answer without any measurement to rest on."""
 _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PREDICTION_MISSED})
 """Warnings that the model failed a check against its own run."""
-_AS_MODELED: Final = Anchor()
 _MOST_SAMPLES: Final = 100_000
 """Maximum samples per version: more take over a minute to simulate."""
 _MOST_GPUS_RATIO: Final = 16
@@ -70,35 +65,21 @@ class WhatIf:
     """Optimizer steps per publication with the change; `calibration` has those of the unchanged run."""
 
 
-def what_if(model: "ModelResult", change: Change) -> WhatIf:
-    """Answer a what-if about a run, including the checks that its model failed. Raises as `forecast_change` does."""
-    answer = forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor)
-    failed = tuple(warning for warning in model.warnings if warning in _FAILED_CHECKS)
-    return replace(answer, warnings=(*failed, *answer.warnings))
+def what_if(model: ModelResult, change: Change) -> WhatIf:
+    """Forecast a run with a change, beside the run as it is.
 
-
-def forecast_change(
-    calibration: Calibration, model_config: "ModelConfig", now: Forecast, change: Change, anchor: Anchor = _AS_MODELED
-) -> WhatIf:
-    """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout by the same calibration.
-
-    anchor: factors that were applied to `now` to match its measurements. Raises
-    ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a target is
-    not reached.
+    Raises ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a
+    target is not reached.
     """
-    asked = _asked(calibration, model_config, change)
-    forecast = partial(_forecast, calibration, asked, model_config, now, change, anchor)
-    if change.target_tokens_per_s is None:
-        return forecast(asked_layouts(calibration.layout, change, model_config.granularity))
-    return _with_fewest_gpus(asked, change, model_config.granularity, anchor, forecast)
+    asked = _asked(model, change)
+    forecast = partial(_forecast, model, asked, change)
+    if change.target_tokens_per_s is not None:
+        return _with_fewest_gpus(model, asked, change, forecast)
+    return forecast(asked_layouts(model.calibration.layout, change, model.model_config.granularity))
 
 
 def _with_fewest_gpus(
-    asked: Calibration,
-    change: Change,
-    granularity: Granularity,
-    anchor: Anchor,
-    forecast: Callable[[Sequence[Layout]], WhatIf],
+    model: ModelResult, asked: Calibration, change: Change, forecast: Callable[[Sequence[Layout]], WhatIf]
 ) -> WhatIf:
     """Return the answer for the fewest GPUs that reach the target; more GPUs are taken never to be slower.
 
@@ -107,10 +88,10 @@ def _with_fewest_gpus(
     """
     if (change.trainer_gpus, change.sampler_gpus, change.total_gpus) != (None, None, None):
         raise ImpossibleChangeError("give a target or a number of GPUs, not both")
-    target = change.target_tokens_per_s or 0.0
+    target, granularity = change.target_tokens_per_s or 0.0, model.model_config.granularity
     running = change.max_running or asked.layout.max_running
     split = partial(possible_layouts, granularity=granularity, running=(running,))
-    totals, correction = _totals(asked.layout, granularity), anchor.rate_ratio
+    totals, correction = _totals(asked.layout, granularity), model.anchor.rate_ratio
     answers: dict[int, WhatIf] = {}
     below, reached = -1, len(totals)
     while reached - below > 1:
@@ -154,17 +135,10 @@ def _fastest_rate(asked: Calibration, layouts: Sequence[Layout]) -> float:
     return float(closed_rates(asked, (asked.system,), layouts).max())
 
 
-def _forecast(
-    calibration: Calibration,
-    asked: Calibration,
-    model_config: "ModelConfig",
-    now: Forecast,
-    change: Change,
-    anchor: Anchor,
-    layouts: Sequence[Layout],
-) -> WhatIf:
+def _forecast(model: ModelResult, asked: Calibration, change: Change, layouts: Sequence[Layout]) -> WhatIf:
     """Forecast the fastest of the layouts. asked: the calibration with the change, except for its layout."""
-    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
+    calibration, now = model.calibration, model.forecasts.today
+    asked = replace(asked, layout=_fastest(asked, layouts, _most_staleness(model.model_config, change)))
     obstacle: Obstacle | None = _refusal(asked, asked.layout)
     predicted = Forecast.of_none(asked.layout, None)
     if change == Change():
@@ -172,11 +146,11 @@ def _forecast(
     elif not obstacle:
         # A layout that lets the queue grow is advised with the limit that holds it, unless the change asks for none.
         holds = asked.layout != calibration.layout and change.max_in_flight_samples is None
-        predicted = anchored(predict(asked, asked.layout, holds=holds), anchor)
+        predicted = anchored(predict(asked, asked.layout, holds=holds), model.anchor)
         obstacle = None if predicted.tokens_per_s else _why_never(asked.system)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
+    warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
@@ -184,16 +158,17 @@ def _forecast(
         obstacle=obstacle,
         gain_ratio=predicted.gain_over(now),
         chose_layout=len(layouts) > 1,
-        warnings=warnings,
+        warnings=(*(warning for warning in model.warnings if warning in _FAILED_CHECKS), *warnings),
         calibration=calibration,
         steps_per_version=asked.steps_per_version,
     )
 
 
-def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change) -> Calibration:
+def _asked(model: ModelResult, change: Change) -> Calibration:
     """Apply the change to the calibration, except for its layout."""
+    calibration, new_cap_policy = model.calibration, model.model_config.new_cap_policy
     systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, model_config.new_cap_policy)
+    changed = changed_systems(systems, change, calibration.steps_per_version, new_cap_policy)
     steps_per_version = float(change.publish_every or calibration.steps_per_version)
     samples, before = (each.workload.samples_per_step for each in (changed[0], calibration.system))
     if samples > max(_MOST_SAMPLES, before):
@@ -243,30 +218,22 @@ def _pieces(granularity: Granularity) -> str:
     return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
 
 
-def _with_cap(model_config: "ModelConfig", change: Change) -> "ModelConfig":
-    """Replace the run's own cap by a requested one that drops nothing."""
-    if change.max_staleness is None or model_config.new_cap_policy == "drop":
-        return model_config
-    return replace(model_config, most_staleness=change.max_staleness)
+def _most_staleness(model_config: ModelConfig, change: Change) -> int | None:
+    """Return the largest p95 staleness to allow, in versions: a requested cap that drops nothing replaces the run's."""
+    is_kept = change.max_staleness is None or model_config.new_cap_policy == "drop"
+    return model_config.most_staleness if is_kept else change.max_staleness
 
 
-def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "ModelConfig") -> Layout:
+def _fastest(asked: Calibration, layouts: Sequence[Layout], most_staleness: int | None) -> Layout:
     """Return the fastest layout that can run, preferring layouts that keep the staleness cap."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
         return usable[0] if usable else layouts[0]
     if asked.synchronous:
         return max(usable, key=lambda layout: _synchronous_rate(asked, layout))
-    most_staleness = model_config.most_staleness
     forecasts = predict_layouts(asked, usable, most_staleness)
     allowed = [each for each in (forecasts.today, *forecasts.others) if each.layout in usable]
-    return max(allowed, key=lambda each: _rank(each, most_staleness)).layout
-
-
-def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
-    staleness = forecast.staleness
-    keeps = most_staleness is None or (staleness is not None and staleness.sample_p95 <= most_staleness)
-    return (keeps, forecast.tokens_per_s or 0.0)
+    return max(allowed, key=lambda each: (not each.price.exceeds_cap(most_staleness), each.tokens_per_s or 0.0)).layout
 
 
 def _synchronous_rate(calibration: Calibration, layout: Layout) -> float:

@@ -59,14 +59,17 @@ def action(
         cause=cause,
         before=None,
         after=None,
-        gain_ratio=Estimate(gain, gain, gain),
-        worthwhile_probability=float(gain >= 0.05),
         gains=np.full(DRAWS, gain),
         price_before=Price(),
         price=Price(),
         grade="measured",
         is_staler=is_staler,
     )
+
+
+def gains_of(low: float, median: float) -> Reals:
+    """Gains of this median, and this low end of the interval."""
+    return np.interp(np.linspace(0.0, 1.0, 1001), [0.0, 0.05, 0.5, 1.0], [low, low, median, median])
 
 
 def loss(cause: Cause, gain: float) -> CauseLoss:
@@ -86,13 +89,10 @@ def test_sure_and_fresh_settings_come_first_then_what_brings_most_and_what_is_st
 
 def test_of_settings_that_gain_as_much_one_that_cannot_cost_throughput_comes_before_one_that_can():
     risky, safe = action(0.12, "layout", "trainers", "probe"), action(0.11, "staleness_cap", "staleness_cap", "probe")
-    risky, safe = (
-        replace(risky, gain_ratio=Estimate(0.12, -0.08, 0.32)),
-        replace(safe, gain_ratio=Estimate(0.11, 0.02, 0.2)),
-    )
+    risky, safe = replace(risky, gains=gains_of(-0.08, 0.12)), replace(safe, gains=gains_of(0.02, 0.11))
     sure = action(0.35, "publish_every", "staleness_cap")
     assert _listed([risky, safe, sure]) == (sure, safe, risky)
-    more = replace(risky, gain_ratio=Estimate(0.14, -0.08, 0.36))
+    more = replace(risky, gains=gains_of(-0.08, 0.14))
     assert _listed([more, safe, sure]) == (sure, more, safe)
 
 
@@ -375,8 +375,7 @@ def test_a_lower_limit_saves_drops_or_staleness_and_costs_neither(before: Price,
     ("median", "low", "keeps"), [(-0.01, -0.06, True), (-0.0101, -0.02, False), (0.0, -0.061, False)]
 )
 def test_a_rate_is_kept_up_to_a_loss_of_1_percent_and_6_at_the_low_end(median: float, low: float, keeps: bool):
-    gains = np.interp(np.linspace(0.0, 1.0, 1001), [0.0, 0.05, 0.5, 1.0], [low, low, median, median])
-    assert keeps_rate(gains) is keeps
+    assert keeps_rate(gains_of(low, median)) is keeps
 
 
 def test_what_keeps_the_rate_comes_after_leading_settings_and_before_fixes_and_staler_settings():

@@ -19,13 +19,14 @@ from rlscope.reports.text import actions, findings
 from tests.reports.analysis_fixture import full_analysis
 from tests.reports.model_fixture import changing_model
 
-GAIN = Estimate(0.2, 0.1, 0.3)
+GAINS = np.repeat([0.1, 0.2, 0.3], [10, 80, 10])
+"""A gain of 20%, 10% to 30%."""
 NOW, THEN = Layout(4, 4, 16), Layout(6, 2, 24)
 
 
 def action(what="layout", cause="trainers", kind="change", before=NOW, after=THEN, **others) -> Action:
     price = Price(StalenessForecast(1.5, 3, 4))
-    made = Action(kind, what, cause, before, after, GAIN, 0.95, np.array(GAIN), Price(), price, "measured")
+    made = Action(kind, what, cause, before, after, GAINS, Price(), price, "measured")
     return replace(made, **others)
 
 

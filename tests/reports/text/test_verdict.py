@@ -152,19 +152,7 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
 )
 def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_another_cause(pause_s, kv_kept, pauses):
     made, gains = changing_model(), np.full(4, 0.2)
-    updates = Action(
-        "fix",
-        "weight_updates",
-        "weight_updates",
-        2.0,
-        None,
-        Estimate(0.2, 0.2, 0.2),
-        1.0,
-        gains,
-        Price(),
-        Price(),
-        None,
-    )
+    updates = Action("fix", "weight_updates", "weight_updates", 2.0, None, gains, Price(), Price(), None)
     losses = (CauseLoss("samplers", Estimate(0.3, 0.3, 0.3), gains),)
     update = replace(made.calibration.system.update, engine_pause_s=pause_s, kv_kept=kv_kept)
     system = replace(made.calibration.system, update=update)
@@ -183,7 +171,7 @@ def test_the_gain_from_removing_the_cause_is_said_unless_an_action_gains_as_much
     assert told in verdict_words.why(judged(loss, model=replace(made, ranking=Ranking((), (cost,)))))
     first = made.ranking.actions[0]
     for difference, is_said in ((0.0201, True), (0.0199, False)):
-        other = replace(first, cause="trainers", gain_ratio=Estimate.exactly(0.2 - difference))
+        other = replace(first, cause="trainers", gains=np.full(4, 0.2 - difference))
         analysis = judged(loss, model=replace(made, ranking=Ranking((other,), (cost,))))
         assert (told in verdict_words.why(analysis)) is is_said
 

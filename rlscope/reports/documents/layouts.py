@@ -27,13 +27,9 @@ class ToldPrice(Price):
 
     gpus: int
     """Number of GPUs of trainers and samplers."""
-    staleness_p95_steps: float | None
+    staleness_p95_steps: Estimate | None
     """95th percentile of the staleness of samples, by their oldest token, in optimizer steps; None also if the queue
     would grow without limit."""
-    staleness_p95_low_steps: float | None
-    """Low end of the 90% interval of `staleness_p95_steps`; None if that was measured."""
-    staleness_p95_high_steps: float | None
-    """High end of that interval."""
     staleness_horizon_steps: float | None
     """Optimizer steps after which a run is as stale, if staleness grows for as long as it lasts; None if it is
     steady."""
@@ -106,32 +102,29 @@ def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version:
         ModeledLayout,
         forecast.layout,
         tokens_per_s=rate,
-        step_s=None if rate is None else forecast.step_seconds(rate.value, steps_per_version),
-        staleness_mean=None if staleness is None else staleness.token_mean,
-        staleness_p95=None if staleness is None else staleness.sample_p95,
-        staleness_max=None if staleness is None else staleness.sample_max,
-        trainer_idle_ratio=None if timing is None else timing.trainer_idle_ratio,
-        sampler_idle_ratio=None if timing is None else timing.sampler_idle_ratio,
+        step_s=rate and forecast.step_seconds(rate.value, steps_per_version),
+        staleness_mean=staleness and staleness.token_mean,
+        staleness_p95=staleness and staleness.sample_p95,
+        staleness_max=staleness and staleness.sample_max,
+        trainer_idle_ratio=timing and timing.trainer_idle_ratio,
+        sampler_idle_ratio=timing and timing.sampler_idle_ratio,
         grade=forecast.grade,
         preemption=forecast.preemption,
         in_flight_limit=forecast.in_flight_limit,
-        price=None if rate is None else told_price(forecast.price, forecast.layout, steps_per_version),
+        price=rate and told_price(forecast.price, forecast.layout, steps_per_version),
     )
 
 
 def told_price(price: Price, layout: Layout, steps_per_version: float) -> ToldPrice:
     """Return a price; steps_per_version: optimizer steps per version that may be published, for staleness in steps."""
     staleness = price.staleness
-    horizon_steps = None if staleness is None else staleness.horizon_steps
-    ends = None if staleness is None else staleness.p95_interval_steps
+    horizon_steps = staleness and staleness.horizon_steps
     return extended(
         ToldPrice,
         price,
         gpus=layout.gpus,
-        staleness_p95_steps=None if staleness is None else staleness.p95_steps * steps_per_version,
-        staleness_p95_low_steps=None if ends is None else ends[0] * steps_per_version,
-        staleness_p95_high_steps=None if ends is None else ends[1] * steps_per_version,
-        staleness_horizon_steps=None if horizon_steps is None else horizon_steps * steps_per_version,
+        staleness_p95_steps=staleness and staleness.p95_in_optimizer_steps(steps_per_version),
+        staleness_horizon_steps=horizon_steps and horizon_steps * steps_per_version,
     )
 
 

@@ -108,30 +108,23 @@ def letter_of(index: int) -> str:
 
 def comparison_blocks(compared: RunComparison) -> list[Block]:
     """Return the whole comparison: the first screen, then the numbers."""
-    parts = [pair.part for pair in pair_blocks(compared)]
-    return [*first_screen(compared).values(), *repeated_parts(compared), *parts]
+    details = [*repeated_parts(compared), *(pair.part for pair in pair_blocks(compared))]
+    return [*first_screen(compared).values(), *details]
 
 
 def first_screen(compared: RunComparison) -> dict[str, Block]:
     """Return the answers, where the GPU time went, and the runs, by their classes on the page."""
     answers: dict[str, Block] = {f"verdict {n}": pair.answer for n, pair in enumerate(pair_blocks(compared))}
-    spent = Part(f"GPU time, {BASES[basis_of(compared)]}", [Roles(role_bars(compared))])
+    basis: Basis = "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
+    spent = Part(f"GPU time, {BASES[basis]}", [Roles(_role_bars(compared, basis))])
     return {**answers, "bars": spent, "who": compared_runs(compared)}
 
 
-def basis_of(compared: RunComparison) -> Basis:
-    """Return "steady" if every pair was compared in steady state, else "whole"."""
-    return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
-
-
-def role_bars(compared: RunComparison) -> list[RoleBar]:
+def _role_bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
     """Return a bar per role and run, ordered by role."""
-    bars = [
-        (bar.role, bar._replace(role=f"{bar.role} {letter_of(index)}"))
-        for index, run in enumerate(compared.runs)
-        for bar in state_bars(run, basis_of(compared))
-    ]
-    return [bar for _, bar in sorted(bars, key=lambda each: role_order(each[0]))]
+    bars = [(bar, letter_of(n)) for n, run in enumerate(compared.runs) for bar in state_bars(run, basis)]
+    bars.sort(key=lambda each: role_order(each[0].role))
+    return [bar._replace(role=f"{bar.role} {letter}") for bar, letter in bars]
 
 
 def compared_runs(compared: RunComparison) -> Facts:
@@ -141,7 +134,7 @@ def compared_runs(compared: RunComparison) -> Facts:
 
 def repeated_parts(compared: RunComparison) -> list[Part]:
     """Return the comparison of settings that were run several times, a part each."""
-    return [_repeated_part(each) for each in compared.repeated]
+    return list(map(_repeated_part, compared.repeated))
 
 
 def _repeated_part(repeated: RepeatedSetting) -> Part:
@@ -244,16 +237,15 @@ def _power(rate: Difference) -> str:
 
 def _why(pair: Pair) -> str:
     """Return the states whose share of GPU time changed, by role, the largest change first."""
-    sentences: list[str] = []
     is_hidden = any(each.kind is CompareWarningKind.HIDDEN_SAMPLERS for each in pair.warnings)
-    hidden = {"sampler"} if is_hidden else set[str]()
-    shares = [each for each in pair.differences.breakdowns if each.name == "role_share" and each.role not in hidden]
-    for each in sorted(shares, key=lambda share: role_order(share.role or "")):
-        moved = [part for part in each.parts if abs(part.change) >= _WORTH_NAMING and _is_told(part)]
+    roles: list[str] = []
+    for each in sorted(pair.differences.breakdowns, key=lambda share: role_order(share.role or "")):
+        if each.name != "role_share" or (is_hidden and each.role == "sampler"):
+            continue
+        moved = [part for part in each.parts if abs(part.change) >= _WORTH_NAMING and _is_told(part)][:STATES_NAMED]
         words = [f"{state_label(part.name, part.reason)} {fmt.signed_points(part.change)}" for part in moved]
-        if words:
-            sentences.append(f"{each.role}: {', '.join(words[:STATES_NAMED])}")
-    return "; ".join(sentences)
+        roles += [f"{each.role}: {', '.join(words)}"] if words else []
+    return "; ".join(roles)
 
 
 def _is_told(part: BreakdownPart) -> bool:
@@ -268,13 +260,9 @@ def cause_name(cause: ChangeCause) -> str:
 def _changes_table(attribution: Attribution, letter: str) -> Table:
     """Return the causes, with the gain from each alone if A's model has it."""
     rows = [
-        (
-            cause_name(cause),
-            cause.before,
-            cause.after,
-            "not predicted" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio),
-        )
-        for cause in attribution.causes
+        (cause_name(each), each.before, each.after, "not predicted" if gain is None else fmt.signed_percent(gain))
+        for each in attribution.causes
+        for gain in [each.alone_ratio]
     ]
     return Table("Changes", ("", "A", letter, "gain alone,\nper A's model"), rows, "stacks")
 
@@ -302,8 +290,8 @@ def _priced_sentence(attribution: Attribution, change: float | None) -> str:
 def _unpriced_sentence(attribution: Attribution) -> str:
     """Return the causes whose effect is unknown, and why; empty without any."""
     unpriced = [each for each in attribution.causes if each.unpriced_because is not None]
-    reasons = dict.fromkeys(_UNPRICED[each.unpriced_because] for each in unpriced if each.unpriced_because is not None)
-    because = " and ".join(reasons)
+    reasons = {each.unpriced_because for each in unpriced}
+    because = " and ".join(words for reason, words in _UNPRICED.items() if reason in reasons)
     return f"Changed, with an unknown effect: {_changes_words(unpriced)} ({because})." if unpriced else ""
 
 
@@ -317,22 +305,17 @@ def _change_words(cause: ChangeCause) -> str:
 
 def promise_sentence(promise: Promise) -> str:
     """Return the predicted gain of the change and the measured one."""
-    predicted = gain_words(promise.gain_ratio)
-    source = f"The analysis of A recommended this change (action {promise.rank}) and predicted {predicted}"
-    if promise.is_fix:
-        source = (
-            f"The analysis of A recommended this fix (action {promise.rank}); "
-            f"for the improvement measured, it predicted {predicted}"
-        )
-    if promise.is_kept:
-        outcome = "within the interval"
-    else:
+    kind, basis = ("fix", "; for the improvement measured, it") if promise.is_fix else ("change", " and")
+    source = f"The analysis of A recommended this {kind} (action {promise.rank}){basis} predicted"
+    outcome = "within the interval"
+    if not promise.is_kept:
         side = "above" if promise.missed_by_ratio > 0 else "below"
         points = fmt.signed_points(abs(promise.missed_by_ratio)).removeprefix("+")
         error = ", less than the measurement may be off" if promise.is_within_error else ""
         outcome = f"{points} {side} the interval{error}"
+    measured = f"measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}."
     others = "" if promise.is_alone else " Other settings changed too and may have helped or hurt."
-    return f"{source}; measured {fmt.signed_percent(promise.measured_ratio)}, {outcome}.{_prices(promise)}{others}"
+    return f"{source} {gain_words(promise.gain_ratio)}; {measured}{_prices(promise)}{others}"
 
 
 _PRICES: Final[Mapping[PriceName, tuple[str, Write]]] = {
@@ -406,21 +389,21 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
 
 
 def _row(row: Row) -> _DifferenceRow:
-    return _difference_words(*QUANTITIES[row.quantity], row.difference)
+    return _measured(*QUANTITIES[row.quantity], row.difference)
 
 
 def _learning(row: LearningRow) -> _DifferenceRow:
     where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
-    return _difference_words(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
+    return _measured(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
 
 
-def _difference_words(name: str, write: Write, found: Difference) -> _DifferenceRow:
-    signed = fmt.signed_percent if found.scale == "ratio" else _signed(write)
-    return (name, write(found.before), write(found.after), _marked(signed(found.change), found), _ends(signed, found))
+def _measured(name: str, write: Write, found: Difference) -> _DifferenceRow:
+    return _cells(name, write, fmt.signed_percent if found.scale == "ratio" else _signed(write), found)
 
 
-def _marked(change: str, found: Difference | None) -> str:
-    return f"{change}*" if found is not None and found.is_significant else change
+def _cells(name: str, write: Write, signed: Write, found: Difference | BreakdownPart) -> _DifferenceRow:
+    mark = "*" if found.is_significant else ""
+    return (name, write(found.before), write(found.after), signed(found.change) + mark, _ends(signed, found))
 
 
 def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: str = "A") -> Table:
@@ -431,15 +414,14 @@ def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: st
     return Table(title, columns[:shown], cells, "compared", numbers=frozenset({1, 2, 3}), wide=frozenset({4}))
 
 
-def _ends(signed: Write, found: Difference | None) -> str:
+def _ends(signed: Write, found: Difference | BreakdownPart) -> str:
     """Return both ends of the interval, with the unit only once if they share it; empty if there is none."""
-    if found is None or found.low is None:
+    if found.low is None:
         return ""
     low, high = signed(found.low), signed(found.high)
-    parts = [each.split(" ", 1) for each in (low, high)]
-    if len(parts[0]) == len(parts[1]) == 2 and parts[0][1] == parts[1][1] and parts[0][0] != "about":
-        return f"{parts[0][0]} to {high}"
-    return f"{low} to {high}"
+    number, _, unit = low.rpartition(" ")
+    is_shared = bool(unit) and number not in ("", "about 0") and high.endswith(f" {unit}")
+    return f"{number if is_shared else low} to {high}"
 
 
 def _signed(write: Write) -> Write:
@@ -474,8 +456,8 @@ def breakdown_block(each: Breakdown, letter: str) -> Table:
     title, write = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
-    rows, signed = [_part(part, each, write) for part in shown], _signed(write)
-    rest = each.parts[len(shown) :]
+    signed, rest = _signed(write), each.parts[len(shown) :]
+    rows = [_cells(_part_name(part, each), write, signed, part) for part in shown]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
         rows.append(("other", write(before), write(after), signed(change), ""))
@@ -483,13 +465,7 @@ def breakdown_block(each: Breakdown, letter: str) -> Table:
     return _table(f"{title}, {each.role}" if each.role else title, letter, rows)
 
 
-def _part(part: BreakdownPart, each: Breakdown, write: Write) -> _DifferenceRow:
-    found, signed = part.difference, _signed(write)
-    change = _marked(signed(part.change), found)
-    return (part_name(part, each), write(part.before), write(part.after), change, _ends(signed, found))
-
-
-def part_name(part: BreakdownPart, each: Breakdown) -> str:
+def _part_name(part: BreakdownPart, each: Breakdown) -> str:
     """Return the name of a part: a state, with its role if the breakdown has several."""
     name = state_label(part.name, part.reason)
     return name if each.role is not None or each.name == "step_s" else f"{part.role}: {name}"

@@ -139,14 +139,14 @@ def _names(model: ModelResult) -> list[str]:
 
 def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, currency: str | None) -> list[str]:
     """Return the figures of a layout, in the order of the names."""
-    now, dropped = model.forecasts.today, forecast.price.dropped_ratio
+    now = model.forecasts.today
     rate, config = advice.rate_of(forecast, now), model.model_config
     gpus = forecast.layout.gpus + config.auxiliary_gpus
     gpu_s = None if rate is None or not rate.value else gpus / rate.value * _MILLION
     return [
         fmt.with_interval(fmt.si, *rate) if rate else fmt.NO_DATA,
         age_words(forecast.staleness, steps_per_version),
-        share_words(dropped) if dropped else fmt.NO_DATA,
+        share_words(forecast.price.dropped_ratio),
         fmt.count(gpus),
         fmt.money(gpu_s, config.gpu_hour_price, currency) or fmt.significant(gpu_s and gpu_s / SECONDS_PER_HOUR),
     ]

@@ -40,9 +40,9 @@ def longest_words(price: Price, before: Price) -> str:
     return _change(before.longest_trained_ratio, share(longest.value))
 
 
-def share_words(ratio: Estimate) -> str:
-    """Write a modeled share with its interval."""
-    return fmt.with_interval(lambda each: share(each or 0.0), *ratio)
+def share_words(ratio: Estimate | None) -> str:
+    """Write a modeled share with its interval; "no data" if it is unknown."""
+    return fmt.NO_DATA if ratio is None else fmt.with_interval(lambda each: share(each or 0.0), *ratio)
 
 
 def share(ratio: float) -> str:

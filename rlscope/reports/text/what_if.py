@@ -3,12 +3,13 @@
 Both columns are predicted; measured values are in the analysis.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import NO_LIMIT, update_seconds
-from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.layouts import Forecast, StepTiming
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
@@ -39,14 +40,16 @@ def headline(answer: WhatIf) -> str:
     return f"Predicted throughput: {gain_words(answer.gain_ratio)}{f'; {price}' if price else ''}"
 
 
-def what_if_rows(answer: WhatIf) -> list[tuple[str, ...]]:
+def what_if_rows(answer: WhatIf) -> list[tuple[str, str, str, str]]:
     """Return name, current value, changed value and difference by property; inputs alone if the change is infeasible.
 
     The difference is empty for a property without one.
     """
     sides = (answer.now, answer.predicted)
-    layout, changed_layout = map(_layout, sides)
-    rows = [*((name, layout[name], changed_layout[name], "") for name in layout), *_inputs(answer)]
+    layouts = [(each.trainer_gpus, each.sampler_gpus, each.max_running) for each in (side.layout for side in sides)]
+    titles = ("trainer GPUs", "sampler GPUs", "max running per engine")
+    rows = [(name, fmt.count(now), fmt.count(new), "") for name, now, new in zip(titles, *layouts, strict=True)]
+    rows += _inputs(answer)
     if answer.obstacle is not None:
         return rows
     (now, changed), differences = (_figures(answer, each) for each in sides), _differences(answer)
@@ -70,8 +73,7 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.append(
             "Staleness is in versions: a version is {} optimizer steps with the change and {} now.".format(*versions)
         )
-    overflow = overflow_line(answer.predicted)
-    lines += [overflow] if overflow else []
+    lines += filter(None, [overflow_line(answer.predicted)])
     if answer.calibration.synchronous:
         lines.append("The run is synchronous and is assumed to stay so.")
     if model.others:
@@ -91,7 +93,7 @@ def warning_line(warning: ModelWarning, model: ModelResult) -> str:
     return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 
 
-def _inputs(answer: WhatIf) -> list[tuple[str, ...]]:
+def _inputs(answer: WhatIf) -> list[tuple[str, str, str, str]]:
     """Changed inputs besides the layout."""
     change, calibration = answer.asked, answer.calibration
     system = calibration.system
@@ -107,12 +109,7 @@ def _inputs(answer: WhatIf) -> list[tuple[str, ...]]:
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
         (change.queue_capacity_samples, "queue capacity", _or_none(system.admission.queue_capacity_samples), _limit),
         (change.max_in_flight_samples, "max in flight", _or_none(system.admission.max_in_flight_samples), _limit),
-        (
-            change.publish_every,
-            "steps per weight update",
-            fmt.significant(calibration.steps_per_version),
-            fmt.count,
-        ),
+        (change.publish_every, "steps per weight update", fmt.significant(calibration.steps_per_version), fmt.count),
     )
     return [(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 
@@ -129,15 +126,6 @@ def _times(factor: float | None) -> str:
     return f"{fmt.significant(factor)}×"
 
 
-def _layout(forecast: Forecast) -> dict[str, str]:
-    layout = forecast.layout
-    return {
-        "trainer GPUs": fmt.count(layout.trainer_gpus),
-        "sampler GPUs": fmt.count(layout.sampler_gpus),
-        "max running per engine": fmt.count(layout.max_running),
-    }
-
-
 def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
     """The forecast of one column, by name."""
     timing, ages = forecast.timing, forecast.staleness
@@ -150,10 +138,8 @@ def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
         "samplers idle": fmt.percent(timing.sampler_idle_ratio if timing else None),
         "mean staleness": fmt.versions(ages.token_mean if ages else None),
         "p95 sample staleness": age_words(ages, _steps_per_version(answer, forecast)),
-        "dropped tokens": share_words(price.dropped_ratio) if price.dropped_ratio else fmt.NO_DATA,
-        "longest 10%, trained": (
-            share_words(price.longest_trained_ratio) if price.longest_trained_ratio else fmt.NO_DATA
-        ),
+        "dropped tokens": share_words(price.dropped_ratio),
+        "longest 10%, trained": share_words(price.longest_trained_ratio),
         "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
     }
 
@@ -170,24 +156,22 @@ def _steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
 def _differences(answer: WhatIf) -> dict[str, str]:
     """The differences, by name; the others have none."""
     now, asked = answer.now, answer.predicted
-    steps_s, length = [_step_s(answer, each) for each in (now, asked)], asked.price.trained_length_ratio(now.price)
-    trainers = [each.timing.trainer_idle_ratio if each.timing else None for each in (now, asked)]
-    samplers = [each.timing.sampler_idle_ratio if each.timing else None for each in (now, asked)]
+    now_s, asked_s = (_step_s(answer, each) for each in (now, asked))
+    length = asked.price.trained_length_ratio(now.price)
     return {
         "trained tokens/s": advice.gain_text(answer.gain_ratio),
-        "step time": fmt.gain(_change(*steps_s)),
-        "trainers idle": _points(*trainers),
-        "samplers idle": _points(*samplers),
+        "step time": fmt.gain(asked_s / now_s - 1.0 if now_s and asked_s else None),
+        "trainers idle": _points(now, asked, lambda timing: timing.trainer_idle_ratio),
+        "samplers idle": _points(now, asked, lambda timing: timing.sampler_idle_ratio),
         "mean trained length": fmt.gain(length and length.value),
     }
 
 
-def _change(now: float | None, asked: float | None) -> float | None:
-    return asked / now - 1.0 if now and asked else None
-
-
-def _points(now: float | None, asked: float | None) -> str:
-    return "" if now is None or asked is None or now == asked else fmt.signed_points(asked - now)
+def _points(now: Forecast, asked: Forecast, ratio: Callable[[StepTiming], float]) -> str:
+    """Return the difference of a share in points; empty if there is none."""
+    if now.timing is None or asked.timing is None or ratio(now.timing) == ratio(asked.timing):
+        return ""
+    return fmt.signed_points(ratio(asked.timing) - ratio(now.timing))
 
 
 _DROPS: Final = frozenset({"dropped tokens", "longest 10%, trained"})

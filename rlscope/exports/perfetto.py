@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from rlscope import format as fmt
 from rlscope.errors import ArgumentError, Bounds, RlscopeError
-from rlscope.exports.timeline import ROWS, Event, EventTimeline, TimeRange, Track, Value
+from rlscope.exports.timeline import ROWS, Event, EventTimeline, Label, TimeRange, Track, Value
 from rlscope.importers.join import resolve
 from rlscope.text_out import writing
 from rlscope.trace.query import ask
@@ -29,6 +29,12 @@ _CLEARED, _NEEDS_STATE = 1, 2
 _BATCH_PACKETS: Final = 512
 _RESERVED_BYTES: Final = 300_000
 """Space reserved for the packets that are held, and for the notes."""
+_TYPES: Final = {
+    "begin": "TYPE_SLICE_BEGIN",
+    "end": "TYPE_SLICE_END",
+    "instant": "TYPE_INSTANT",
+    "counter": "TYPE_COUNTER",
+}
 _NOTES_UUID: Final = 1 << 30
 """Above the tracks of the timeline."""
 
@@ -151,19 +157,16 @@ class _TraceFile:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
         self._proto = proto
+        self._types: dict[str, Any] = {kind: proto.TrackEvent.Type.Value(name) for kind, name in _TYPES.items()}
         self._file = file
         self._batch = proto.Trace()
-        self._written_bytes = 0
         self._declared: set[int] = set()
         self._interned: dict[tuple[str, str], int] = {}
         self._last_ns = start_ns
         self.events = 0
-        self._begin(start_ns)
-
-    @property
-    def size_bytes(self) -> int:
+        self.size_bytes = 0
         """Bytes written so far, without the packets that are still held."""
-        return self._written_bytes
+        self._begin(start_ns)
 
     def write(self, event: Event) -> None:
         """Write an event. Events must come in the order of time."""
@@ -171,18 +174,13 @@ class _TraceFile:
         packet = self._packet(event.at_ns)
         told = packet.track_event
         told.track_uuid = event.track.uuid
-        match event.kind:
-            case "begin":
-                told.type = self._proto.TrackEvent.TYPE_SLICE_BEGIN
-                self._describe(packet, event)
-            case "end":
-                told.type = self._proto.TrackEvent.TYPE_SLICE_END
-            case "instant":
-                told.type = self._proto.TrackEvent.TYPE_INSTANT
-                self._describe(packet, event)
-            case "counter":
-                told.type = self._proto.TrackEvent.TYPE_COUNTER
-                _set_counter(told, event.value)
+        told.type = self._types[event.kind]
+        if event.label is not None:
+            self._describe(packet, event.label)
+        elif isinstance(event.value, int):
+            told.counter_value = event.value
+        elif event.value is not None:
+            told.double_counter_value = event.value
         self.events += 1
 
     def note(self, sentences: Sequence[str]) -> None:
@@ -191,13 +189,11 @@ class _TraceFile:
             return
         track = Track(_NOTES_UUID + 1, "notes", Track(_NOTES_UUID, "rlscope"))
         for sentence in sentences:
-            self.write(Event(self._last_ns, 0, "instant", track, sentence, "note"))
+            self.write(Event(self._last_ns, 0, "instant", track, Label(sentence, "note")))
 
     def flush(self) -> None:
         """Write the buffered packets to the file."""
-        content = self._batch.SerializeToString()
-        self._file.write(content)
-        self._written_bytes += len(content)
+        self.size_bytes += self._file.write(self._batch.SerializeToString())
         self._batch = self._proto.Trace()  # A message that is cleared keeps its memory.
 
     def _begin(self, start_ns: int) -> None:
@@ -243,21 +239,21 @@ class _TraceFile:
         if track.unit is not None:
             descriptor.counter.unit_name = track.unit
 
-    def _describe(self, packet: "TracePacket", event: Event) -> None:
+    def _describe(self, packet: "TracePacket", label: Label) -> None:
         """Name, category, details and flows of a slice or an instant."""
         told = packet.track_event
-        if event.is_common:
-            told.name_iid = self._intern(packet, "event_names", event.name)
+        if label.is_common:
+            told.name_iid = self._intern(packet, "event_names", label.name)
         else:
-            told.name = event.name
-        told.category_iids.append(self._intern(packet, "event_categories", event.category))
-        for name, value in event.details.items():
+            told.name = label.name
+        told.category_iids.append(self._intern(packet, "event_categories", label.category))
+        for name, value in label.details.items():
             note = told.debug_annotations.add()
             note.name_iid = self._intern(packet, "debug_annotation_names", name)
             _set_value(note, value)
-        told.flow_ids.extend(event.starts)
-        if event.ends is not None:
-            told.terminating_flow_ids.append(event.ends)
+        told.flow_ids.extend(label.starts)
+        if label.ends is not None:
+            told.terminating_flow_ids.append(label.ends)
 
     def _intern(self, packet: "TracePacket", kind: str, name: str) -> int:
         """Return the number of a name. The packet that first uses a name defines it."""
@@ -266,13 +262,6 @@ class _TraceFile:
             number = self._interned[kind, name] = len(self._interned) + 1
             getattr(packet.interned_data, kind).add(iid=number, name=name)
         return number
-
-
-def _set_counter(told: Any, value: float | None) -> None:  # noqa: ANN401
-    if isinstance(value, int):
-        told.counter_value = value
-    else:
-        told.double_counter_value = value
 
 
 def _set_value(note: Any, value: Value) -> None:  # noqa: ANN401

@@ -5,11 +5,12 @@ samples that it generated. The run itself is a process too, with its optimizer s
 the tokens of each step. A publication of weights leads to its application by each engine: that is a flow.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
 from itertools import count
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -32,6 +33,8 @@ _COUNTER_UNITS: Final[Mapping[str, Unit]] = {
     "kv_used_tokens": "tokens",
     "queue_depth": "samples",
 }
+_PLACE: Final = frozenset({"worker_id", "start_ns", "end_ns", "sample_id", "segment"})
+"""Columns of a segment that its place and name show."""
 _STALENESS: Final = ("staleness_mean", "staleness_p95", "staleness_max")
 _END, _PUBLICATION, _BEGIN, _COUNT = range(4)
 """Order of events at the same time: ends come first, and a publication comes before its applications."""
@@ -54,15 +57,11 @@ class Track:
     """Further facts about a process."""
 
 
-class Event(NamedTuple):
-    """One event. Fields that its kind does not use are empty."""
+class Label(NamedTuple):
+    """Text of a slice or an instant, and its flows."""
 
-    at_ns: int
-    order: int
-    kind: Literal["begin", "end", "instant", "counter"]
-    track: Track
-    name: str = ""
-    category: str = ""
+    name: str
+    category: str
     is_common: bool = False
     """Whether many events have this name."""
     details: Mapping[str, Value] = {}
@@ -70,6 +69,16 @@ class Event(NamedTuple):
     """The flows, from a publication to its applications, that start here."""
     ends: int | None = None
     """The flow that ends here."""
+
+
+class Event(NamedTuple):
+    """One event. The begin of a slice and an instant have a label, a counter has a value."""
+
+    at_ns: int
+    order: int
+    kind: Literal["begin", "end", "instant", "counter"]
+    track: Track
+    label: Label | None = None
     value: float | None = None
 
 
@@ -92,12 +101,7 @@ class _Slice(NamedTuple):
     row: str
     start_ns: int
     end_ns: int
-    name: str
-    category: str
-    is_common: bool
-    details: Mapping[str, Value]
-    starts: tuple[int, ...] = ()
-    ends: int | None = None
+    label: Label
     order: int = _BEGIN
 
 
@@ -109,13 +113,7 @@ class EventTimeline:
     stretch: TimeRange
     left_out_segments: int = 0
     """Segments of samples without a start, known once the samples were read."""
-    _uuids: Iterator[int] = field(default_factory=lambda: count(1))
-    _tracks: dict[tuple[str, ...], Track] = field(default_factory=dict[tuple[str, ...], Track])
-    _lanes: dict[tuple[int, str], list[tuple[int, Track]]] = field(
-        default_factory=dict[tuple[int, str], list[tuple[int, Track]]]
-    )
-    """The free tracks of each row, the first one on top."""
-    _lane_counts: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    _tracks: dict[tuple[object, ...], Track] = field(default_factory=dict[tuple[object, ...], Track])
     _engines: dict[str, int] = field(default_factory=dict[str, int])
     _flows: set[int] = field(default_factory=set[int])
 
@@ -135,54 +133,46 @@ class EventTimeline:
 
     def run_track(self) -> Track:
         """The process that stands for the run itself."""
-        return self._process("", f"run {self.run.run_id}", ())
+        return self._track((), f"run {self.run.run_id}")
 
     def _name_processes(self) -> None:
         self.run_track()
-        devices = {row["worker_id"]: row for row in ask(self.run, "worker_devices").iter_rows(named=True)}
-        for row in ask(self.run, "worker_extents").iter_rows(named=True):
+        extents = ask(self.run, "worker_extents")
+        devices = ask(self.run, "worker_devices").select("worker_id", "device_name")
+        for row in extents.join(devices, on="worker_id", how="left", maintain_order="left").iter_rows(named=True):
             if self.stretch.shows(row["worker_id"]):
-                device = devices[row["worker_id"]]["device_name"]
-                labels = (
-                    row["role"],
-                    row["host"],
-                    fmt.counted(row["gpu_count"], "GPU", "GPUs"),
-                    *([device] if device else []),
-                )
-                self._process(row["worker_id"], row["worker_id"], labels)
+                gpus = fmt.counted(row["gpu_count"], "GPU", "GPUs")
+                labels = (row["role"], row["host"], gpus, row["device_name"])
+                self._track((row["worker_id"],), row["worker_id"], labels=tuple(filter(None, labels)))
 
-    def _process(self, worker_id: str, name: str, labels: tuple[str, ...]) -> Track:
-        key = (worker_id,)
+    def _track(
+        self,
+        key: tuple[object, ...],
+        name: str,
+        parent: Track | None = None,
+        unit: Unit | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> Track:
         if key not in self._tracks:
-            self._tracks[key] = Track(next(self._uuids), name, labels=labels)
+            self._tracks[key] = Track(len(self._tracks) + 1, name, parent, unit, labels)
         return self._tracks[key]
 
     def _worker(self, worker_id: str) -> Track:
-        return self._process(worker_id, worker_id, ())
+        return self._track((worker_id,), worker_id)
 
     def _counter(self, process: Track, name: str, unit: Unit) -> Track:
-        key = (str(process.uuid), name)
-        if key not in self._tracks:
-            self._tracks[key] = Track(next(self._uuids), name, process, unit)
-        return self._tracks[key]
-
-    def _lane(self, process: Track, row: str) -> tuple[int, Track]:
-        """Take the first free track of a row."""
-        key = (process.uuid, row)
-        free = self._lanes.setdefault(key, [])
-        if not free:
-            place = self._lane_counts.get(key, 0)
-            self._lane_counts[key] = place + 1
-            heappush(free, (place, Track(next(self._uuids), row, process)))
-        return heappop(free)
+        return self._track((process, name), name, process, unit)
 
     def _slices(self, slices: Iterable[_Slice]) -> Iterator[Event]:
         """The begin and the end of each slice, by time; slices come by their start and are cut to the stretch.
 
-        One without length is an instant.
+        Slices of a row that overlap are on several tracks; each takes the first free one. One without length is an
+        instant.
         """
         from_ns, to_ns = self.stretch.from_ns, self.stretch.to_ns
-        running: list[tuple[int, int, int, Track, list[tuple[int, Track]]]] = []
+        places: defaultdict[tuple[Track, str], Iterator[int]] = defaultdict(count)
+        free: defaultdict[tuple[Track, str], list[int]] = defaultdict(list)
+        running: list[tuple[int, int, Track, int, list[int]]] = []
         for each in slices:
             if each.start_ns >= to_ns:
                 break
@@ -191,61 +181,54 @@ class EventTimeline:
                 continue
             while running and running[0][0] <= start_ns:
                 yield _ended(running)
-            place, track = self._lane(each.process, each.row)
-            free, is_slice = self._lanes[each.process.uuid, each.row], end_ns > start_ns
-            yield Event(
-                start_ns, each.order, "begin" if is_slice else "instant", track, each.name, each.category,
-                each.is_common, each.details, each.starts, each.ends,
-            )  # fmt: skip
+            row, is_slice = (each.process, each.row), end_ns > start_ns
+            place = heappop(free[row]) if free[row] else next(places[row])
+            track = self._track((*row, place), each.row, each.process)
+            yield Event(start_ns, each.order, "begin" if is_slice else "instant", track, each.label)
             if is_slice:
-                heappush(running, (end_ns, track.uuid, place, track, free))
+                heappush(running, (end_ns, track.uuid, track, place, free[row]))
             else:
-                heappush(free, (place, track))
+                heappush(free[row], place)
         while running:
             yield _ended(running)
 
-    def _rows(self, question: str, arguments: Mapping[str, Argument]) -> Iterator[dict[str, object]]:
+    def _rows(self, question: str, arguments: Mapping[str, Argument]) -> Iterator[dict[str, Any]]:
         for page in ask_in_pages(self.run, question, arguments):
-            shown = page if self.stretch.workers is None else page.filter(pl.col("worker_id").is_in(self._shown()))
-            yield from shown.iter_rows(named=True)
-
-    def _shown(self) -> list[str]:
-        return sorted(self.stretch.workers or ())
+            for row in page.iter_rows(named=True):
+                if self.stretch.shows(row["worker_id"]):
+                    yield row
 
     def _states(self, arguments: Mapping[str, Argument]) -> Iterator[_Slice]:
         for row in self._rows("state_intervals", arguments):
-            state = str(row["state"])
             details = {} if row["reason"] is None else {"reason": row["reason"]}
-            yield _slice(self._worker(str(row["worker_id"])), STATES, row, state, state_of(state).kind, True, details)
+            label = Label(row["state"], state_of(row["state"]).kind, is_common=True, details=details)
+            yield _slice(self._worker(row["worker_id"]), STATES, row, label)
 
     def _updates(self, arguments: Mapping[str, Argument]) -> Iterator[_Slice]:
         for row in self._rows("update_phases", arguments):
-            worker_id, version, phase = str(row["worker_id"]), _whole(row["version"]), str(row["phase"])
-            details = {name: row[name] for name in ("version", "bytes", "paused") if row[name] is not None}
-            made = _slice(self._worker(worker_id), UPDATES, row, f"{phase} v{version}", phase, False, details)
-            flow = self._flow(version, worker_id)
+            worker_id, version, phase = row["worker_id"], row["version"], row["phase"]
+            flow: int | None = self._flow(version, worker_id)
             if row["is_applied"] and flow in self._flows:
                 self._flows.discard(flow)
-                made = made._replace(ends=flow)
-            yield made._replace(starts=self._led_to(row, version), order=_PUBLICATION if phase == "publish" else _BEGIN)
+            else:
+                flow = None
+            details = _known(row, "version", "bytes", "paused")
+            starts = self._led_to(row)
+            label = Label(f"{phase} v{version}", phase, details=details, starts=starts, ends=flow)
+            made = _slice(self._worker(worker_id), UPDATES, row, label)
+            yield made._replace(order=_PUBLICATION if phase == "publish" else _BEGIN)
 
-    def _led_to(self, row: Mapping[str, object], version: int) -> tuple[int, ...]:
-        """Yield the flows of a publication: one to each shown engine that starts to apply it in the interval."""
-        engines, moments = row["applied_by"], row["applied_at_ns"]
-        if not isinstance(engines, list) or not isinstance(moments, list) or _whole(row["start_ns"]) < self._from_ns:
+    def _led_to(self, row: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the flows of a publication: one to each shown engine that starts to apply it in the interval."""
+        if row["applied_by"] is None or row["start_ns"] < self.stretch.from_ns:
             return ()
-        pairs = zip(map(str, engines), map(_whole, moments), strict=True)  # pyright: ignore[reportUnknownArgumentType]
         led = tuple(
-            self._flow(version, engine)
-            for engine, at_ns in pairs
+            self._flow(row["version"], engine)
+            for engine, at_ns in zip(row["applied_by"], row["applied_at_ns"], strict=True)
             if at_ns < self.stretch.to_ns and self.stretch.shows(engine)
         )
         self._flows.update(led)
         return led
-
-    @property
-    def _from_ns(self) -> int:
-        return self.stretch.from_ns
 
     def _flow(self, version: int, worker_id: str) -> int:
         place = self._engines.setdefault(worker_id, len(self._engines) + 1)
@@ -255,8 +238,8 @@ class EventTimeline:
         steps = ask(self.run, "training_steps").sort("start_ns", "step")
         told = ("step", "version_in", "version_out", "samples", "tokens", "response_tokens", "reward_mean")
         for row in steps.iter_rows(named=True):
-            details = {name: row[name] for name in told if row[name] is not None}
-            yield _slice(self.run_track(), STEPS, row, f"step {row['step']}", "step", False, details)
+            label = Label(f"step {row['step']}", "step", details=_known(row, *told))
+            yield _slice(self.run_track(), STEPS, row, label)
 
     def _samples(self, arguments: Mapping[str, Argument]) -> Iterator[_Slice]:
         left_out = self.run.row_counts.get("samples", 0)
@@ -264,10 +247,10 @@ class EventTimeline:
             left_out -= len(page)
             for row in page.iter_rows(named=True):
                 if self.stretch.shows(row["worker_id"]):
-                    details = {name: value for name, value in row.items() if value is not None and name not in _PLACE}
-                    name = f"{row['sample_id']}/{row['segment']}" if row["segment"] else str(row["sample_id"])
-                    worker = self._worker(row["worker_id"])
-                    yield _slice(worker, SAMPLES, row, name, row["outcome"] or "undelivered", False, details)
+                    details = _known(row, *(name for name in row if name not in _PLACE))
+                    name = f"{row['sample_id']}/{row['segment']}" if row["segment"] else row["sample_id"]
+                    label = Label(name, row["outcome"] or "undelivered", details=details)
+                    yield _slice(self._worker(row["worker_id"]), SAMPLES, row, label)
         self.left_out_segments = left_out
 
     def _counters(self, arguments: Mapping[str, Argument]) -> Iterator[Event]:
@@ -288,11 +271,10 @@ class EventTimeline:
         yield from self._first_values(before)
 
     def _track_of(self, counter: str, owner: str) -> Track | None:
+        unit = _COUNTER_UNITS[counter]
         if counter == "queue_depth":
-            return self._counter(self.run_track(), f"queue_depth {owner}", _COUNTER_UNITS[counter])
-        return (
-            self._counter(self._worker(owner), counter, _COUNTER_UNITS[counter]) if self.stretch.shows(owner) else None
-        )
+            return self._counter(self.run_track(), f"queue_depth {owner}", unit)
+        return self._counter(self._worker(owner), counter, unit) if self.stretch.shows(owner) else None
 
     def _first_values(self, before: dict[Track, int]) -> Iterator[Event]:
         for track, value in before.items():
@@ -310,28 +292,15 @@ class EventTimeline:
                 yield Event(row["end_ns"], _COUNT, "counter", track, value=row[name])
 
 
-_PLACE: Final = frozenset({"worker_id", "start_ns", "end_ns", "sample_id", "segment"})
-
-
-def _ended(running: list[tuple[int, int, int, Track, list[tuple[int, Track]]]]) -> Event:
-    end_ns, _, place, track, free = heappop(running)
-    heappush(free, (place, track))
+def _ended(running: list[tuple[int, int, Track, int, list[int]]]) -> Event:
+    end_ns, _, track, place, free = heappop(running)
+    heappush(free, place)
     return Event(end_ns, _END, "end", track)
 
 
-def _slice(
-    process: Track,
-    row: str,
-    at: Mapping[str, object],
-    name: str,
-    category: str,
-    is_common: bool,
-    details: Mapping[str, object],
-) -> _Slice:
-    start_ns, end_ns = _whole(at["start_ns"]), _whole(at["end_ns"])
-    return _Slice(process, row, start_ns, end_ns, name, category, is_common, details)  # type: ignore[arg-type]
+def _slice(process: Track, row: str, at: Mapping[str, Any], label: Label) -> _Slice:
+    return _Slice(process, row, at["start_ns"], at["end_ns"], label)
 
 
-def _whole(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+def _known(row: Mapping[str, Any], *names: str) -> dict[str, Value]:
+    return {name: row[name] for name in names if row[name] is not None}

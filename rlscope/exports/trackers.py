@@ -8,7 +8,7 @@ printed, and errors of the libraries are shown without credentials.
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.document import single_values
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.model.forecast.result import NoModelResult
@@ -87,47 +87,39 @@ def push_analysis(analysis: AnalysisResult, target: Target) -> str:
 
 def summary_of(analysis: AnalysisResult) -> Summary:
     """Return the numbers, the words and the report of an analysis."""
-    model = analysis.model
-    rates = single_values(modeled_throughput(analysis.throughput, model))
-    numbers: dict[str, Any] = {f"throughput/{name}": each for name, each in rates.items() if not isinstance(each, bool)}
-    numbers |= _ledger(analysis) | _staleness(analysis)
-    numbers |= {f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses}
+    model, staleness = analysis.model, analysis.staleness
+    numbers: dict[str, object] = {
+        **_named("throughput/", modeled_throughput(analysis.throughput, model)),
+        **{f"ledger/{_state_name(state)}_ratio": state.share_ratio for state in analysis.ledger.states},
+        **_named("staleness/", staleness),
+        **_named("staleness/tokens_", staleness.tokens),
+        **_named("staleness/samples_", staleness.samples),
+        **{f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses},
+    }
     if not isinstance(model, NoModelResult) and model.replay.explains:
         numbers["throughput/synchronous_tokens_per_s"] = model.synchronous_tokens_per_s
         numbers["recommendation/gain_ratio"] = model.recommendation.gain_ratio.value
+    known = {name: value for name, value in numbers.items() if isinstance(value, int | float) and math.isfinite(value)}
+    steps = analysis.answers["token_staleness_by_step"].sort("step").select("step", *_STEP_COLUMNS)
     return Summary(
         run_id=analysis.run.run_id,
-        numbers={f"{PREFIX}/{name}": float(value) for name, value in numbers.items() if _is_number(value)},
+        numbers={f"{PREFIX}/{name}": float(value) for name, value in known.items() if not isinstance(value, bool)},
         words={f"{PREFIX}/{name}": text for name, text in _words(analysis).items()},
-        steps=tuple(_steps(analysis)),
+        steps=tuple(
+            (step, {f"{PREFIX}/steps/{name}": float(age) for name, age in zip(_STEP_COLUMNS, ages, strict=True)})
+            for step, *ages in steps.iter_rows()
+        ),
         page=render(analysis),
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _named(before: str, document: object | None) -> dict[str, object]:
+    values = {} if document is None else single_values(document)
+    return {f"{before}{name}": value for name, value in values.items()}
 
 
-def _ledger(analysis: AnalysisResult) -> dict[str, float]:
-    """Return the share of each state in the GPU time of its role."""
-    return {
-        f"ledger/{state.role}/{state.state}{f'_{state.reason}' if state.reason else ''}_ratio": state.share_ratio
-        for state in analysis.ledger.states
-    }
-
-
-def _staleness(analysis: AnalysisResult) -> dict[str, float | None]:
-    staleness = analysis.staleness
-    numbers: dict[str, float | None] = {
-        "staleness/in_flight_mean": staleness.in_flight_mean,
-        "staleness/in_queue_mean": staleness.in_queue_mean,
-    }
-    if staleness.tokens is not None:
-        for name in ("mean", "p50", "p95", "p99", "max"):
-            numbers[f"staleness/tokens_{name}"] = getattr(staleness.tokens, name)
-    if staleness.samples is not None:
-        numbers |= {"staleness/samples_mean": staleness.samples.mean, "staleness/samples_max": staleness.samples.max}
-    return numbers
+def _state_name(state: LedgerState) -> str:
+    return f"{state.role}/{state.state}" + (f"_{state.reason}" if state.reason else "")
 
 
 def _words(analysis: AnalysisResult) -> dict[str, str]:
@@ -138,11 +130,6 @@ def _words(analysis: AnalysisResult) -> dict[str, str]:
         "next": verdict_words.next_step(analysis),
         "findings": ", ".join(finding.rule for finding in analysis.findings) or "none",
     }
-
-
-def _steps(analysis: AnalysisResult) -> Iterator[tuple[int, Mapping[str, float]]]:
-    for row in analysis.answers["token_staleness_by_step"].sort("step").iter_rows(named=True):
-        yield row["step"], {f"{PREFIX}/steps/{name}": float(row[name]) for name in _STEP_COLUMNS}
 
 
 def _to_wandb(wandb: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401

@@ -11,34 +11,20 @@ from typing import NamedTuple, cast
 from rlscope_otel import schema
 from rlscope_otel.worker_file import Identity, Progress
 
-_NS_PER_S = 1e9
 # Upper ends of the staleness buckets: a few series whatever the run does, fine where it matters.
 _STALENESS_ENDS = (0, 1, 2, 4, 8, 16, 32)
 # Intervals that nothing encloses yet: enough for any nesting, and bounded for a loop that never nests.
 _MOST_OPEN = 1024
 
 Values = Sequence[object]
-
-
-class State(NamedTuple):
-    """State of a worker, with the reason if it is a wait."""
-
-    name: str
-    reason: str | None = None
-
-
-class Report(NamedTuple):
-    """A worker's report about itself at a flush, as in its file."""
-
-    worker_id: str
-    identity: Identity
-    progress: Progress
+Labels = tuple[str, ...]
+"""A state with the reason of a wait, a phase, a queue, an outcome or a table; empty if a metric has one value."""
 
 
 class _Interval(NamedTuple):
     end_ns: int
     start_ns: int
-    state: State
+    state: Labels
 
 
 class Tallies:
@@ -46,12 +32,8 @@ class Tallies:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ns: dict[State, int] = defaultdict(int)
-        self._levels: dict[str, dict[str, int]] = defaultdict(dict)
-        """Last values by name and label (a phase, a queue), or the empty label."""
-        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
-        """Counters, which only grow, by name and label (a phase, an outcome), or the empty label."""
-        self._report: Report | None = None
+        self._values: dict[str, Counter[Labels]] = defaultdict(Counter)
+        self._owner: tuple[str, str] | None = None
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
 
@@ -62,36 +44,36 @@ class Tallies:
         with self._lock:
             self._take(table, by_name)
 
-    def flushed(self, report: Report | None = None) -> None:
-        """All tables of one flush have been counted, so nested intervals can be separated.
-
-        report: None if part of the flush could not be written; the last values then stay.
-        """
+    def settle(self) -> None:
+        """All tables of one flush have been counted, so nested intervals can be separated."""
         with self._lock:
-            self._report = report or self._report
             for interval in sorted(self._new, key=lambda each: (each.end_ns, -each.start_ns)):
                 self._settle(interval)
             self._new.clear()
 
-    def seconds(self) -> dict[State, float]:
-        """Seconds by state."""
+    def report(self, worker_id: str, identity: Identity, progress: Progress) -> None:
+        """Take in what a worker says of itself after a flush that was complete."""
         with self._lock:
-            return {state: total_ns / _NS_PER_S for state, total_ns in self._ns.items()}
+            self._owner = (progress.run_id or "", worker_id)
+            beat_ns = None if progress.stopped_ns is not None else progress.last_flush_ns
+            for name, value in (
+                ("engine.kv.capacity", identity.kv_capacity_tokens),
+                ("worker.gpus", identity.gpu_count),
+                ("worker.heartbeat", beat_ns),
+            ):
+                self._values[name] = Counter() if value is None else Counter({(): value})
+            for name, rows in (("rows.dropped", progress.dropped), ("rows.written", progress.rows)):
+                self._values[name] = Counter({(table,): count for table, count in rows.items()})
 
-    def levels(self, name: str) -> dict[str, int]:
-        """The last values under a name, by label."""
+    def values(self, metric: str) -> dict[Labels, int]:
+        """The last values or the sums of a metric, by its labels; times are in nanoseconds."""
         with self._lock:
-            return dict(self._levels[name])
+            return dict(self._values[metric])
 
-    def counts(self, name: str) -> dict[str, int]:
-        """The sums under a name, by label."""
+    def owner(self) -> tuple[str, str] | None:
+        """The ids of the run and of the worker at the last complete flush. None before the first."""
         with self._lock:
-            return dict(self._counts[name])
-
-    def report(self) -> Report | None:
-        """Return the worker's report at its last complete flush. None before the first."""
-        with self._lock:
-            return self._report
+            return self._owner
 
     def _take(self, table: str, columns: dict[str, Values]) -> None:
         if table == "engine_steps":
@@ -99,15 +81,15 @@ class Tallies:
         elif table == "queue_depths":
             self._take_queues(columns)
         elif table == "activities":
-            names, reasons = cast(Sequence[str], columns["activity"]), cast(Sequence[str | None], columns["reason"])
-            self._add(columns, (State(name, reason) for name, reason in zip(names, reasons, strict=True)))
+            states = zip(cast(Sequence[str], columns["activity"]), columns["reason"], strict=True)
+            self._add(columns, ((name,) if reason is None else (name, str(reason)) for name, reason in states))
         elif table == "weight_updates":
             self._take_updates(columns)
         elif table == "deliveries":
-            self._counts["deliveries"].update(cast(Sequence[str], columns["outcome"]))
+            self._values["deliveries"].update((outcome,) for outcome in cast(Sequence[str], columns["outcome"]))
         elif table == "train_steps":
-            self._add(columns, [State("train")] * len(columns["step"]))
-            self._counts["train_steps"][""] += len(columns["step"])
+            self._add(columns, [("train",)] * len(columns["step"]))
+            self._values["train.steps"][()] += len(columns["step"])
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:
@@ -118,41 +100,40 @@ class Tallies:
             rows = zip(starts, ends, busy, strict=True)
             is_all = len(known) == len(busy)
             row_ns = sum(ends) - sum(starts) if is_all else sum(e - s for s, e, own_ns in rows if own_ns is not None)
-            self._ns[State("forward_pass")] += sum(known)
-            self._ns[State("between_passes")] += row_ns - sum(known)
-        self._counts["decode_tokens"][""] += sum(_ints(columns["decode_tokens"]))
-        for name in ("running", "waiting", "kv_used_tokens"):
-            last = next((value for value in reversed(columns[name]) if value is not None), None)
+            self._values["worker.time"][("forward_pass",)] += sum(known)
+            self._values["worker.time"][("between_passes",)] += row_ns - sum(known)
+        self._values["engine.decode"][()] += sum(_ints(columns["decode_tokens"]))
+        for name, column in (("running", "running"), ("waiting", "waiting"), ("kv.used", "kv_used_tokens")):
+            last = next((value for value in reversed(columns[column]) if value is not None), None)
             if last is not None:
-                self._levels[name][""] = cast(int, last)
+                self._values[f"engine.{name}"][()] = cast(int, last)
 
     def _take_queues(self, columns: dict[str, Values]) -> None:
-        queues = cast(Sequence[str], columns["queue"])
-        self._levels["queue_depth"].update(zip(queues, _ints(columns["depth"]), strict=True))
-        for queue, capacity in zip(queues, cast("Sequence[int | None]", columns["capacity"]), strict=True):
-            if capacity is not None:
-                self._levels["queue_capacity"][queue] = capacity
+        for name in ("depth", "capacity"):
+            for queue, value in zip(cast(Sequence[str], columns["queue"]), columns[name], strict=True):
+                if value is not None:
+                    self._values[f"queue.{name}"][(queue,)] = cast(int, value)
 
     def _take_updates(self, columns: dict[str, Values]) -> None:
         phases = cast(Sequence[str], columns["phase"])
         # An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
-        generates = bool(self._levels["running"])
+        generates, latest = bool(self._values["engine.running"]), self._values["weights.latest"]
         starts, ends, paused = _ints(columns["start_ns"]), _ints(columns["end_ns"]), columns["paused"]
         rows = zip(phases, _ints(columns["version"]), starts, ends, paused, strict=True)
         for phase, version, start_ns, end_ns, pauses in rows:
-            self._counts["updates"][phase] += 1
-            self._counts["update_ns"][phase] += end_ns - start_ns
+            self._values["weights.updates"][(phase,)] += 1
+            self._values["weights.update.time"][(phase,)] += end_ns - start_ns
             if phase not in schema.UPDATE_PARTS and not (generates and phase == "apply" and pauses is False):
-                self._new.append(_Interval(end_ns, start_ns, State("weight_update")))
-            self._levels["version"][phase] = max(version, self._levels["version"].get(phase, version))
+                self._new.append(_Interval(end_ns, start_ns, ("weight_update",)))
+            latest[(phase,)] = max(version, latest.get((phase,), version))
 
     def _take_staleness(self, importance: Values) -> None:
         for moments in importance:
             for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
-                self._counts["staleness"][bucket_of(staleness)] += tokens
-                self._counts["token_age"][""] += staleness * tokens
+                self._values["train.staleness"][(bucket_of(staleness),)] += tokens
+                self._values["train.token_age"][()] += staleness * tokens
 
-    def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
+    def _add(self, columns: dict[str, Values], states: Iterable[Labels]) -> None:
         self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))
 
     def _settle(self, interval: _Interval) -> None:
@@ -161,7 +142,7 @@ class Tallies:
         while self._open and self._open[-1].start_ns >= interval.start_ns:
             inner = self._open.pop()
             own_ns -= inner.end_ns - inner.start_ns
-        self._ns[interval.state] += max(0, own_ns)
+        self._values["worker.time"][interval.state] += max(0, own_ns)
         self._open.append(interval)
         del self._open[:-_MOST_OPEN]
 

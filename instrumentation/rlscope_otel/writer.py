@@ -15,7 +15,7 @@ from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.open_journal import Journals, Owner
 from rlscope_otel.settings import Settings
-from rlscope_otel.tallies import Report, Tallies
+from rlscope_otel.tallies import Tallies
 from rlscope_otel.worker_file import Progress, WorkerFile
 
 _WORKER_COLUMN = {
@@ -79,7 +79,9 @@ class Writer:
             self._enter()
             complete = all([self._drain(table) for table in self._buffers])
             progress = self._progress()
-            self._tallies.flushed(Report(self.worker_id, self.identity, progress) if complete else None)
+            self._tallies.settle()
+            if complete:
+                self._tallies.report(self.worker_id, self.identity, progress)
             self._state_config(self._config)
             self._state(progress)
         except (OSError, SetupError) as error:

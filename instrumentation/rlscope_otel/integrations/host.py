@@ -5,8 +5,8 @@ warning and an inactive run.
 """
 
 import os
-import time
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -42,7 +42,7 @@ def started_run(role: str, worker_id: str | None, **identity: Any) -> Run:
         return start_run(role=role, worker_id=worker_id, **identity)
     except SetupError as error:
         Faults().note("start", error)
-        return start_run(run_dir="")
+        return inert_run()
 
 
 def live_run(worker_id: str | None = None) -> Run | None:
@@ -50,10 +50,20 @@ def live_run(worker_id: str | None = None) -> Run | None:
     return next((run for run in exits.live_runs() if run.active and worker_id in (None, run.worker_id)), None)
 
 
+@cache
+def inert_run() -> Run:
+    """A run that records nothing."""
+    return start_run(run_dir="")
+
+
+def own_run() -> Run:
+    """The run that this process is recording; without one, a run that records nothing."""
+    return live_run() or inert_run()
+
+
 def now_ns() -> int:
     """The time of this process's run; the wall clock before it has one."""
-    run = live_run()
-    return time.time_ns() if run is None else run.now_ns()
+    return own_run().now_ns()
 
 
 def version_of(*distributions: str) -> str | None:

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from rlscope_otel.errors import SetupError
 from rlscope_otel.integrations.engine_readings import Reading, points_of, readings_of
+from rlscope_otel.integrations.host import inert_run
 from rlscope_otel.recorder import Run
 from rlscope_otel.start import start_run
 
@@ -182,8 +183,7 @@ class Scraper:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Scrape until interrupted. Returns exit code 1, with a message, if nothing can be recorded."""
     options = _parser().parse_args(arguments)
-    clock = start_run(run_dir="")
-    scraper = Scraper(lambda: page_of(options.url, _PAGE_S), _starter(options), clock.now_ns)
+    scraper = Scraper(lambda: page_of(options.url, _PAGE_S), _starter(options), inert_run().now_ns)
     try:
         _scrape(scraper, options.beside)
     except SetupError as error:

@@ -75,6 +75,19 @@ def during(
     return Watch(begin, after=end, owner=owner)
 
 
+def of_recorder(recorder_of: Callable[[Call], object | None], method: str) -> Watcher:
+    """Return a watcher that calls a method of the recorder of the called object, if it has one."""
+
+    def watcher(call: Call) -> None:
+        """Tell the recorder."""
+        recorder = recorder_of(call)
+        if recorder is not None:
+            getattr(recorder, method)(call)
+
+    watcher.__qualname__ = method
+    return watcher
+
+
 def end_phase(call: Call) -> None:
     """Leave the phase that was entered before the call and is its memo, if there is one."""
     if call.memo is not None:

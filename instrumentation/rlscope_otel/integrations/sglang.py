@@ -23,13 +23,14 @@ in flight, draft passes of speculative decoding, prefill and decode on different
 import importlib
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any, Final
 
 from rlscope_otel.faults import Faults, or_none
-from rlscope_otel.integrations.host import engine_samples_wanted, host_run, now_ns, recording_wanted
+from rlscope_otel.integrations.host import engine_samples_wanted, host_run, now_ns, recording_wanted, version_of
 from rlscope_otel.integrations.loading import WatchedModules, watch_modules
 from rlscope_otel.integrations.request_ids import name_of
-from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
+from rlscope_otel.integrations.seams import Call, Seams, Watch, of_recorder
 from rlscope_otel.integrations.weights import Weights
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
@@ -296,27 +297,21 @@ def _init(call: Call) -> None:
     run = host_run("sampler", gpu_count=_gpus_of(parallel))
     run.describe(
         framework="sglang",
-        framework_version=or_none(lambda: str(importlib.import_module("sglang.version").__version__)),
+        framework_version=version_of("sglang"),
         kv_capacity_tokens=or_none(lambda: int(scheduler.max_total_num_tokens)),
         max_running=or_none(lambda: int(scheduler.max_running_requests)),
     )
     _recorders[scheduler] = Recorder(scheduler, run)
 
 
-def recorder_of(owner: Any) -> Recorder | None:
-    """The recorder of a scheduler, or of the scheduler that a part of it names."""
-    return _recorders.get(getattr(owner, "scheduler", None) or owner)
+def recorder_of(call: Call) -> Recorder | None:
+    """The recorder of a scheduler, or of the scheduler that a part of it names, unless the call failed."""
+    owner = call.args[0]
+    recorder = _recorders.get(getattr(owner, "scheduler", None) or owner)
+    return recorder if recorder is not None and recorder.run.active and call.error is None else None
 
 
-def _of(method: str) -> Watcher:
-    def watcher(call: Call) -> None:
-        """Tell the recorder of the called object, unless the call failed."""
-        recorder = None if call.error is not None else recorder_of(call.args[0])
-        if recorder is not None and recorder.run.active:
-            getattr(recorder, method)(call)
-
-    watcher.__qualname__ = f"sglang {method}"
-    return watcher
+_of = partial(of_recorder, recorder_of)
 
 
 def _parallel_of(scheduler: Any) -> Any:

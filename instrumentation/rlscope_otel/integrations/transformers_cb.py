@@ -25,12 +25,13 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import host_run
-from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, end_phase
+from rlscope_otel.integrations.host import host_run, version_of
+from rlscope_otel.integrations.seams import Call, Seams, Watch, end_phase, of_recorder
 from rlscope_otel.integrations.transformers_requests import Pass, Requests
 from rlscope_otel.integrations.weights import Pause
 from rlscope_otel.recorder import Run
@@ -287,8 +288,8 @@ def instrument(target: Any, run: Run | None = None) -> Engine:
     """
     if id(target) in _engines:
         return _engines[id(target)]
-    version = getattr(sys.modules.get("transformers"), "__version__", None)
-    run = host_run("sampler", framework="transformers", framework_version=version) if run is None else run
+    if run is None:
+        run = host_run("sampler", framework="transformers", framework_version=version_of("transformers"))
     engine = Engine(run, target)
     if not run.active:
         return engine
@@ -322,18 +323,13 @@ def _watch(api: ModuleType, run: Run) -> None:
     seams.watch(api.ContinuousBatchingAsyncIOs, "prepare_batch_update", Watch(after=_of("results_came")))
 
 
-def _of(method: str) -> Watcher:
-    """Tell the engine that the called object belongs to."""
+def _engine_of(call: Call) -> Engine | None:
+    """The recorded engine that the called object belongs to."""
+    host = call.args[0]
+    return _engines.get(id(host)) or _engines.get(id(getattr(host, "model", None)))
 
-    def watcher(call: Call) -> None:
-        """Tell the engine, if it is recorded."""
-        host = call.args[0]
-        engine = _engines.get(id(host)) or _engines.get(id(getattr(host, "model", None)))
-        if engine is not None:
-            getattr(engine, method)(call)
 
-    watcher.__qualname__ = method
-    return watcher
+_of = partial(of_recorder, _engine_of)
 
 
 def _api_of(target: Any) -> ModuleType:

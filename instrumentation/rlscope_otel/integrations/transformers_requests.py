@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rlscope_otel.integrations.host import engine_samples_wanted
+from rlscope_otel.integrations.host import engine_samples_wanted, inert_run
 from rlscope_otel.integrations.request_ids import RequestName, name_of
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample, VersionRun
-from rlscope_otel.start import start_run
 
 _FINISHED = 3
 """`RequestStatus.FINISHED`; FAILED is above it."""
@@ -59,7 +58,7 @@ class Requests:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._samples_run = run if engine_samples_wanted() else start_run(run_dir="")
+        self._samples_run = run if engine_samples_wanted() else inert_run()
         self._open: dict[str, Request] = {}
         self._finished: dict[str, tuple[VersionRun, ...]] = {}
 

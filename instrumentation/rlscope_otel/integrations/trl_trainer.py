@@ -5,13 +5,12 @@ gradient norm, entropy and clip ratio come from the log, and only if it covers a
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlscope_otel.integrations.host import host_run
+from rlscope_otel.integrations.host import host_run, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher, during
 from rlscope_otel.phases import Moment, Phase
 from rlscope_otel.recorder import Run
@@ -144,8 +143,7 @@ def hook_of(trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run],
     if id(trainer) in _hooks:
         return _hooks[id(trainer)]
     if run is None:
-        version = getattr(sys.modules.get("trl"), "__version__", None)
-        run = host_run(role, framework="trl", framework_version=version)
+        run = host_run(role, framework="trl", framework_version=version_of("trl"))
     if not run.active:
         return None
     try:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from importlib import metadata
 from typing import Any
 
-from rlscope_otel.integrations.host import host_run, live_run, version_of
+from rlscope_otel.integrations.host import host_run, own_run, version_of
 from rlscope_otel.integrations.seams import Call, Watch
 from rlscope_otel.integrations.versions import VersionNames
 from rlscope_otel.phases import TrainStep
@@ -83,8 +83,8 @@ class _Pass:
         self._switch = switch
 
     def __call__(self, call: Call) -> None:
-        run = live_run()
-        if run is not None and (self._switch is None or getattr(call.args[0], self._switch)):
+        if self._switch is None or getattr(call.args[0], self._switch):
+            run = own_run()
             run.activity(self._activity).between(call.started_ns, run.now_ns())
 
 
@@ -140,10 +140,10 @@ def _begin_trajectory(call: Call) -> None:
 
 
 def _begin_segment(call: Call) -> None:
-    run, trajectory = live_run(), _trajectory.get()
-    if run is None or trajectory is None or "prompt_logprobs" in call.kwargs["sampling_params"]:
+    trajectory = _trajectory.get()
+    if trajectory is None or "prompt_logprobs" in call.kwargs["sampling_params"]:
         return
-    call.memo = run.sample(
+    call.memo = own_run().sample(
         trajectory.sample_id,
         trajectory.group_id,
         next(trajectory.segments),
@@ -203,7 +203,7 @@ _UID = re.compile(rb"uid_sample_\d+_\d+")
 _SHORT_STRING = 0x8C
 
 
-_waiting: deque[tuple[str | None, int | None]] = deque()
+_waiting: deque[tuple[str | None, int]] = deque()
 """The groups in this process's queue and when they came, oldest first; None for what names none, as verl's end mark."""
 
 
@@ -229,8 +229,7 @@ def _put(call: Call) -> None:
     queue = call.args[0]
     if call.result is False:
         _drop(queue)
-    run = live_run()
-    _waiting.append((uid_in(call.argument(1, "sample")), None if run is None else run.now_ns()))
+    _waiting.append((uid_in(call.argument(1, "sample")), own_run().now_ns()))
     _look(queue)
 
 
@@ -248,9 +247,9 @@ def _clear(call: Call) -> None:
 def _drop(queue: Any) -> None:
     """The queue was full and let its oldest group go."""
     uid, queued_ns = _waiting.popleft()
-    run = live_run()
-    if run is None or uid is None:
+    if uid is None:
         return
+    run = own_run()
     size = setting(queue.config, "actor_rollout_ref.rollout.n")
     if size is None:
         run.faults.note("verl queue", "the settings lack the group size: dropped groups are not recorded")
@@ -260,9 +259,7 @@ def _drop(queue: Any) -> None:
 
 
 def _look(queue: Any) -> None:
-    run = live_run()
-    if run is not None:
-        run.queue_depth(QUEUE_NAME, len(queue.queue), queue.max_queue_size)
+    own_run().queue_depth(QUEUE_NAME, len(queue.queue), queue.max_queue_size)
 
 
 QUEUE = {
@@ -308,9 +305,8 @@ def _begin_rollouter(call: Call) -> None:
 
 
 def _begin_generation(call: Call) -> None:
-    run = live_run()
-    if run is not None and _stretch.began_ns is not None:
-        run.activity("startup").between(_stretch.began_ns, call.started_ns)
+    if _stretch.began_ns is not None:
+        own_run().activity("startup").between(_stretch.began_ns, call.started_ns)
     _stretch.began_ns, _stretch.since_ns = None, call.started_ns
 
 
@@ -331,9 +327,9 @@ def _new_weights(call: Call) -> None:
 
 def _close(rollouter: Any) -> None:
     """Write down what has passed: generating, then waiting if every task had ended."""
-    run = live_run()
-    if run is None or _stretch.since_ns is None:
+    if _stretch.since_ns is None:
         return
+    run = own_run()
     now_ns = run.now_ns()
     since_ns, _stretch.since_ns = _stretch.since_ns, now_ns
     idle_from_ns = now_ns - round((time.time() - rollouter.idle_start_time) * _NS_PER_S)
@@ -386,17 +382,14 @@ def _begin_trainer(call: Call) -> None:
 
 
 def _begin_fit(call: Call) -> None:
-    run = live_run()
-    if run is not None and _collecting.began_ns is not None:
-        run.activity("startup").between(_collecting.began_ns, call.started_ns)
+    if _collecting.began_ns is not None:
+        own_run().activity("startup").between(_collecting.began_ns, call.started_ns)
     _collecting.began_ns = None
 
 
 def _end_fit(call: Call) -> None:
     """verl now lets Ray kill this process: the last rows are written, but nobody waits for it here."""
-    run = live_run()
-    if run is not None:
-        run.stop(timeout_s=0.0)
+    own_run().stop(timeout_s=0.0)
 
 
 def _begin_collecting(call: Call) -> None:
@@ -406,17 +399,14 @@ def _begin_collecting(call: Call) -> None:
 
 
 def _took(call: Call) -> None:
-    run = live_run()
-    if run is not None and call.error is None:
-        _collecting.last_taken_ns = run.now_ns()
+    if call.error is None:
+        _collecting.last_taken_ns = own_run().now_ns()
         _collecting.taken_ns.append(_collecting.last_taken_ns)
 
 
 def _end_collecting(call: Call) -> None:
     """Once the last group is there, the batch is unpickled and put together."""
-    run = live_run()
-    if run is None:
-        return
+    run = own_run()
     now_ns = run.now_ns()
     taken_ns = _collecting.last_taken_ns or now_ns
     run.wait("samples").between(call.started_ns, taken_ns)
@@ -424,8 +414,8 @@ def _end_collecting(call: Call) -> None:
 
 
 def _deliver(call: Call) -> None:
-    run, trainer = live_run(), _collecting.trainer
-    if run is None or trainer is None:
+    run, trainer = own_run(), _collecting.trainer
+    if trainer is None:
         return
     group = call.argument(0, "output")
     taken_ns = _collecting.taken_ns.popleft() if _collecting.taken_ns else None
@@ -450,8 +440,8 @@ def _rewards(group: Any) -> list[float] | None:
 
 def _trained(call: Call) -> None:
     """One optimizer step; none while only the critic warms up."""
-    run, trainer = live_run(), call.args[0]
-    if run is None or call.error is not None or "update_actor" not in trainer.timing_raw:
+    run, trainer = own_run(), call.args[0]
+    if call.error is not None or "update_actor" not in trainer.timing_raw:
         return
     batch = call.argument(1, "batch")
     version = int(trainer.current_param_version)
@@ -478,18 +468,17 @@ def _mean_reward(trainer: Any) -> float | None:
 
 def _published(call: Call) -> None:
     """verl asks at every step and answers None when it was not yet time."""
-    run = live_run()
-    if run is not None and call.result is not None:
-        version = call.args[0].current_param_version
+    if call.result is not None:
+        run, version = own_run(), call.args[0].current_param_version
         run.publish_weights(version, str(version)).between(call.started_ns, run.now_ns())
 
 
 def _validated(call: Call) -> None:
     """verl calls it in every step: whether it is time to is decided inside."""
-    run, trainer = live_run(), call.args[0]
+    run, trainer = own_run(), call.args[0]
     version, period = int(trainer.current_param_version), setting(trainer.config, "trainer.test_freq")
     due = call.argument(1, "val_before_train") or (period and period > 0 and version > 0 and version % period == 0)
-    if run is not None and due and trainer.local_trigger_step == 1:
+    if due and trainer.local_trigger_step == 1:
         run.activity("eval").between(call.started_ns, run.now_ns())
 
 

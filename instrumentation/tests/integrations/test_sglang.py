@@ -350,7 +350,7 @@ def test_an_error_of_the_hooks_is_counted_and_the_host_gets_its_result(
     scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert scheduler.run_batch(SimpleNamespace()) == "result"
-    assert "sglang launches" in caplog.text
+    assert "watcher launches" in caplog.text
 
 
 def test_an_error_of_the_host_is_its_own(scheduler, clock: ManualClock) -> None:
@@ -387,7 +387,7 @@ def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
 ) -> None:
     set_parallel(monkeypatch, tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4)
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "s1")
-    sglang.recorder_of(hooked(host)).run.stop()
+    sglang._recorders[hooked(host)].run.stop()
     found = worker("s1")
     assert (found["role"], found["gpu_count"], found["framework"]) == ("sampler", 4, "sglang")
     assert (found["kv_capacity_tokens"], found["max_running"]) == (1000, 64)

@@ -3,7 +3,6 @@
 import itertools
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -12,7 +11,7 @@ from typing import Any
 
 from rlscope_otel import exits
 from rlscope_otel.faults import Faults
-from rlscope_otel.integrations.host import started_run, version_of
+from rlscope_otel.integrations.host import inert_run, started_run, version_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
@@ -44,9 +43,9 @@ class Workers:
         return self._trainer
 
     @property
-    def rollout(self) -> Run | None:
-        """The rollouts' run; None before there is an executor."""
-        return self._rollout if self._rollout is not None and self._rollout.active else None
+    def rollout(self) -> Run:
+        """The rollouts' run; before there is an executor, one that records nothing."""
+        return self._rollout if self._rollout is not None and self._rollout.active else inert_run()
 
     def take_batch(self) -> tuple[int | None, int | None]:
         """Samples and tokens of the next step; None in a rank that took no batch itself."""
@@ -57,7 +56,7 @@ class Workers:
         """An executor begins: its rollouts are a worker, and what it is set to is the run's."""
         environ = sys.modules.get("areal.utils.environ")
         self.single_controller = environ is not None and bool(environ.is_single_controller())
-        if self.rollout is None and config.max_head_offpolicyness < _NO_CAP:
+        if not self.rollout.active and config.max_head_offpolicyness < _NO_CAP:
             role = "sampler" if self.rollout_gpus else "controller"
             self._rollout = self._started(role, f"{self.trainer.worker_id}.rollout", _settings(config))
 
@@ -72,8 +71,7 @@ WORKERS = Workers()
 
 def now_ns() -> int:
     """The time of the rollouts' run, or the wall clock's before there is one."""
-    run = WORKERS.rollout
-    return time.time_ns() if run is None else run.now_ns()
+    return WORKERS.rollout.now_ns()
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -184,7 +182,7 @@ _episode: ContextVar[_Episode | None] = ContextVar("rlscope_areal_episode", defa
 def group_name(task_id: int) -> str:
     """The group of a task. A single controller numbers tasks for all; else each process numbers its own."""
     run = WORKERS.rollout
-    return str(task_id) if WORKERS.single_controller or run is None else f"{run.worker_id}/{task_id}"
+    return str(task_id) if WORKERS.single_controller or not run.active else f"{run.worker_id}/{task_id}"
 
 
 def _begin_executor(call: Call) -> None:
@@ -205,7 +203,7 @@ def _meet_workflow(call: Call) -> None:
 def _begin_episode(call: Call) -> None:
     context = sys.modules["areal.infra.workflow_context"].get()
     outer = _episode.get()
-    if context.is_eval or context.task_id is None or WORKERS.rollout is None:
+    if context.is_eval or context.task_id is None or not WORKERS.rollout.active:
         _episode.set(None)
         return
     task = EPISODES.tasks.get(context.task_id)
@@ -224,11 +222,10 @@ def _end_episode(call: Call) -> None:
 
 
 def _begin_request(call: Call) -> None:
-    run, episode = WORKERS.rollout, _episode.get()
-    if run is None or episode is None:
-        return
-    segment, prompt_tokens = next(episode.segments), len(call.args[1].input_ids)
-    call.memo = run.sample(episode.sample_id, episode.task.group_id, segment, prompt_tokens, call.started_ns, "segment")
+    episode = _episode.get()
+    if episode is not None:
+        about = (episode.task.group_id, next(episode.segments), len(call.args[1].input_ids), call.started_ns)
+        call.memo = WORKERS.rollout.sample(episode.sample_id, *about, "segment")
 
 
 def _end_request(call: Call) -> None:
@@ -245,9 +242,9 @@ def _end_request(call: Call) -> None:
 
 def _finalised(call: Call) -> None:
     """AReaL has decided on a task: it waits to be taken, or is out."""
-    run = WORKERS.rollout
-    if run is None or call.args[:1] != ("mark_finalized",):
+    if call.args[:1] != ("mark_finalized",):
         return
+    run = WORKERS.rollout
     task_id, status = call.kwargs["task_id"], call.kwargs["status"]
     task = EPISODES.tasks.get(task_id)
     if task is None:
@@ -265,16 +262,15 @@ def _finalised(call: Call) -> None:
 
 def _taken(call: Call) -> None:
     """A batch is complete: the next step trains on it, from the version that is set now."""
-    run = WORKERS.rollout
-    if run is None or call.error is not None:
+    if call.error is not None:
         return
     version = int(call.args[0].staleness_manager.version_provider.get_version())
-    samples = sum(_deliver(run, result, version) for result in call.result)
+    samples = sum(_deliver(result, version) for result in call.result)
     masks = [result.trajectory.get("attention_mask") for result in call.result]
     WORKERS.batch = (samples, sum(int(mask.sum()) for mask in masks if mask is not None))
 
 
-def _deliver(run: Run, result: Any, version: int) -> int:
+def _deliver(result: Any, version: int) -> int:
     """The samples of one task are trained on; returns how many they are.
 
     Where another process ran the task, its samples are those that the trajectory has rows for.
@@ -283,7 +279,7 @@ def _deliver(run: Run, result: Any, version: int) -> int:
     rewards = [float(reward) for reward in result.trajectory["rewards"].flatten().tolist()]
     names = [f"{group_name(result.task_id)}/{row}" for row in range(len(rewards))] if task is None else task.kept()
     for row, sample_id in enumerate(names):
-        run.delivery(
+        WORKERS.rollout.delivery(
             sample_id,
             "trained",
             queued_ns=None if task is None else task.accepted_ns,
@@ -298,8 +294,7 @@ def _deliver(run: Run, result: Any, version: int) -> int:
 
 def _wait(samples: int) -> None:
     EPISODES.waiting += samples
-    if WORKERS.rollout is not None:
-        WORKERS.rollout.queue_depth("results", EPISODES.waiting)
+    WORKERS.rollout.queue_depth("results", EPISODES.waiting)
 
 
 EXECUTOR = {"initialize": Watch(after=_begin_executor), "_create_workflow_task": Watch(before=_meet_workflow)}
@@ -334,7 +329,7 @@ _rollouts = _Rollouts()
 def _turn(manager: Any) -> None:
     """Start an interval of the rollouts' current state, and record the previous interval if the state changed."""
     run = WORKERS.rollout
-    if run is not None:
+    if run.active:
         with _rollouts.lock:
             _begin_stretch(run, _state_of(manager))
 
@@ -383,16 +378,14 @@ def _generation_paused(call: Call) -> None:
 
 
 def _generation_continued(call: Call) -> None:
-    run = WORKERS.rollout
-    if run is not None and _rollouts.applying_ns is not None:
-        _rollouts.applying_ns = (_rollouts.applying_ns[0], run.now_ns())
+    if _rollouts.applying_ns is not None:
+        _rollouts.applying_ns = (_rollouts.applying_ns[0], now_ns())
     _end_part("resume", call)
 
 
 def _end_part(part: str, call: Call) -> None:
-    run = WORKERS.rollout
-    if run is not None and call.error is None and _rollouts.applying_ns is not None:
-        _rollouts.parts_ns[part] = (call.started_ns, run.now_ns())
+    if call.error is None and _rollouts.applying_ns is not None:
+        _rollouts.parts_ns[part] = (call.started_ns, now_ns())
 
 
 def _version_set(call: Call) -> None:
@@ -400,7 +393,7 @@ def _version_set(call: Call) -> None:
     run, version = WORKERS.rollout, int(call.argument(1, "version"))
     WORKERS.version = version
     applying_ns, _rollouts.applying_ns = _rollouts.applying_ns, None
-    if run is not None and applying_ns is not None:
+    if applying_ns is not None:
         run.apply_weights(version, str(version), paused=True).between(*applying_ns)
         for part, span_ns in _rollouts.parts_ns.items():
             run.weight_update_part(part, version).between(*span_ns)

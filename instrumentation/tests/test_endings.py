@@ -127,25 +127,6 @@ assert os.waitpid(child, 0)[1] == 0
     assert [path.name for path in (tmp_path / "workers").iterdir()] == ["w0.json"]
 
 
-def test_a_forked_child_that_starts_a_run_records_under_its_own_name(start_script, rows) -> None:
-    then = """
-child = os.fork()
-if child == 0:
-    own = rlscope_otel.start_run(worker_id="w0", flush_interval_s=3600)
-    with own.wait("samples"):
-        own.engine_step(500, 501)
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-"""
-    process = start_script(script(then=then))
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-    found = [(row["worker_id"], row["start_ns"]) for row in rows("engine_steps")]
-    assert found.count(("w0.r1", 500)) == 1
-    assert len(found) == 101
-    assert [row["worker_id"] for row in rows("activities")] == ["w0.r1"]
-
-
 WRITES = """
 import os, threading
 from rlscope_otel import forks
@@ -166,7 +147,7 @@ if child == 0:
 
 
 @pytest.mark.parametrize(
-    ("longest_wait_s", "write_s", "waited"), [(60, 0.5, True), (0.05, 1, False)], ids=["it ends", "it hangs"]
+    ("longest_wait_s", "write_s", "waited"), [(60, 0.2, True), (0.05, 0.5, False)], ids=["it ends", "it hangs"]
 )
 def test_a_fork_waits_for_the_write_of_the_moment_unless_it_hangs(start_script, longest_wait_s, write_s, waited):
     writes = WRITES.format(longest_wait_s=longest_wait_s, write_s=write_s, waited=waited)

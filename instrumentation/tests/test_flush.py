@@ -61,8 +61,8 @@ def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows, monkeypatch) 
 
 
 def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path: Path, rows, monkeypatch) -> None:
-    threads_count, each = 32, 1000
-    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 500)
+    threads_count, each = 16, 500
+    monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
     monkeypatch.setattr(open_journal, "_FULL_BYTES", 20_000)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01) as run:
 

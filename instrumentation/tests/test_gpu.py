@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,9 +127,9 @@ def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(
     nvml = FakeNvml()
     monkeypatch.setattr(gpu, "load_nvml", lambda faults: nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with start_run(tmp_path, "sampler", "w0", gpu_count=2, gpu_interval_s=0.001) as run:
-        while not rows("gpu_samples"):
-            run.flush()
+    with start_run(tmp_path, "sampler", "w0", gpu_count=2, gpu_interval_s=0.001):
+        while nvml.readings[1] < 3:
+            time.sleep(0.001)
     found = rows("gpu_samples")
     assert {row["gpu_id"] for row in found} == {"GPU-0", "GPU-1"}
     assert {row["source"] for row in found} == {"gpm"}

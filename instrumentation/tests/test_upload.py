@@ -224,7 +224,7 @@ def test_an_error_names_no_secret_and_is_one_line(monkeypatch: pytest.MonkeyPatc
     assert said[0] == "OSError: signature of *** refused"
 
 
-# --- with a process of its own; tests/trace/test_remote.py has one with a real S3 server
+# --- with a process of its own
 
 
 @pytest.fixture(autouse=True)

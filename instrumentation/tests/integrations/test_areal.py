@@ -193,11 +193,6 @@ def take(host: SimpleNamespace, *tasks: tuple[int, list[float]]) -> None:
     host.dispatcher.active_submit_and_wait(results)
 
 
-def flush() -> None:
-    for run in (WORKERS.rollout, WORKERS.trainer):
-        run.flush()
-
-
 def test_the_versions_of_a_response_become_runs_and_each_request_a_segment(host: SimpleNamespace, rows: Rows):
     run_task(host, 9, [request([2, 2, 3, 3, 3]), request([3], prompt_tokens=9, stop_reason="length")])
     assert [

@@ -294,7 +294,8 @@ def test_the_command_records_a_server_until_it_is_told_to_stop(
 ) -> None:
     arguments = ["--url", endpoint, "--worker-id", "vllm", "--gpu-count", "2"]
     process = start_script(
-        f"import sys; from rlscope_otel.integrations import scrape; scrape._INTERVAL_S = 0.05\n"
+        "import functools, sys; from rlscope_otel.integrations import scrape; scrape._INTERVAL_S = 0.05\n"
+        "scrape.start_run = functools.partial(scrape.start_run, flush_interval_s=0.05)\n"
         f"sys.exit(scrape.main({arguments!r}))"
     )
     deadline_s = time.monotonic() + TIME_LIMIT_S

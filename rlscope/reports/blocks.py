@@ -239,17 +239,12 @@ class RoleBar(NamedTuple):
     """Where the GPU time of a role went."""
 
     role: str
-    gpu_time: str
-    money: str
+    spent: str
+    """The GPU time, with its price if the run has one."""
     parts: list[RolePart]
     """All states, work first; their shares add up to 1."""
     named: list[RolePart]
     """The largest few, which are labeled."""
-
-    @property
-    def spent(self) -> str:
-        """The GPU time, with its price if the run has one."""
-        return f"{self.gpu_time}, {self.money}" if self.money else self.gpu_time
 
     @property
     def named_words(self) -> str:

@@ -39,7 +39,7 @@ from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import auxiliary_sentence, row_notes, startup_words, unrecorded_sentence
+from rlscope.reports.text.states import auxiliary_sentence, cap_sentence, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
 _MILLION = 1_000_000
@@ -57,7 +57,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    total = Paragraph(f"whole run, {brief.whole_run(analysis).spent}{startup_words(analysis.ledger)}", "note")
+    total = Paragraph(f"whole run, {brief.whole_run(analysis).spent}", "note")
     yield Part("Where the GPU time went", [total, *ledger_blocks(analysis)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
@@ -194,9 +194,9 @@ def ledger_blocks(analysis: AnalysisResult) -> list[Block]:
     if not block.roles:
         return [Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")]
     notes = (
-        f"Total {fmt.gpu_time(ledger.total_gpu_s)}. Every GPU-second of a worker, from its start to its end, is in "
-        "exactly one state; the states add up to the total exactly.",
-        *row_notes(ledger, has_steady=block.has_steady),
+        f"Total {fmt.gpu_time(ledger.total_gpu_s)}. Every GPU-second, from a worker's start to its end, is in exactly "
+        "one state.",
+        cap_sentence(ledger),
         unrecorded_sentence(ledger),
         auxiliary_sentence(analysis.run),
         "GPU idle: the part of a state in which the GPU ran no kernel." if block.has_gpu_idle else "",

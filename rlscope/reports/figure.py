@@ -85,8 +85,6 @@ def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts, updat
         note = f"First {fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows."
         table = table.head(TABLE_ROWS_MAX)
     rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
-    if drawable(frame, run.started_ns).height < frame.height:
-        note = f"Drawn from {fmt.count(frame.height)} rows, aggregated over equal stretches. {note}".rstrip()
     return Drawn(anchor, figure, picture, [_heading(name) for name in table.columns], rows, note)
 
 

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.ledger import close_ledger
-from rlscope.analysis.result import Ledger, LedgerState, UnrecordedTime
-from rlscope.reports.text.states import startup_words, unrecorded_sentence
+from rlscope.analysis.result import Ledger, UnrecordedTime
+from rlscope.reports.text.states import unrecorded_sentence
 
 SECOND = 10**9
 NO_READINGS = pl.DataFrame(
@@ -49,18 +49,3 @@ def test_the_sentence_names_three_workers_and_counts_the_rest() -> None:
     )
     assert "the first 23.1 s of worker 's2'; 2 other workers." in unrecorded_sentence(Ledger(1, (), tuple(times)))
     assert unrecorded_sentence(Ledger(1, ())) == ""
-
-
-@pytest.mark.parametrize(
-    ("startup_ns", "words"), [(200, "; startup took 20.0% of it"), (199, ""), (0, "")], ids=["a fifth", "less", "none"]
-)
-def test_start_up_is_named_from_a_fifth_of_the_gpu_time_on(startup_ns: int, words: str) -> None:
-    states = (
-        LedgerState("trainer", "startup", None, startup_ns * 10**9, 0.2, None),
-        LedgerState("trainer", "train", None, (1000 - startup_ns) * 10**9, 0.8, None),
-    )
-    assert startup_words(Ledger(1000 * 10**9, states)) == words
-
-
-def test_an_empty_ledger_has_no_start_up() -> None:
-    assert startup_words(Ledger(0, ())) == ""

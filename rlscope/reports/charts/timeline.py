@@ -161,7 +161,6 @@ def worker_timeline(
     y = _down("top", foot, names_px)
     tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
     tracks = tracks.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))
-    names = _names(lanes, min(12, lane_px))
     chart = layered(
         tracks,
         # Publications are faint lines across all lanes, applications ticks above the lane of their engine.
@@ -170,7 +169,7 @@ def worker_timeline(
         *_outline(lanes, y),
         *_updates(updates, "apply", y, strokeWidth=1.5),
         *_changes(changes, foot, y),
-        names,
+        _names(lanes, min(12, lane_px)),
     )
     return chart.properties(height=round(lane_px * foot))
 
@@ -211,10 +210,10 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
 def _outline(lanes: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
     """A frame around the lane of the slow engine; nothing without one."""
     slow = lanes.filter("is_slow").select("from_s", "to_s", "top", "foot")
+    if slow.is_empty():
+        return []
     frame = alt.Chart(rounded(slow)).mark_rect(fillOpacity=0, stroke=_SLOW_COLOR, strokeWidth=2, aria=False)
-    return (
-        [] if slow.is_empty() else [frame.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))]
-    )
+    return [frame.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))]
 
 
 def _stacked(states: pl.DataFrame) -> pl.DataFrame:

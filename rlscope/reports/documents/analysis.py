@@ -28,7 +28,7 @@ from rlscope.reports.documents.model import (
 from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import Cost
+from rlscope.reports.text.actions import Cost, million_gpu_s
 from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
@@ -225,22 +225,19 @@ def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
 
 
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
-    steady_tokens_per_s, steps_per_version = (
-        analysis.throughput.steady_tokens_per_s,
-        model.calibration.steps_per_version,
-    )
-    layout = model.calibration.layout
+    rate, steps_per_version = analysis.throughput.steady_tokens_per_s, model.calibration.steps_per_version
+    layout, gpu_s, price = model.calibration.layout, million_gpu_s(action, analysis), analysis.run.gpu_hour_price
     return ToldAction(
         kind=action.kind,
         target=action.what,
         cause=action.cause,
-        setting=action_words.setting_of(action, analysis.run),
+        setting=action_words.setting_of(action.what, analysis.run),
         before=action.before,
         after=action.after,
         in_flight_limit=action.in_flight_limit,
         in_flight_setting=action_words.limit_setting_of(action, analysis.run),
-        tokens_per_s=None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.value),
-        cost_per_million_tokens=_cost_per_million(action, analysis),
+        tokens_per_s=None if rate is None else rate * (1.0 + action.gain_ratio.value),
+        cost_per_million_tokens=None if gpu_s is None or price is None else gpu_s / 3600.0 * price,
         gain_ratio=action.gain_ratio,
         probability=action.worthwhile_probability,
         price_before=told_price(action.price_before, layout, steps_per_version),
@@ -253,8 +250,3 @@ def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> Tol
         cost=action_words.cost_of(action),
         headline=action_words.what_to_do(action),
     )
-
-
-def _cost_per_million(action: Action, analysis: AnalysisResult) -> float | None:
-    gpu_s, price = action_words.million_gpu_s(action, analysis), analysis.run.gpu_hour_price
-    return None if gpu_s is None or price is None else gpu_s / 3600.0 * price

@@ -177,17 +177,13 @@ def _age(steps: float | None) -> str:
     return fmt.count(steps) if is_whole else fmt.significant(steps, 2)
 
 
-def setting_of(action: Action, run: RunFacts) -> str | None:
-    """Return the name of the setting in the run's framework; None if unknown."""
-    return _setting_name(action.what, run)
-
-
 def limit_setting_of(action: Action, run: RunFacts) -> str | None:
     """Return the name of the limit that belongs to the action; None without a limit, or if unknown."""
-    return None if action.in_flight_limit is None else _setting_name("in_flight_limit", run)
+    return None if action.in_flight_limit is None else setting_of("in_flight_limit", run)
 
 
-def _setting_name(what: ActionWhat, run: RunFacts) -> str | None:
+def setting_of(what: ActionWhat, run: RunFacts) -> str | None:
+    """Return the name of a setting in the run's framework; None if unknown."""
     framework = framework_of(run.settings.get("framework"))
     named: Mapping[str, str] = framework.actions if framework else {}
     return named.get(what) or _RUN_SETTINGS.get(what)
@@ -231,15 +227,14 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
 
     Staleness and the two shares are those before and after; a share is empty unless it differs notably.
     """
-    settings = [name for name in (setting_of(action, analysis.run), limit_setting_of(action, analysis.run)) if name]
+    run = analysis.run
+    settings = [name for name in (setting_of(action.what, run), limit_setting_of(action, run)) if name]
     return {
         "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{_tested_first(action)}",
         **effects(action, model),
         "cost": _COSTS[cost_of(action)],
         "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
-        "price of 1M trained tokens": fmt.money(
-            million_gpu_s(action, analysis), analysis.run.gpu_hour_price, analysis.run.currency
-        ),
+        "price of 1M trained tokens": fmt.money(million_gpu_s(action, analysis), run.gpu_hour_price, run.currency),
     }
 
 

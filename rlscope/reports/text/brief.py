@@ -56,11 +56,10 @@ def _made_with(run: RunFacts) -> tuple[str, ...]:
 
     A model that is loaded from a folder named model has no name.
     """
-    model = run.settings.get("model")
-    names = {"": run.settings.get("framework"), "model: ": model.get("name") if isinstance(model, Mapping) else None}
-    return tuple(
-        f"{label}{name}" for label, name in names.items() if isinstance(name, str) and name not in ("", "model")
-    )
+    framework, model = run.settings.get("framework"), run.settings.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else None
+    named = [f"model: {name}"] if isinstance(name, str) and name not in ("", "model") else []
+    return (*([framework] if isinstance(framework, str) and framework else []), *named)
 
 
 def _extent_words(run: RunFacts) -> tuple[str, ...]:
@@ -92,21 +91,16 @@ def steady_state(analysis: AnalysisResult) -> Stretch | None:
 
 def spent_words(gpu_s: float, run: RunFacts) -> str:
     """GPU time, with its price if run.json has one."""
-    return ", ".join(filter(None, (fmt.gpu_time(gpu_s), _money(gpu_s, run))))
-
-
-def _money(gpu_s: float, run: RunFacts) -> str:
-    return fmt.money(gpu_s, run.gpu_hour_price, run.currency)
+    return ", ".join(filter(None, (fmt.gpu_time(gpu_s), fmt.money(gpu_s, run.gpu_hour_price, run.currency))))
 
 
 def _roles(run: RunFacts, states: Mapping[StateKey, float], dropped: float = 0.0) -> list[RoleBar]:
     """Where the GPU-seconds in these states went, by role; dropped: share of generation, 0..1."""
-    bars = [role_bar(role, states, dropped) for role in sorted({key.role for key in states}, key=role_order)]
-    totals_s = [sum(gpu_s for key, gpu_s in states.items() if key.role == bar.role) for bar in bars]
-    return [
-        bar._replace(role=bar.role.capitalize(), gpu_time=fmt.gpu_time(total_s), money=_money(total_s, run))
-        for bar, total_s in zip(bars, totals_s, strict=True)
-    ]
+    bars: list[RoleBar] = []
+    for role in sorted({key.role for key in states}, key=role_order):
+        total_s, bar = sum(gpu_s for key, gpu_s in states.items() if key.role == role), role_bar(role, states, dropped)
+        bars.append(bar._replace(role=role.capitalize(), spent=spent_words(total_s, run)))
+    return bars
 
 
 def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> RoleBar:
@@ -121,7 +115,7 @@ def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> Rol
         RolePart(state_of(key.state), state_label(key.state, key.reason), fmt.percent(spent / total), spent / total)
         for key, spent in sorted(parts.items(), key=lambda item: order_of(item[0].state))
     ]
-    return RoleBar(role, "", "", shares, _named(shares))
+    return RoleBar(role, "", shares, _named(shares))
 
 
 def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:

@@ -11,8 +11,6 @@ from rlscope import format as fmt
 from rlscope.analysis.result import Ledger, RunFacts, UnrecordedTime
 from rlscope.reports.blocks import StateStyle
 
-_NAMED_STARTUP_RATIO: Final = 0.20
-"""Share of all GPU time from which startup is mentioned beside the verdict, which leaves it out."""
 _MOST_NAMED: Final = 3
 """Workers that a sentence names; the JSON has them all."""
 
@@ -100,24 +98,11 @@ def role_order(role: str) -> tuple[int, str]:
     return (order.index(role) if role in order else len(order), role)
 
 
-def startup_words(ledger: Ledger) -> str:
-    """Return the share of startup in the GPU time, as the end of a sentence; empty if it is small."""
-    gpu_s = sum(state.gpu_ns for state in ledger.states if state.state == "startup") / 1e9
-    ratio = gpu_s / ledger.total_gpu_s if ledger.total_gpu_s else 0.0
-    return f"; startup took {fmt.percent(ratio)} of it" if ratio >= _NAMED_STARTUP_RATIO else ""
-
-
-def row_notes(ledger: Ledger, *, has_steady: bool) -> list[str]:
-    """Explain the rows of the ledger that their labels do not, a sentence each."""
-    seen = {state.state for state in ledger.states if state.gpu_ns > 0}
+def cap_sentence(ledger: Ledger) -> str:
+    """Explain the wait at the staleness cap, as a sentence; empty if no GPU waited for it."""
     wait = state_of("waiting_for_staleness_cap")
-    is_split = has_steady and any(state.underfilled_gpu_ns is not None for state in ledger.states)
-    notes = {
-        f"Time {UNDERFILLED} is known for the whole run only.": is_split,
-        f"{wait.label.capitalize()}: {wait.meaning}.": wait.name in seen,
-        "Publishing weights does not include their transfer.": {"publishing_weights", "transferring_weights"} <= seen,
-    }
-    return [note for note, holds in notes.items() if holds]
+    is_there = any(state.state == wait.name and state.gpu_ns > 0 for state in ledger.states)
+    return f"{wait.label.capitalize()}: {wait.meaning}." if is_there else ""
 
 
 def unrecorded_sentence(ledger: Ledger) -> str:

@@ -261,7 +261,7 @@ def test_a_layout_costs_a_restart_a_running_limit_the_engines_and_a_fix_work(mad
 )
 def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what, setting):
     run = replace(full_analysis().run, settings={"framework": framework})
-    assert actions.setting_of(action(what), run) == setting
+    assert actions.setting_of(what, run) == setting
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():

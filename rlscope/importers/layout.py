@@ -4,11 +4,11 @@ A step ends when its metrics were written; without times, steps follow each othe
 step that no phase covers stays empty, and the ledger shows it as unattributed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlscope.frameworks.table import PhaseKind, Process
 from rlscope.importers.steps import ProcessSteps, Step, phase_value
@@ -18,6 +18,8 @@ _LATE_RATIO: Final = 0.05
 _LATE_NS: Final = 60 * 10**9
 _OUTSIDE: Final = {"auto": "before", "auto_after": "after"}
 """Where phases lie that some releases time inside the step, if this one does not."""
+Phases = list[tuple[PhaseKind, float]]
+"""Kinds of phases with their durations in seconds, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,22 @@ class PlacedStep:
     end_ns: int
     pieces: tuple[PlacedPhase, ...]
 
+    def of(self, *kinds: PhaseKind) -> list[PlacedPhase]:
+        """Return the phases of these kinds."""
+        return [piece for piece in self.pieces if piece.kind in kinds]
 
-@dataclass(frozen=True, slots=True)
-class _Durations:
-    """Durations of a step and its phases, in seconds."""
 
-    before: tuple[tuple[PhaseKind, float], ...]
-    inside: tuple[tuple[PhaseKind, float], ...]
-    after: tuple[tuple[PhaseKind, float], ...]
+class Durations(NamedTuple):
+    """Durations of a step, and of the phases before it, in it and after it, in seconds."""
+
+    before: Phases
+    inside: Phases
+    after: Phases
     step_s: float
 
     @property
     def inside_s(self) -> float:
+        """Duration of the phases in the step."""
         return sum(seconds for _, seconds in self.inside)
 
     def lengths_ns(self) -> tuple[int, int, int]:
@@ -58,31 +64,22 @@ class _Durations:
         return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
 
 
-def placed_steps(steps: ProcessSteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
-    """Place each step after the previous one. Without times, the first starts at the origin."""
-    return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_inside(steps)))
-
-
-def _counted(steps: ProcessSteps, is_separate: bool) -> ProcessSteps:
-    """Keep only the phases that count in this kind of run."""
+def durations_of(steps: ProcessSteps, is_separate: bool) -> list[Durations]:
+    """Return the durations of each step and of its phases that count in this kind of run."""
     left_out = "colocated" if is_separate else "separate"
-    phases = tuple(phase for phase in steps.process.order if phase.when != left_out)
-    return replace(steps, process=replace(steps.process, order=phases))
+    process = replace(steps.process, order=tuple(each for each in steps.process.order if each.when != left_out))
+    auto_inside = _auto_inside(steps)
+    return [_durations(process, step, auto_inside) for step in steps.steps]
 
 
-def open_ratio(steps: ProcessSteps, is_separate: bool) -> float | None:
+def open_ratio(durations: Iterable[Durations]) -> float | None:
     """Return the median share of a step that its phases leave, negative if they exceed it; None without any steps."""
-    ratios: list[float] = []
-    auto_inside, steps = _auto_inside(steps), _counted(steps, is_separate)
-    for step in steps.steps:
-        durations = _durations(steps.process, step, auto_inside)
-        if durations.step_s > 0.0 and durations.inside:
-            ratios.append(1.0 - durations.inside_s / durations.step_s)
+    ratios = [1.0 - each.inside_s / each.step_s for each in durations if each.step_s > 0.0 and each.inside]
     return median(ratios) if ratios else None
 
 
-def _durations(process: Process, step: Step, auto_inside: frozenset[str]) -> _Durations:
-    parts: dict[str, list[tuple[PhaseKind, float]]] = {"before": [], "inside": [], "after": []}
+def _durations(process: Process, step: Step, auto_inside: frozenset[str]) -> Durations:
+    parts: dict[str, Phases] = {"before": [], "inside": [], "after": []}
     rest: tuple[int, PhaseKind] | None = None
     for phase in process.order:
         where = "inside" if phase.metric in auto_inside else _OUTSIDE.get(phase.where, phase.where)
@@ -95,9 +92,7 @@ def _durations(process: Process, step: Step, auto_inside: frozenset[str]) -> _Du
     stated = next((step.count * step.values[name] for name in process.step if step.values.get(name, 0.0) > 0.0), None)
     if rest is not None and stated is not None and stated > inside_s:
         parts["inside"].insert(rest[0], (rest[1], stated - inside_s))
-    return _Durations(
-        tuple(parts["before"]), tuple(parts["inside"]), tuple(parts["after"]), inside_s if stated is None else stated
-    )
+    return Durations(**parts, step_s=inside_s if stated is None else stated)
 
 
 def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
@@ -117,10 +112,11 @@ def _auto_inside(steps: ProcessSteps) -> frozenset[str]:
     return min((frozenset(each) for size in sizes for each in combinations(names, size)), key=open_s)
 
 
-def _place(steps: ProcessSteps, origin_ns: int, auto_inside: frozenset[str]) -> Iterator[PlacedStep]:
-    durations = [_durations(steps.process, step, auto_inside) for step in steps.steps]
-    ends_ns = _ends_ns(steps.steps, [sum(each.lengths_ns()) for each in durations], origin_ns)
-    for step, each, end_ns in zip(steps.steps, durations, ends_ns, strict=True):
+def placed_steps(steps: Sequence[Step], durations: Sequence[Durations], origin_ns: int) -> list[PlacedStep]:
+    """Place each step after the previous one. Without times, the first starts at the origin."""
+    placed: list[PlacedStep] = []
+    ends_ns = _ends_ns(steps, [sum(each.lengths_ns()) for each in durations], origin_ns)
+    for step, each, end_ns in zip(steps, durations, ends_ns, strict=True):
         before_ns, inside_ns, after_ns = each.lengths_ns()
         start_ns = end_ns - before_ns - inside_ns - after_ns
         if end_ns > start_ns:
@@ -129,10 +125,11 @@ def _place(steps: ProcessSteps, origin_ns: int, auto_inside: frozenset[str]) -> 
                 *_row_of_pieces(each.inside, start_ns + before_ns, end_ns - after_ns),
                 *_row_of_pieces(each.after, end_ns - after_ns, end_ns),
             )
-            yield PlacedStep(step, start_ns, end_ns, pieces)
+            placed.append(PlacedStep(step, start_ns, end_ns, pieces))
+    return placed
 
 
-def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> list[int]:
+def _ends_ns(steps: Sequence[Step], lengths_ns: list[int], origin_ns: int) -> list[int]:
     """Return when each step ended: when it was logged, or earlier if the next step must have begun before that.
 
     Metrics are written shortly after their step. Laying out from the last step backwards keeps every duration whole.
@@ -147,17 +144,16 @@ def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> 
     return ends_ns
 
 
-def contradicts_times(steps: ProcessSteps, is_separate: bool) -> bool:
+def contradicts_times(steps: Sequence[Step], durations: Sequence[Durations]) -> bool:
     """Return whether the steps last longer than the time between their rows, so that the row times mean nothing."""
-    counted, auto_inside = _counted(steps, is_separate), _auto_inside(steps)
-    lengths_ns = [sum(_durations(counted.process, step, auto_inside).lengths_ns()) for step in counted.steps]
-    stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]
+    stamps = [step.end_ns for step in steps if step.end_ns is not None]
     if len(stamps) < 2:
         return False
-    return sum(lengths_ns[1:]) > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
+    lasted_ns = sum(sum(each.lengths_ns()) for each in durations[1:])
+    return lasted_ns > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
 
 
-def _row_of_pieces(parts: tuple[tuple[PhaseKind, float], ...], start_ns: int, end_ns: int) -> Iterator[PlacedPhase]:
+def _row_of_pieces(parts: Phases, start_ns: int, end_ns: int) -> Iterator[PlacedPhase]:
     for kind, seconds in parts:
         stop_ns = min(end_ns, start_ns + round(1e9 * seconds))
         if stop_ns > start_ns:

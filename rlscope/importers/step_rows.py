@@ -15,7 +15,14 @@ from typing import Final
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.layout import PlacedPhase, PlacedStep, contradicts_times, open_ratio, placed_steps
+from rlscope.importers.layout import (
+    PlacedPhase,
+    PlacedStep,
+    contradicts_times,
+    durations_of,
+    open_ratio,
+    placed_steps,
+)
 from rlscope.importers.quantities import columns_of
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
@@ -47,7 +54,7 @@ def _read(
 def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
     """Decide whether samplers have their own GPUs: by the file, else by the options, else refuse a verdict."""
     if log.framework.placement.separate_unless_phases_add_up and not log.is_separate:
-        ratios = [open_ratio(each, is_separate=False) for each in log.processes]
+        ratios = [open_ratio(durations_of(each, is_separate=False)) for each in log.processes]
         return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
     if log.is_stated:
         return log
@@ -76,14 +83,15 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         target.note(UNREAD_CONFIG)
     reported: set[tuple[int, str]] = set()
     for each in log.processes:
-        if contradicts_times(each, log.is_separate):
+        durations = durations_of(each, log.is_separate)
+        if contradicts_times(each.steps, durations):
             target.note(
                 f"Some {each.worker_id} steps are longer than the time between their rows, so the row times are "
                 "not used"
             )
             for step in each.steps:
                 step.end_ns = None
-        placed = placed_steps(each, target.relative_origin_ns, log.is_separate)
+        placed = placed_steps(each.steps, durations, target.relative_origin_ns)
         if not placed:
             continue
         if all(step.end_ns is None for step in each.steps):
@@ -91,7 +99,7 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         worker_id = each.worker_id
         role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
         _check_coverage(worker_id, each, placed, log, target)
-        _check_sums(each, log, target)
+        _check_sums(open_ratio(durations), log, target)
         target.add_worker(worker_id, role, gpu_count=_gpus(log, each, role, options))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
         if each.process.role == "trainer":
@@ -99,7 +107,10 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
             if log.is_separate and not any(other.process.role == "sampler" for other in log.processes):
                 _infer_sampler(log, placed, target, options)
         else:
-            _fill_sampler(worker_id, placed, target)
+            # Its log has no versions.
+            target.say_origin("activities", Certainty.PLACED)
+            for piece in chain.from_iterable(step.pieces for step in placed):
+                _add_activity(target, worker_id, piece, is_separate=False)
         _report(log, worker_id, placed, target, reported)
     target.add_config(gpus_per_engine=options.gpus_per_engine)
     target.add_config(**log.settings())
@@ -111,12 +122,11 @@ def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, options: ImportOp
         return 0
     side = "trainer" if role == "colocated" else role
     stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
-    return stated or (None if steps is None or _may_include_samplers(log, steps) else derived_gpus(steps))
-
-
-def _may_include_samplers(log: StepLog, steps: ProcessSteps) -> bool:
-    """Whether the GPUs that follow from the rates include those of the samplers in some releases."""
-    return log.is_separate and (steps.process.gpu_work is not None or "total_gpus" in log.framework.settings)
+    if stated or steps is None:
+        return stated
+    # In some releases, the GPUs that follow from the rates include those of the samplers.
+    is_of_all = log.is_separate and (steps.process.gpu_work is not None or "total_gpus" in log.framework.settings)
+    return None if is_of_all else derived_gpus(steps)
 
 
 def _check_coverage(
@@ -167,9 +177,11 @@ def _gaps(numbers: Sequence[int]) -> str:
     return shown + (f" and {len(gaps) - _SHOWN_GAPS:,} more gaps" if len(gaps) > _SHOWN_GAPS else "")
 
 
-def _check_sums(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> None:
-    """Refuse a verdict if the phases do not add up to the step, because a name was then misunderstood."""
-    left = open_ratio(steps, log.is_separate)
+def _check_sums(left: float | None, log: StepLog, target: ImportTarget) -> None:
+    """Refuse a verdict if the phases do not add up to the step, because a name was then misunderstood.
+
+    left: share of the step that the phases leave.
+    """
     if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.framework.phases_add_up else 1.0):
         return
     amount = f"exceed the step by {-left:.1%}" if left < 0.0 else f"leave {left:.1%} of the step unexplained"
@@ -179,7 +191,7 @@ def _check_sums(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> None
     )
 
 
-def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], target: ImportTarget) -> None:
+def _fill_trainer(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Add activities, steps and publications of the trainer."""
     samples = log.settings().get("samples_per_step")
     others = {step.number: step.values for each in log.processes if each.worker_id != worker_id for step in each.steps}
@@ -187,7 +199,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
     target.say_origin("train_steps", Certainty.PLACED)
     target.trainer_id, target.samplers_id = worker_id, log.sampler_id if log.is_separate else worker_id
     for each, version_in, version_out in _versions(log, placed):
-        number, trained = each.step.number, _pieces_of(each, PhaseKind.TRAIN)
+        number, trained = each.step.number, each.of(PhaseKind.TRAIN)
         for piece in each.pieces:
             if piece.kind is PhaseKind.UPDATE:
                 target.say_origin("weight_updates", Certainty.PLACED)
@@ -198,7 +210,7 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], 
             elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
         if trained:
-            start_ns, sampled = trained[0].start_ns, _pieces_of(each, *_SAMPLING)
+            start_ns, sampled = trained[0].start_ns, each.of(*_SAMPLING)
             row = {"worker_id": worker_id, "step": number, "samples": samples}
             row |= {"start_ns": start_ns, "end_ns": trained[-1].end_ns}
             row |= {"version_in": version_in, "version_out": version_out}
@@ -214,20 +226,16 @@ def _versions(log: StepLog, placed: Sequence[PlacedStep]) -> Iterator[tuple[Plac
     In a log without publications, every step makes a version.
     """
     is_numbered = log.framework.versions_are_steps
-    updates = any(_pieces_of(each, PhaseKind.UPDATE) for each in placed)
+    updates = any(each.of(PhaseKind.UPDATE) for each in placed)
     version = placed[0].step.number - 1 if is_numbered else 0
     for each in placed:
-        published, trained = _pieces_of(each, PhaseKind.UPDATE), _pieces_of(each, PhaseKind.TRAIN)
+        published, trained = each.of(PhaseKind.UPDATE), each.of(PhaseKind.TRAIN)
         version_in = version
         if published or not updates:
             version = each.step.number if is_numbered else version + 1
         if published and (not trained or published[0].end_ns <= trained[0].start_ns):
             version_in = version
         yield each, version_in, version
-
-
-def _pieces_of(step: PlacedStep, *kinds: PhaseKind) -> list[PlacedPhase]:
-    return [piece for piece in step.pieces if piece.kind in kinds]
 
 
 def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
@@ -246,13 +254,6 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
     target.add_phase(worker_id, kind, piece.start_ns, piece.end_ns)
 
 
-def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
-    """Add activities of a process that logs for the samplers, or of the controller; its log has no versions."""
-    target.say_origin("activities", Certainty.PLACED)
-    for piece in chain.from_iterable(each.pieces for each in placed):
-        _add_activity(target, worker_id, piece, is_separate=False)
-
-
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
     if target.knows_samplers:
@@ -261,9 +262,9 @@ def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTar
     target.extend_worker(log.sampler_id, placed[0].start_ns, placed[-1].end_ns)
     target.say_origin("activities", Certainty.INFERRED, _INFERRED_GENERATION)
     for each, _, version in _versions(log, placed):
-        for piece in _pieces_of(each, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
+        for piece in each.of(PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES):
             target.add_phase(log.sampler_id, PhaseKind.GENERATE, piece.start_ns, piece.end_ns)
-        for piece in _pieces_of(each, PhaseKind.UPDATE):
+        for piece in each.of(PhaseKind.UPDATE):
             target.add_update(log.sampler_id, "apply", version, piece.start_ns, piece.end_ns)
     target.note(_UNKNOWN_SAMPLERS)
 

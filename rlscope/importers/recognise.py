@@ -32,18 +32,15 @@ from rlscope.input_file import did_you_mean
 from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 
-def _consoles(table: Framework) -> Iterator[Importer]:
-    """Yield the importers of the consoles that a framework's table describes."""
-    if table.console.timer is not None:
-        yield timer_console(table)
-    if prints_blocks(table):
-        yield block_console(table)
+def _consoles(table: Framework) -> list[Importer]:
+    """Return the importers of the consoles that a framework's table describes."""
+    timers = [timer_console(table)] if table.console.timer is not None else []
+    return [*timers, *([block_console(table)] if prints_blocks(table) else [])]
 
 
-def _metrics(table: Framework) -> Iterator[Importer]:
-    """Yield the importer of the step metrics that a framework's table describes, if it has phases."""
-    if table.phases:
-        yield step_importer(table)
+def _metrics(table: Framework) -> list[Importer]:
+    """Return the importer of the step metrics that a framework's table describes, if it has phases."""
+    return [step_importer(table)] if table.phases else []
 
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
@@ -165,23 +162,23 @@ def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
 
 def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Recognised:
     """Return the best file of a folder; files with timestamps come before those without."""
-    by_rank: dict[int, list[Recognised]] = {}
+    carriers = [None, *(each.name for each in CARRIERS)]
+    runs: list[tuple[int, Recognised]] = []
     for path in islice(_files(folder), _FILES_LOOKED_AT):
         source = _open(path, own)
         found = _candidates(source, framework)
-        if found and any(not each.is_companion for each in found):
+        if not all(each.is_companion for each in found):
             carrier = carrier_of(source)
-            names = [each.name for each in CARRIERS]
-            rank = names.index(carrier.name) if carrier is not None else -1
-            by_rank.setdefault(rank, []).append(_the_one(source, found))
-    if not by_rank:
+            runs.append((carriers.index(carrier and carrier.name), _the_one(source, found)))
+    if not runs:
         raise _nothing_known(_open(folder, own), framework)
-    (first, *same), *others = (by_rank[rank] for rank in sorted(by_rank))
-    if same:
-        names = [str(each.source.path.relative_to(folder)) for each in (first, *same)]
+    runs.sort(key=lambda run: run[0])
+    same = [run for rank, run in runs if rank == runs[0][0]]
+    if len(same) > 1:
+        names = [str(each.source.path.relative_to(folder)) for each in same]
         then = "Pass one of them; add other files of the same run with --with."
         raise _several(folder, f"{len(names)} files that could be the run", names, then)
-    return first._replace(passed_over=tuple(each.source.path for each in chain.from_iterable(others)))
+    return same[0]._replace(passed_over=tuple(run.source.path for _, run in runs[1:]))
 
 
 def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> ImportFileError:

@@ -37,6 +37,8 @@ class Log:
     """Columns of training steps, and their rows."""
     name: str = "a.log"
     worker: str = "trainer"
+    refusal: str | None = None
+    """Words of the reason why there is no verdict; None if there is one."""
 
 
 def verl(step: int, phases: str) -> str:
@@ -57,8 +59,6 @@ def verl_evaluates(step_s: float) -> str:
 
 
 VERL_PHASES = "timing_s/gen:41.25 - timing_s/ref:2.5 - timing_s/update_actor:12.0 - timing_s/step:55.75"
-VERL_WRAPPED = "".join(verl(step, VERL_PHASES) for step in (44, 45))
-VERL_SPENT = {"generate": 82.5, "logprobs": 5.0, "train": 24.0}
 PUBLISHES = "timing_s/gen:12.0 - timing_s/update_actor:6.0 - timing_s/timing_s/param_sync:2.0 - timing_s/step:20.0"
 EASYR1 = {"timing_s/gen": 72.0, "timing_s/old": 36.5, "timing_s/update_actor": 119.5, "timing_s/step": 228.0}
 VERL_LOGS = {
@@ -98,18 +98,6 @@ VERL_LOGS = {
         ),
         {"logprobs": 44.0, "train": 116.0},
         161.0,
-    ),
-    # A page of llm-d (2026) has each metric on a line of its own, behind `step:1`.
-    "one metric a line behind the step": Log(
-        "verl", VERL_WRAPPED.replace(" - ", "\n - "), VERL_SPENT, 111.5, {"step": [(44,), (45,)]}
-    ),
-    # A page of verl about NPUs (2025) breaks the line before a metric, and indents the rest.
-    "wrapped before a metric": Log(
-        "verl",
-        VERL_WRAPPED.replace("- timing_s/ref", "\n    - timing_s/ref"),
-        VERL_SPENT,
-        111.5,
-        {"step": [(44,), (45,)]},
     ),
     # Reports list metrics so (2026), and the W&B client at the end of a run: issue 24 of forks of EasyR1 (2025).
     "one metric a line": Log(
@@ -301,6 +289,112 @@ def trinity_rft_s_steps() -> str:
     return "".join(f"(Trainer pid=8) INFO 08-21 10:11:12 [monitor.py:177] {each}\n" for each in steps)
 
 
+def pipelinerl(*lines: tuple[float, int], samples: float, train: float, refusal: str | None = None) -> Log:
+    """`finetune_loop.py` and `logging_.py` of ServiceNow/PipelineRL at 58d39345 (2026-06-19).
+
+    A line has a step of 10 s, and the wait since the start of the run. It rounds metrics to texts.
+    """
+    text = ""
+    for waited_s, step in lines:
+        values = {
+            "stats/time_waiting_for_data": f"{waited_s:.3f}",
+            "throughput/sec_per_step": "10.000",
+            "rl/loss": "nan",
+        }
+        text += "[2025-06-13 09:51:18,123][pipelinerl.finetune.logging_][INFO] - "
+        text += f"Completed steps {step}: {values}\n"
+    return Log("pipelinerl", text, {"samples": samples, "train": train}, refusal=refusal)
+
+
+PIPELINERL_LOGS = {
+    # Waits of 4, 6 and 5 s in each three steps; the trainer does something else in 6, 4 and 5 s.
+    "PipelineRL's wait adds up": pipelinerl(
+        (4.0, 1), (10.0, 2), (15.0, 3), (19.0, 4), (25.0, 5), (30.0, 6), samples=30.0, train=30.0
+    ),
+    "PipelineRL cut off: what the first line counts began before it": pipelinerl(
+        (904.0, 101), (910.0, 102), (915.0, 103), samples=11.0, train=9.0
+    ),
+    # A row has the time of its own step, and the waits of two.
+    "PipelineRL logs each second step": pipelinerl(
+        (4.0, 1), (12.0, 3), (26.0, 5), samples=4.0 + 4.0 + 7.0, train=6.0 + 6.0 + 3.0, refusal="contains 3 of 5 steps"
+    ),
+    "PipelineRL resumed, and counts anew": pipelinerl(
+        (4.0, 1), (10.0, 2), (5.0, 3), (9.0, 4), samples=4.0 + 6.0 + 5.0 + 4.0, train=6.0 + 4.0 + 5.0 + 6.0
+    ),
+}
+UNSETTLED = "pass --gpus colocated=N or --gpus trainer=N,sampler=N"
+
+
+def roll_with(config: str, takes: str, refusal: str | None = None) -> Log:
+    """`base_config.py` and the start scripts of alibaba/ROLL at 8eb27cc2 (2026-08-19), which prints it as YAML."""
+    times = {"step_generate": 30.0, "step_train": 10.0, "step_model_update": 2.0}
+    text = config + "".join(roll(step, times, "rlvr_pipeline.py") for step in (1, 2))
+    return Log("roll", text, {takes: 60.0, "train": 20.0, "publish": 4.0}, refusal=refusal)
+
+
+def open_instruct(wait: str, training_s: float, saving_s: float = 0.0) -> Log:
+    """Steps of allenai/open-instruct that wait for 20 s, train for 26 s, send weights for 4 s, and may save."""
+    spent = {"samples": 20.0, "train": 26.0, "publish": 4.0} | ({"checkpoint": saving_s} if saving_s else {})
+    times = {wait: 20.0, "training": training_s, "weight_sync": 4.0, "total": sum(spent.values())}
+    if saving_s:
+        times["saving"] = saving_s
+    if wait == "trainer_idling":
+        # The main thread waits until the weights are sent.
+        times[wait] += 4.0
+    return Log("open-instruct", rows("time/", times), {name: 2 * each for name, each in spent.items()}, name="a.jsonl")
+
+
+TINKER_ROW = {"env/all/reward/total": 0.25, "env/all/total_episodes": 768, "optim/entropy": 0.5}
+TINKER_STEP = {"assemble_training_data": 1.0, "compute_kl_sample_train": 0.5, "save_checkpoint": 16.0}
+
+
+def tinker(times: dict[str, float], evaluation: str) -> Log:
+    """200 - 87 - 1 - 30 - 0.5 - 16 = 65.5 s of sampling in a step that evaluates; 113 s is one that does not."""
+    evaluates = TINKER_STEP | times | {evaluation: 87.0, "total": 200.0}
+    plain = TINKER_STEP | times | {"total": 113.0}
+    text = rows("time/", evaluates, first=0, count=1, **TINKER_ROW) + rows("time/", plain, **TINKER_ROW)
+    spent = {"eval": 87.0, "samples": 3 * 65.5, "other": 3 * 1.5, "train": 3 * 30.0, "publish": 3 * 16.0}
+    columns = {"reward_mean, samples, entropy": [(0.25, 768, 0.5)] * 3}
+    return Log("tinker-cookbook", text, spent, 426.0, columns, "metrics.jsonl")
+
+
+def art(wait: str, train: str, rest: dict[str, float]) -> Log:
+    """`history.jsonl` of OpenPipe/ART's `PipelineTrainer` (2026): times of three steps, written every 95 s."""
+    text = ""
+    for step, at in enumerate(("10:11:35", "10:13:10", "10:14:45"), 1):
+        phases = {"time/step_wall_s": 95.0, "time/cum/wall_s": 95.0 * step, wait: 20.0, train: 70.0, **rest}
+        recorded = {"recorded_at": f"2026-08-21T{at}.000000", "training_step": step}
+        text += json.dumps({"step": step, "train/reward": 0.25, "loss/train": -0.5, **phases, **recorded}) + "\n"
+        text += json.dumps({"step": step, "val/reward": 0.5, "time/step_eval_s": 30.0, "training_step": step}) + "\n"
+    # The first row is of 2026-08-21T10:11:35 in UTC; 5 s of its step follow the training.
+    ends = [(1_787_307_095.0 - 5.0 + 95.0 * step, 0.25, -0.5) for step in range(3)]
+    spent = {"samples": 60.0, "train": 210.0} | ({"other": 12.0} if rest else {})
+    return Log("art", text, spent, 285.0, {"end_ns / 1e9, reward_mean, loss": ends}, "history.jsonl")
+
+
+def unirl(step_s: str, length: dict[str, float], refusal: str | None = None) -> Log:
+    """Tencent-Hunyuan/UniRL's `wandb_logger.py` at 1a7b501e and 0bd34ab4 (2026): a row for rewards, one for each update
+    of the optimizer, and one for times. 3 + 5 + 60 + 2 + 4 + 40 = 114 of 115 s. Only rows of language models have
+    lengths; those of diffusion models may be of separate GPUs.
+    """
+    phases = {"wake_up": 3.0, "weight_sync": 5.0, "generate": 60.0, "sleep": 2.0, "reward": 4.0, "train": 40.0}
+    perf = {f"perf/{name}_time_s": each for name, each in phases.items()}
+    groups = (
+        {"_timestamp": 1.78e9 + 115.0 * step, **row}
+        for step in (1, 2)
+        for row in (
+            {"rollout/step": step, "rollout/reward_mean": 0.25 * step, **length},
+            {"train/step": 2 * step - 1, "train/loss": 9.0},
+            {"train/step": 2 * step, "train/loss": 9.0},
+            {"rollout/step": step, step_s: 115.0, **perf},
+        )
+    )
+    text = "".join(json.dumps({"_step": at, **row}) + "\n" for at, row in enumerate(groups))
+    spent = {"weight_update": 10.0, "publish": 10.0, "generate": 120.0, "reward": 8.0, "train": 80.0}
+    steps = {"step, reward_mean, loss": [(1, 0.25, None), (2, 0.5, None)]}
+    return Log("unirl", text, spent, 230.0, steps, "a.jsonl", refusal=refusal)
+
+
 PRIME_RL = {"save_weights": 6.0, "wait_for_batch": 40.0, "load_data": 1.0, "compute_logprobs": 9.0}
 OTHER_LOGS = {
     "slime's metrics without its timers": Log(
@@ -409,14 +503,43 @@ OTHER_LOGS = {
         50.0 + 63.0,
         {"step, loss": [(1, 0.125), (2, 0.125)]},
     ),
+    # A synchronous run leaves the default of the ratio out. A log without its head looks the same in both.
+    "ROLL with a ratio": roll_with("rollout_batch_size: 64\nasync_generation_ratio: 0.5\n", "samples"),
+    "ROLL with a ratio of 0": roll_with("rollout_batch_size: 64\nasync_generation_ratio: 0\n", "generate"),
+    "ROLL without a ratio": roll_with("rollout_batch_size: 64\n", "generate"),
+    "ROLL without its config": roll_with("", "generate", UNSETTLED),
+    # grpo_fast.py at e6c3044a (2026-08-20): a batch is taken and weights are sent inside the training of 50 s.
+    "open-instruct waits in its training": open_instruct("trainer_waiting_for_data", 50.0, 6.0),
+    "open-instruct before May 2026": open_instruct("trainer_idle_waiting_for_inference", 50.0, 6.0),
+    # grpo.py at e6c3044a: the training begins with the batch, and the weights are sent after it.
+    "open-instruct waits before its training": open_instruct("trainer_waiting_for_data", 26.0),
+    # grpo_fast.py at the end of October 2025: the main thread waits 24 s, and weights are sent during the first 4.
+    "open-instruct in October 2025": open_instruct("trainer_idling", 26.0, 6.0),
+    # Two runs that HarleyCoops/Qwen3-RailroadEngineer1959-RL kept (e67fb98f, November 2025): sampling is the rest.
+    "the Tinker cookbook without a time of sampling": tinker({"train": 30.0}, "run_evals"),
+    # tinker-cookbook at 9dfcc3a2 (2026-08-19): the second of the times of training contains the first.
+    "the Tinker cookbook": tinker(
+        {"train_step": 30.0, "do_train_step_and_get_sampling_client": 47.5, "sampling": 65.5,
+         "do_group_rollout_and_filter_constant_reward:total": 3000.0},
+        "run_evaluations_parallel",
+    ),
+    # The distributed queue of August 2026: 20 + 70 + 4 of 95 s.
+    "ART's distributed queue": art(
+        "time/step_collect_batch_s", "time/step_backend_train_s", {"time/step_post_train_backpressure_s": 4.0}
+    ),
+    "ART": art("time/step_trainer_idle_s", "time/step_backend_train_s", {}),
+    "ART before June 2026": art("throughput/step_trainer_idle_s", "time/step_trainer_s", {}),
+    "UniRL with a language model": unirl("perf/step_time_s", {"rollout/response_len_mean": 700.0}),
+    "UniRL with a diffusion model": unirl("perf/rollout_time_s", {}, UNSETTLED),
 }  # fmt: skip
-LOGS = VERL_LOGS | NEMO_RL_LOGS | OTHER_LOGS
+LOGS = VERL_LOGS | NEMO_RL_LOGS | OTHER_LOGS | PIPELINERL_LOGS
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=list(LOGS))
 def test_a_published_log_is_read_as_the_phases_of_its_trainer(tmp_path: Path, log: Log) -> None:
     read = imported(tmp_path, log.text, log.name)
-    assert (read.framework, read.refusal) == (log.framework, None)
+    assert read.framework == log.framework
+    assert read.refusal is None if log.refusal is None else log.refusal in str(read.refusal)
     assert worker_s(tmp_path / "run", log.worker) == log.spent
     (length_s,) = asked(tmp_path / "run", f"SELECT (stopped_ns - started_ns) / 1e9 FROM workers {of(log.worker)}")[0]
     assert length_s == pytest.approx(log.length_s or sum(log.spent.values()))
@@ -590,174 +713,8 @@ def test_a_few_quoted_steps_need_a_longer_log(tmp_path: Path, steps: int, is_sho
     assert ("Pass a longer part of the log, with 3 training steps or more." in next_step) is is_short
 
 
-def pipelinerl(waited_s: float, step: int) -> str:
-    """One line of its trainer, which counts the wait from the start of the run and rounds metrics to texts."""
-    values = {"stats/time_waiting_for_data": f"{waited_s:.3f}", "throughput/sec_per_step": "10.000", "rl/loss": "nan"}
-    return f"[2025-06-13 09:51:18,123][pipelinerl.finetune.logging_][INFO] - Completed steps {step}: {values}\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "samples_s", "train_s"),
-    [
-        # Waits of 4, 6 and 5 s in each three steps; the trainer does something else in 6, 4 and 5 s.
-        ([(4.0, 1), (10.0, 2), (15.0, 3), (19.0, 4), (25.0, 5), (30.0, 6)], 30.0, 30.0),
-        # A log that is cut off: what its first line counts began before it.
-        ([(904.0, 101), (910.0, 102), (915.0, 103)], 11.0, 9.0),
-        # Each second step is logged: a row has the time of its own step, and the waits of two.
-        ([(4.0, 1), (12.0, 3), (26.0, 5)], 4.0 + 4.0 + 7.0, 6.0 + 6.0 + 3.0),
-        # The run was resumed, and counts anew.
-        ([(4.0, 1), (10.0, 2), (5.0, 3), (9.0, 4)], 4.0 + 6.0 + 5.0 + 4.0, 6.0 + 4.0 + 5.0 + 6.0),
-    ],
-)
-def test_pipelinerl_s_wait_is_what_each_step_adds_to_it(
-    tmp_path: Path, lines: list[tuple[float, int]], samples_s: float, train_s: float
-) -> None:
-    """`finetune_loop.py` and `logging_.py` of ServiceNow/PipelineRL at 58d39345 (2026-06-19)."""
-    read = imported(tmp_path, "".join(pipelinerl(waited_s, step) for waited_s, step in lines))
-    assert not any("exceed the step" in reason for reason in read.no_verdict)
-    assert worker_s(tmp_path / "run") == {"samples": samples_s, "train": train_s}
-
-
-@pytest.mark.parametrize(
-    ("config", "takes", "is_refused"),
-    [
-        # The config that ROLL prints as YAML; a synchronous run leaves its default out.
-        ("rollout_batch_size: 64\nasync_generation_ratio: 0.5\n", "samples", False),
-        ("rollout_batch_size: 64\nasync_generation_ratio: 0\n", "generate", False),
-        ("rollout_batch_size: 64\n", "generate", False),
-        # A log without its head looks the same in both.
-        ("", "generate", True),
-    ],
-)
-def test_roll_s_config_tells_whether_the_trainer_generates_or_waits(
-    tmp_path: Path, config: str, takes: str, is_refused: bool
-) -> None:
-    """`base_config.py` and the start scripts of alibaba/ROLL at 8eb27cc2 (2026-08-19)."""
-    step = {"step_generate": 30.0, "step_train": 10.0, "step_model_update": 2.0}
-    read = imported(tmp_path, config + roll(1, step, "rlvr_pipeline.py") + roll(2, step, "rlvr_pipeline.py"))
-    assert ("pass --gpus colocated=N or --gpus trainer=N,sampler=N" in (read.refusal or "")) is is_refused
-    assert worker_s(tmp_path / "run")[takes] == 60.0
-
-
-@pytest.mark.parametrize(
-    ("phases", "train_s"),
-    [
-        # grpo_fast.py at e6c3044a (2026-08-20): a batch is taken and weights are sent inside the training of 50 s.
-        ({"trainer_waiting_for_data": 20.0, "training": 50.0, "weight_sync": 4.0, "saving": 6.0}, 50.0 - 20.0 - 4.0),
-        # The same in releases before May 2026.
-        ({"trainer_idle_waiting_for_inference": 20.0, "training": 50.0, "weight_sync": 4.0, "saving": 6.0}, 26.0),
-        # grpo.py at e6c3044a: the training begins with the batch, and the weights are sent after it.
-        ({"trainer_waiting_for_data": 20.0, "training": 26.0, "weight_sync": 4.0}, 26.0),
-        # grpo_fast.py at the end of October 2025: the main thread waits 24 s, and weights are sent during the first 4.
-        ({"trainer_idling": 24.0, "training": 26.0, "weight_sync": 4.0, "saving": 6.0}, 26.0),
-    ],
-)
-def test_open_instruct_s_training_is_counted_without_the_wait_and_the_weight_sync(
-    tmp_path: Path, phases: dict[str, float], train_s: float
-) -> None:
-    total_s = 20.0 + 26.0 + 4.0 + phases.get("saving", 0.0)
-    read = imported(tmp_path, rows("time/", phases | {"total": total_s}), "a.jsonl")
-    assert (read.framework, read.refusal) == ("open-instruct", None)
-    saved = {"checkpoint": 12.0} if "saving" in phases else {}
-    assert worker_s(tmp_path / "run") == saved | {"samples": 40.0, "train": 2 * train_s, "publish": 8.0}
-
-
-TINKER_ROW = {"env/all/reward/total": 0.25, "env/all/total_episodes": 768, "optim/entropy": 0.5}
-TINKER_STEP = {"assemble_training_data": 1.0, "compute_kl_sample_train": 0.5, "save_checkpoint": 16.0}
-
-
-@pytest.mark.parametrize(
-    "evaluates",
-    [
-        # Two runs that HarleyCoops/Qwen3-RailroadEngineer1959-RL kept (e67fb98f, November 2025): sampling is the rest.
-        TINKER_STEP | {"train": 30.0, "run_evals": 87.0, "total": 200.0},
-        # tinker-cookbook at 9dfcc3a2 (2026-08-19): the second of the times of training contains the first.
-        TINKER_STEP
-        | {"train_step": 30.0, "do_train_step_and_get_sampling_client": 47.5, "run_evaluations_parallel": 87.0}
-        | {"sampling": 65.5, "do_group_rollout_and_filter_constant_reward:total": 3000.0, "total": 200.0},
-    ],
-)
-def test_the_tinker_cookbook_s_sampling_is_timed_or_the_rest_of_the_step(
-    tmp_path: Path, evaluates: dict[str, float]
-) -> None:
-    """200 - 87 - 1 - 30 - 0.5 - 16 = 65.5 s of sampling in a step that evaluates; 113 s is one that does not."""
-    evaluation = {"run_evals", "run_evaluations_parallel"}
-    plain = {name: each for name, each in evaluates.items() if name not in evaluation} | {"total": 113.0}
-    text = rows("time/", evaluates, first=0, count=1, **TINKER_ROW) + rows("time/", plain, **TINKER_ROW)
-    read = imported(tmp_path, text, "metrics.jsonl")
-    assert (read.framework, read.refusal) == ("tinker-cookbook", None)
-    spent = {"eval": 87.0, "samples": 3 * 65.5, "other": 3 * 1.5, "train": 3 * 30.0, "publish": 3 * 16.0}
-    assert worker_s(tmp_path / "run") == spent
-    assert asked(tmp_path / "run", "SELECT DISTINCT reward_mean, samples, entropy FROM train_steps") == [
-        (0.25, 768, 0.5)
-    ]
-
-
 def test_the_tinker_cookbook_s_asynchronous_runs_are_refused_because_they_do_not_time_the_wait(tmp_path: Path) -> None:
     waits = TINKER_STEP | {"train_step": 30.0, "sampling_time_mean": 90.0, "total": 48.0}
     text = rows("time/", waits, count=1, **TINKER_ROW, **{"training_client/step": 0})
     with pytest.raises(ImportFileError, match=r"look like Tinker cookbook, 10 of 10 keys, .*also `time/sampling`"):
         imported(tmp_path, text, "metrics.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("wait", "train", "rest"),
-    [
-        # The distributed queue of August 2026: 20 + 70 + 4 of 95 s.
-        ("time/step_collect_batch_s", "time/step_backend_train_s", {"time/step_post_train_backpressure_s": 4.0}),
-        ("time/step_trainer_idle_s", "time/step_backend_train_s", {}),
-        # Releases before June 2026.
-        ("throughput/step_trainer_idle_s", "time/step_trainer_s", {}),
-    ],
-)
-def test_art_s_pipeline_waits_for_a_batch_and_trains_on_it(
-    tmp_path: Path, wait: str, train: str, rest: dict[str, float]
-) -> None:
-    """`history.jsonl` of OpenPipe/ART's `PipelineTrainer` (2026): times of three steps, written every 95 s."""
-    text = ""
-    for step, at in enumerate(("10:11:35", "10:13:10", "10:14:45"), 1):
-        phases = {"time/step_wall_s": 95.0, "time/cum/wall_s": 95.0 * step, wait: 20.0, train: 70.0, **rest}
-        recorded = {"recorded_at": f"2026-08-21T{at}.000000", "training_step": step}
-        text += json.dumps({"step": step, "train/reward": 0.25, "loss/train": -0.5, **phases, **recorded}) + "\n"
-        text += json.dumps({"step": step, "val/reward": 0.5, "time/step_eval_s": 30.0, "training_step": step}) + "\n"
-    read = imported(tmp_path, text, "history.jsonl")
-    assert (read.framework, read.refusal) == ("art", None)
-    assert worker_s(tmp_path / "run") == ({"other": 12.0} if rest else {}) | {"samples": 60.0, "train": 210.0}
-    assert asked(tmp_path / "run", "SELECT DISTINCT reward_mean, loss FROM train_steps") == [(0.25, -0.5)]
-    began, ended = asked(tmp_path / "run", f"SELECT started_ns / 1e9, stopped_ns / 1e9 FROM workers {of('trainer')}")[0]
-    assert (began, ended - began) == (1_787_307_095.0 - 95.0, 3 * 95.0), "2026-08-21T10:11:35 in UTC, less the step"
-
-
-@pytest.mark.parametrize(
-    ("step_s", "length", "is_refused"),
-    [("perf/step_time_s", {"rollout/response_len_mean": 700.0}, False), ("perf/rollout_time_s", {}, True)],
-)
-def test_unirl_s_phases_are_of_its_rollout_and_its_losses_of_another_step(
-    tmp_path: Path, step_s: str, length: dict[str, float], is_refused: bool
-) -> None:
-    """Tencent-Hunyuan/UniRL's `wandb_logger.py` at 1a7b501e and 0bd34ab4 (2026): a row for rewards, one for each update
-    of the optimizer, and one for times. 3 + 5 + 60 + 2 + 4 + 40 = 114 of 115 s. Only rows of language models have
-    lengths; those of diffusion models may be of separate GPUs.
-    """
-    phases = {"wake_up": 3.0, "weight_sync": 5.0, "generate": 60.0, "sleep": 2.0, "reward": 4.0, "train": 40.0}
-    perf = {f"perf/{name}_time_s": each for name, each in phases.items()}
-    groups = (
-        {"_timestamp": 1.78e9 + 115.0 * step, **row}
-        for step in (1, 2)
-        for row in (
-            {"rollout/step": step, "rollout/reward_mean": 0.25 * step, **length},
-            {"train/step": 2 * step - 1, "train/loss": 9.0},
-            {"train/step": 2 * step, "train/loss": 9.0},
-            {"rollout/step": step, step_s: 115.0, **perf},
-        )
-    )
-    text = "".join(json.dumps({"_step": at, **row}) + "\n" for at, row in enumerate(groups))
-    read = imported(tmp_path, text, "a.jsonl")
-    assert read.framework == "unirl"
-    assert ("pass --gpus colocated=N or --gpus trainer=N,sampler=N" in (read.refusal or "")) is is_refused
-    spent = {"weight_update": 10.0, "publish": 10.0, "generate": 120.0, "reward": 8.0, "train": 80.0}
-    assert worker_s(tmp_path / "run") == spent
-    assert asked(tmp_path / "run", "SELECT step, reward_mean, loss FROM train_steps ORDER BY 1") == [
-        (1, 0.25, None),
-        (2, 0.5, None),
-    ]

@@ -8,7 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -144,40 +144,29 @@ def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
     if not isinstance(task, int) or session is None or submitted_ns is None:
         return False
     run.sessions += 1
-    spans = _spans(record, "generate")
-    for start_ns, end_ns in spans:
-        run.in_flight.add(start_ns, end_ns)
+    spans = _spans(record)
+    for span in spans:
+        run.in_flight.add(*span)
     run.target.extend_worker(_SAMPLER, submitted_ns, max([submitted_ns, *(end for _, end in spans)]))
     dumps = run.dumped.get(task)
-    if not spans:
-        return True
-    name = f"{task}-{session}"
-    finished_ns = spans[-1][1]
-    # AReaL dumps a task's samples in the order in which it opened their sessions.
-    if dumps:
+    if spans and dumps:
+        name = f"{task}-{session}"
+        # AReaL dumps a task's samples in the order in which it opened their sessions.
         _add_sample(run, name, str(task), dumps.pop(0), submitted_ns, spans)
-        outcome = _OUTCOMES.get(str(record.get("status")))
-        taken_ns = epoch_ns(record.get("finalized_ts"))
+        outcome, taken_ns = _OUTCOMES.get(str(record.get("status"))), epoch_ns(record.get("finalized_ts"))
         if outcome is not None and taken_ns is not None:
-            row = {
-                "sample_id": name,
-                "worker_id": _TRAINER,
-                "queued_ns": min(finished_ns, taken_ns),
-                "outcome": outcome,
-            }
-            run.taken.append({**row, "taken_ns": taken_ns})
+            row = {"sample_id": name, "worker_id": _TRAINER, "queued_ns": min(spans[-1][1], taken_ns)}
+            run.taken.append(row | {"outcome": outcome, "taken_ns": taken_ns})
     return True
 
 
 def _add_sample(
     run: _Run, name: str, group: str, dumped: _Dumped, submitted_ns: int, spans: list[tuple[int, int]]
 ) -> None:
-    ends = [0]
-    for _, tokens in dumped.versions:
-        ends.append(ends[-1] + tokens)
+    bounds = pairwise(accumulate((tokens for _, tokens in dumped.versions), initial=0))
     runs = [
         {"version": version, "start": start, "end": end}
-        for (version, _), start, end in zip(dumped.versions, ends, ends[1:], strict=False)
+        for (version, _), (start, end) in zip(dumped.versions, bounds, strict=True)
     ]
     started_ns, finished_ns = spans[0][0], spans[-1][1]
     run.samples += 1
@@ -203,9 +192,10 @@ def _add_sample(
     )
 
 
-def _spans(record: Mapping[str, Any], phase: str) -> list[tuple[int, int]]:
+def _spans(record: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return the times in which a session generated, in order."""
     spans: list[tuple[int, int]] = []
-    for times in map(mapping, items(mapping(record.get("phases")).get(phase))):
+    for times in map(mapping, items(mapping(record.get("phases")).get("generate"))):
         start_ns, end_ns = epoch_ns(times.get("start_ts")), epoch_ns(times.get("end_ts"))
         if start_ns is not None and end_ns is not None and end_ns >= start_ns:
             spans.append((start_ns, end_ns))
@@ -225,15 +215,13 @@ def _deliver(run: _Run, options: ImportOptions) -> None:
         run.target.add("deliveries", row)
     if run.taken:
         run.target.add_worker(_TRAINER, "trainer", gpu_count=options.gpus.get("trainer", 0))
-        run.target.extend_worker(
-            _TRAINER, min(row["taken_ns"] for row in run.taken), max(row["taken_ns"] for row in run.taken)
-        )
+        taken_ns = [row["taken_ns"] for row in run.taken]
+        run.target.extend_worker(_TRAINER, min(taken_ns), max(taken_ns))
 
 
 def _say(run: _Run) -> None:
     target = run.target
-    if target.rows_of("samples"):
-        target.say_origin("samples", Certainty.RECORDED)
+    target.say_origins(Certainty.RECORDED, "samples")
     if target.rows_of("deliveries"):
         rule = "the trainer's version is the newest version of any sample finished by then"
         target.say_origin("deliveries", Certainty.INFERRED, rule)

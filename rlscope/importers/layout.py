@@ -6,9 +6,9 @@ step that no phase covers stays empty, and the ledger shows it as unattributed.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, starmap
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from rlscope.frameworks.table import PhaseKind, Process
 from rlscope.importers.steps import ProcessSteps, Step, phase_value
@@ -18,6 +18,7 @@ _LATE_RATIO: Final = 0.05
 _LATE_NS: Final = 60 * 10**9
 _OUTSIDE: Final = {"auto": "before", "auto_after": "after"}
 """Where phases lie that some releases time inside the step, if this one does not."""
+_Name = TypeVar("_Name", bound=str)
 Phases = list[tuple[PhaseKind, float]]
 """Kinds of phases with their durations in seconds, in order."""
 
@@ -121,11 +122,11 @@ def placed_steps(steps: Sequence[Step], durations: Sequence[Durations], origin_n
         start_ns = end_ns - before_ns - inside_ns - after_ns
         if end_ns > start_ns:
             pieces = (
-                *_row_of_pieces(each.before, start_ns, start_ns + before_ns),
-                *_row_of_pieces(each.inside, start_ns + before_ns, end_ns - after_ns),
-                *_row_of_pieces(each.after, end_ns - after_ns, end_ns),
+                *laid_out(each.before, start_ns, start_ns + before_ns),
+                *laid_out(each.inside, start_ns + before_ns, end_ns - after_ns),
+                *laid_out(each.after, end_ns - after_ns, end_ns),
             )
-            placed.append(PlacedStep(step, start_ns, end_ns, pieces))
+            placed.append(PlacedStep(step, start_ns, end_ns, tuple(starmap(PlacedPhase, pieces))))
     return placed
 
 
@@ -153,9 +154,12 @@ def contradicts_times(steps: Sequence[Step], durations: Sequence[Durations]) -> 
     return lasted_ns > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
 
 
-def _row_of_pieces(parts: Phases, start_ns: int, end_ns: int) -> Iterator[PlacedPhase]:
-    for kind, seconds in parts:
+def laid_out(
+    durations_s: Iterable[tuple[_Name, float]], start_ns: int, end_ns: int
+) -> Iterator[tuple[_Name, int, int]]:
+    """Yield names with start and end in ns, one after the other within a stretch, if they take any time."""
+    for name, seconds in durations_s:
         stop_ns = min(end_ns, start_ns + round(1e9 * seconds))
         if stop_ns > start_ns:
-            yield PlacedPhase(kind, start_ns, stop_ns)
+            yield name, start_ns, stop_ns
         start_ns = stop_ns

@@ -57,7 +57,7 @@ class _Reading:
     """The last values of an engine's series, and the scrape that they come from."""
 
     time_ns: int
-    values: dict[str, float] = field(default_factory=dict[str, float])
+    values: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
 
 
 @dataclass(slots=True)
@@ -234,29 +234,32 @@ def _read_topology(run: _Run) -> None:
 
 
 def _read_engine_series(run: _Run) -> None:
-    """Add a row for each pair of consecutive scrapes of an engine. Series that are split by labels are summed."""
+    """Add a row for each pair of consecutive scrapes of an engine."""
     before: dict[str, _Reading] = {}
-    current: dict[str, _Reading] = {}
     idle: defaultdict[str, Spans] = defaultdict(Spans)
+    for address, reading in _readings(run):
+        _add_row(run, address, before.get(address), reading, idle)
+        before[address] = reading
+    for worker, spans in idle.items():
+        spans.write_idle(worker, run.target)
+
+
+def _readings(run: _Run) -> Iterator[tuple[str, _Reading]]:
+    """Yield each scrape of an engine with its address. Series that are split by labels are summed."""
+    current: dict[str, _Reading] = {}
     for file, record in _records(run, "engine_series"):
         time_ns, address, metric = epoch_ns(record.get("ts")), record.get("addr"), record.get("metric")
         value = number(record.get("value"), MOST)
         if time_ns is None or not isinstance(address, str) or value is None:
             file.tally.bad_lines += 1
-            continue
-        if metric not in _SERIES:
-            continue
-        reading = current.get(address)
-        if reading is None or time_ns > reading.time_ns:
-            if reading is not None:
-                _add_row(run, address, before.get(address), reading, idle)
-                before[address] = reading
-            reading = current[address] = _Reading(time_ns)
-        reading.values[metric] = reading.values.get(metric, 0.0) + value
-    for address, reading in current.items():
-        _add_row(run, address, before.get(address), reading, idle)
-    for worker, spans in idle.items():
-        spans.write_idle(worker, run.target)
+        elif metric in _SERIES:
+            reading = current.get(address)
+            if reading is None or time_ns > reading.time_ns:
+                if reading is not None:
+                    yield address, reading
+                reading = current[address] = _Reading(time_ns)
+            reading.values[metric] += value
+    yield from current.items()
 
 
 def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, idle: defaultdict[str, Spans]) -> None:
@@ -267,28 +270,16 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, 
     if before is None or not 0 < after.time_ns - before.time_ns <= _LONGEST_SAMPLE_NS:
         return
     start_ns, end_ns = before.time_ns, after.time_ns
-    running = (before.values.get(_RUNNING, 0.0) + after.values.get(_RUNNING, 0.0)) / 2
-    decoded, prefilled = (
-        max(0, round(after.values.get(name, 0.0) - before.values.get(name, 0.0))) for name in (_TOKENS, _PROMPTS)
-    )
+    running = (before.values[_RUNNING] + after.values[_RUNNING]) / 2
+    decoded, prefilled = (max(0, round(after.values[name] - before.values[name])) for name in (_TOKENS, _PROMPTS))
     run.target.extend_worker(worker, start_ns, end_ns)
     if not (running or decoded or prefilled):
         # One idle span however often it was scraped. A weight update within it is a later, inner span.
         idle[worker].add(start_ns, end_ns)
         return
-    run.target.add(
-        "engine_steps",
-        {
-            "worker_id": worker,
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "running": round(running),
-            "waiting": round(after.values.get(_QUEUED, 0.0)),
-            "decode_tokens": decoded,
-            "prefill_tokens": prefilled,
-            "source": "sampled",
-        },
-    )
+    row = {"worker_id": worker, "start_ns": start_ns, "end_ns": end_ns, "source": "sampled"}
+    row |= {"running": round(running), "waiting": round(after.values[_QUEUED])}
+    run.target.add("engine_steps", {**row, "decode_tokens": decoded, "prefill_tokens": prefilled})
 
 
 def _read_queue(run: _Run) -> None:
@@ -296,9 +287,9 @@ def _read_queue(run: _Run) -> None:
         time_ns, length = epoch_ns(record.get("ts")), record.get("length")
         if time_ns is None or not isinstance(length, int):
             file.tally.bad_lines += 1
-            continue
-        row = {"queue": "data_buffer", "time_ns": time_ns, "depth": length}
-        run.target.add("queue_depths", {"worker_id": _rank(0), **row})
+        else:
+            row = {"worker_id": _rank(0), "queue": "data_buffer", "time_ns": time_ns, "depth": length}
+            run.target.add("queue_depths", row)
 
 
 # Samples
@@ -400,15 +391,8 @@ def _say(run: _Run) -> None:
             expected="the telemetry of a miles run",
             next_step="Pass the --dump-details folder of a run that reached its first rollout.",
         )
-    target.say_origins(
-        Certainty.RECORDED,
-        "train_steps",
-        "activities",
-        "weight_updates",
-        "engine_steps",
-        "queue_depths",
-        "samples",
-    )
+    recorded = "train_steps", "activities", "weight_updates", "engine_steps", "queue_depths", "samples"
+    target.say_origins(Certainty.RECORDED, *recorded)
     if target.rows_of("deliveries"):
         target.say_origin("deliveries", Certainty.INFERRED, "each rollout is trained in the step with the same number")
     if run.unmatched:

@@ -13,7 +13,17 @@ from typing import Final
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import LogFile
 from rlscope.importers.quantities import epoch_ns, number, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, items, mapping, parsed_json, row_of
+from rlscope.importers.rows import (
+    Carrier,
+    MetricRow,
+    Tally,
+    instant_ns,
+    items,
+    joined_by_step,
+    mapping,
+    parsed_json,
+    row_of,
+)
 
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
@@ -85,7 +95,7 @@ def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metri
                 # A view can be endless.
                 tally.bad_lines += 1
             elif {"key", "value", "timestamp", "step"} <= columns:
-                yield from _mlflow_rows(connection, tally)
+                yield from joined_by_step(_mlflow_rows(connection, tally))
             elif {"timestamp", "step", "metrics"} <= columns:
                 yield from _trackio_rows(connection, tally)
         except sqlite3.DatabaseError:
@@ -94,23 +104,15 @@ def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metri
 
 
 def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
-    """Yield rows of the run that was written to last, if there are several. Times are in milliseconds."""
+    """Yield the values of the run that was written to last, if there are several. Times are in milliseconds."""
     last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
     ordered = f"SELECT key, value, timestamp, step FROM metrics WHERE run_uuid = ({last}) ORDER BY step, timestamp"
-    held: dict[str, float] = {}
-    step, time_ms = None, 0
-    for key, value, timestamp, at_step in connection.execute(ordered):
+    for key, value, timestamp, step in connection.execute(ordered):
         tally.lines += 1
-        if not (isinstance(key, str) and isinstance(value, int | float) and isinstance(timestamp, int | float)):
+        if isinstance(key, str) and isinstance(value, int | float) and isinstance(timestamp, int | float):
+            yield MetricRow(epoch_ns(timestamp / 1e3), step if isinstance(step, int) else None, {key: real(value)})
+        else:
             tally.bad_lines += 1
-            continue
-        if at_step != step and held:
-            yield MetricRow(epoch_ns(time_ms / 1e3), step, held)
-            held = {}
-        step, time_ms = (at_step if isinstance(at_step, int) else None), timestamp
-        held[key] = real(value)
-    if held:
-        yield MetricRow(epoch_ns(time_ms / 1e3), step, held)
 
 
 def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:

@@ -6,9 +6,10 @@ record is counted and skipped, and no content of a file is evaluated or unpickle
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -77,6 +78,16 @@ def row_of(document: Mapping[str, Any]) -> MetricRow | None:
     if flat.keys() <= {*_STEP_NAMES, *_TIME_NAMES}:
         return None
     return MetricRow(epoch_ns(stamp) if stamp is not None else instant_ns(document.get(_INSTANT)), step, flat)
+
+
+def joined_by_step(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
+    """Join consecutive rows of a step, as some writers add each metric by itself; the time is that of the last."""
+    for step, group in groupby(rows, key=lambda row: row.step):
+        values, time_ns = dict[str, float](), None
+        for row in group:
+            values.update(row.values)
+            time_ns = row.time_ns
+        yield MetricRow(time_ns, step, values)
 
 
 def instant_ns(stamp: object) -> int | None:

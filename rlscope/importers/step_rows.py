@@ -20,6 +20,7 @@ from rlscope.importers.layout import (
     PlacedStep,
     contradicts_times,
     durations_of,
+    laid_out,
     open_ratio,
     placed_steps,
 )
@@ -206,7 +207,8 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], ta
                 phase = "publish" if log.is_separate else log.framework.placement.colocated_update
                 target.add_update(worker_id, phase, version_out, piece.start_ns, piece.end_ns)
                 parts_s = _update_parts(log, each.step)
-                target.add_update_parts(worker_id, version_out, piece.start_ns, piece.end_ns, parts_s)
+                for part, start_ns, end_ns in laid_out(parts_s.items(), piece.start_ns, piece.end_ns):
+                    target.add_update(worker_id, part, version_out, start_ns, end_ns)
             elif piece.kind is not PhaseKind.TRAIN:
                 _add_activity(target, worker_id, piece, log.is_separate)
         if trained:

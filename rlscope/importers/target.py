@@ -154,16 +154,6 @@ class ImportTarget:
         row = {"worker_id": worker_id, "phase": phase, "version": version}
         self.add("weight_updates", {**row, "start_ns": start_ns, "end_ns": end_ns})
 
-    def add_update_parts(
-        self, worker_id: str, version: int, start_ns: int, end_ns: int, parts_s: Mapping[str, float]
-    ) -> None:
-        """Add the parts of a publication or an application, one after the other from its start."""
-        for part, seconds in parts_s.items():
-            part_end_ns = min(end_ns, start_ns + round(seconds * 1e9))
-            if part_end_ns > start_ns:
-                self.add_update(worker_id, part, version, start_ns, part_end_ns)
-            start_ns = part_end_ns
-
     def add_worker(self, worker_id: str, role: str, **facts: object) -> None:
         """Add a worker, or facts that earlier files lacked: host, gpu_count, device_name, max_running, ..."""
         worker = self._workers.setdefault(worker_id, {"worker_id": worker_id, "role": role})

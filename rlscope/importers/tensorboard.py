@@ -14,7 +14,7 @@ from typing import Final
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.quantities import epoch_ns
-from rlscope.importers.rows import Carrier, MetricRow, Tally
+from rlscope.importers.rows import Carrier, MetricRow, Tally, joined_by_step
 
 _LENGTH_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
@@ -27,27 +27,21 @@ _EVENT_FILE: Final = b"brain.Event:"
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
     """Yield one row per step: writers add each scalar in its own event."""
-    held: dict[str, float] = {}
-    step: int | None = None
-    time_ns: int | None = None
+    return joined_by_step(_events(path, tally, progress))
+
+
+def _events(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
     for record in _records(path, tally, progress):
         try:
-            wall_ns, at_step, values = _event(record)
+            event = _event(record)
         except BrokenMessageError:
             tally.bad_lines += 1
-            continue
-        if not values:
-            continue
-        if held and at_step != step:
-            yield MetricRow(time_ns, step, held)
-            held = {}
-        step, time_ns = at_step, wall_ns
-        held.update(values)
-    if held:
-        yield MetricRow(time_ns, step, held)
+        else:
+            if event.values:
+                yield event
 
 
-def _event(record: bytes) -> tuple[int | None, int, dict[str, float]]:
+def _event(record: bytes) -> MetricRow:
     time_ns, step, values = None, 0, dict[str, float]()
     for number, value in fields(record):
         if number == _WALL_TIME:
@@ -58,7 +52,7 @@ def _event(record: bytes) -> tuple[int | None, int, dict[str, float]]:
             for part, item in fields(value):
                 if part == 1 and isinstance(item, bytes):
                     values.update(_scalar(item))
-    return time_ns, step, values
+    return MetricRow(time_ns, step, values)
 
 
 def _scalar(message: bytes) -> dict[str, float]:

@@ -27,15 +27,6 @@ class PNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid:
-    kv_s_per_token: float = KV_S
-
-    def pass_s(self, running: Reals | float) -> Reals:
-        share = 1 / (1 + np.exp(-(np.asarray(running) - FLAT_S / PER_REQUEST_S) / 60))
-        return (1 - share) * FLAT_S + share * PER_REQUEST_S * np.asarray(running)
-
-
-@dataclass(frozen=True, slots=True)
 class Affine:
     flat_s: float
     per_request_s: float

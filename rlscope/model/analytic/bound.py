@@ -4,7 +4,7 @@ A step of B samples takes B mu / r + B mu / u GPU-seconds in all, so N GPUs need
 applies to a synchronous step whose generation is packed perfectly (own derivation).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,19 +14,8 @@ from rlscope.model.system import System, WeightUpdateCost
 from rlscope.model.training.step_time import trainer_step
 
 
-@dataclass(frozen=True, slots=True)
-class WorkBound:
-    """Split at which both sides take equally long."""
-
-    trainer_gpus: float
-    """GPUs on the trainer side; need not be whole."""
-    step_s: float
-    trained_tokens_per_s: float
-    """Response tokens per second."""
-
-
-def work_conservation_bound(system: System, gpus: int, running: float | None = None) -> WorkBound:
-    """Fastest step that `gpus` GPUs can make; no layout of them beats it, nor does a synchronous run.
+def most_tokens_per_s(system: System, gpus: int, running: float | None = None) -> float:
+    """Response tokens per second that `gpus` GPUs can train at most, in any layout and in a synchronous run.
 
     running: batch of every engine; None: its limit, or what the KV cache holds safely. With perfect scaling and no
     overhead, N r / (r + u) GPUs train and a step takes B mu / N * (1 / r + 1 / u) seconds. If trainers scale
@@ -40,11 +29,10 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
 
     if imbalance_s(0.0) <= 0.0:
         # Trainers that hardly need GPUs: the samplers are the slower side even with all GPUs.
-        trainer_gpus, step_s = 0.0, _sample_s(sampling, float(gpus), batch)
+        step_s = _sample_s(sampling, float(gpus), batch)
     else:
-        trainer_gpus = root(imbalance_s, 0.0, float(gpus), tolerance=1e-300)
-        step_s = _train_s(system, trainer_gpus)
-    return WorkBound(trainer_gpus, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
+        step_s = _train_s(system, root(imbalance_s, 0.0, float(gpus), tolerance=1e-300))
+    return system.workload.samples_per_step * sampling.mean_tokens / step_s
 
 
 def _train_s(system: System, gpus: float) -> float:

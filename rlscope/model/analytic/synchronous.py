@@ -9,7 +9,7 @@ GPU (give it as a trainer phase).
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import trainer_step
-
-Horizon = Literal["expected_longest", "longest_possible"]
-"""Number of passes: those of the longest of a step's samples on average, or those of the longest possible sample."""
 
 _SLICES: Final = 256
 """Slices of the longest length for generation in waves; the error of its time is below 1%."""
@@ -45,15 +42,13 @@ class SynchronousStep:
     """Requests in an engine's batch at the start."""
 
 
-def colocated_step(
-    system: System, gpus: int, max_running: int | None = None, horizon: Horizon = "expected_longest"
-) -> SynchronousStep | None:
+def colocated_step(system: System, gpus: int, max_running: int | None = None) -> SynchronousStep | None:
     """Step in which all GPUs generate and then all train; None if no engine fits. No limit: the engine's own."""
     limit = system.engine.max_running if max_running is None else max_running
-    return split_step(system, Layout(gpus, gpus, limit), horizon)
+    return split_step(system, Layout(gpus, gpus, limit))
 
 
-def split_step(system: System, layout: Layout, horizon: Horizon = "expected_longest") -> SynchronousStep | None:
+def split_step(system: System, layout: Layout) -> SynchronousStep | None:
     """Step in which each side has its own GPUs; None if the layout has no trainer, no engine or no place.
 
     Generation is a sum over passes; all requests of an engine start at once if they fit.
@@ -65,10 +60,10 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     workload, update, sampling = system.workload, system.update, sampling_of(system)
     samples = sampling.samples_per_step / engines
     independent = sampling.samples_per_step * _alike_ratio(workload.lengths, workload.group_size)
-    batch = SynchronousBatch(samples, limit, independent, workload.prompt_tokens)
+    curve, prompt_tokens = system.engine.curve, workload.prompt_tokens
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
-        decode_batch_s(system.engine.curve, workload.lengths, batch, horizon),
+        decode_batch_s(curve, workload.lengths, samples, limit, independent, prompt_tokens),
         samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),
@@ -97,47 +92,40 @@ def _running_limit(system: System, layout: Layout) -> float:
     return min(limit, largest_batch(workload.lengths, workload.prompt_tokens, engine.kv_capacity_tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class SynchronousBatch:
-    """Generation work of one engine."""
-
-    samples: float
-    """Mean number of responses per engine."""
-    running_limit: float
-    """Maximum that runs at once."""
-    step_samples: float
-    """Independent responses of the whole step: the slowest of them ends it."""
-    prompt_tokens: float
-
-
 def decode_batch_s(
-    curve: RooflineCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
+    curve: RooflineCurve,
+    lengths: LengthLaw,
+    samples: float,
+    running_limit: float,
+    independent: float,
+    prompt_tokens: float,
 ) -> float:
-    """Seconds from the first pass to the last, excluding prefill.
+    """Seconds from the first pass of an engine to the last, excluding prefill.
 
-    Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1) resident tokens (the synchronous step of Applied
-    Compute's talk, 2025; the KV term is our own). expected_longest weights pass k with the probability that a sample of
-    the step still runs. In waves, the requests that start are computed slice by slice from those that finish.
+    samples: mean responses of the engine. running_limit: maximum that runs at once. independent: independent responses
+    of the whole step, the slowest of which ends it. Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1)
+    resident tokens (the synchronous step of Applied Compute's talk, 2025; the KV term is our own), each weighted with
+    the probability that a sample of the step still runs. In waves, the requests that start are computed slice by slice
+    from those that finish.
     """
-    if batch.samples <= batch.running_limit:
+    if samples <= running_limit:
         passes = np.arange(np.ceil(lengths.max_tokens))
-        slice_tokens, running = 1.0, batch.samples * lengths.survival(passes)
-        resident = running * (batch.prompt_tokens + passes)
+        slice_tokens, running = 1.0, samples * lengths.survival(passes)
+        resident = running * (prompt_tokens + passes)
     else:
         slice_tokens = max(lengths.max_tokens / _SLICES, 1.0)
-        running, resident = _waves(lengths, batch, slice_tokens)
-    if horizon == "expected_longest":
-        needed = 1.0 - (1.0 - np.minimum(running / batch.samples, 1.0)) ** batch.step_samples
-        # An engine that still runs has a request; the mean over all engines, some of them done, may be below one.
-        alone = np.maximum(1.0 / np.maximum(running, 1e-300), 1.0)
-        running, resident = running * alone, resident * alone
-    else:
-        needed = np.ones_like(running)
+        running, resident = _waves(lengths, samples, running_limit, prompt_tokens, slice_tokens)
+    needed = 1.0 - (1.0 - np.minimum(running / samples, 1.0)) ** independent
+    # An engine that still runs has a request; the mean over all engines, some of them done, may be below one.
+    alone = np.maximum(1.0 / np.maximum(running, 1e-300), 1.0)
+    running, resident = running * alone, resident * alone
     seconds = curve.pass_s(running) + curve.kv_s_per_token * resident
     return float((needed * seconds).sum()) * slice_tokens
 
 
-def _waves(lengths: LengthLaw, batch: SynchronousBatch, slice_tokens: float) -> tuple[Reals, Reals]:
+def _waves(
+    lengths: LengthLaw, samples: float, running_limit: float, prompt_tokens: float, slice_tokens: float
+) -> tuple[Reals, Reals]:
     """Running requests and their resident tokens, slice by slice: as many start as keep the batch full.
 
     A request that starts with a slice runs for a share of every later one, the mean of S over it; so tokens are
@@ -145,15 +133,15 @@ def _waves(lengths: LengthLaw, batch: SynchronousBatch, slice_tokens: float) -> 
     """
     edges = np.arange(np.ceil(lengths.max_tokens / slice_tokens) + 1.0) * slice_tokens
     alive = -np.diff(lengths.excess_tokens(edges)) / slice_tokens
-    most_slices = int(batch.samples / batch.running_limit * lengths.mean_tokens / slice_tokens) + 2 * alive.size
+    most_slices = int(samples / running_limit * lengths.mean_tokens / slice_tokens) + 2 * alive.size
     starts = np.zeros(most_slices)
-    waiting, now = batch.samples, 0
+    waiting, now = samples, 0
     while waiting > 0.0:
         window = min(now, alive.size - 1)
         running = float((starts[now - window : now][::-1] * alive[1 : window + 1]).sum())
-        starts[now] = min(max(batch.running_limit - running, 0.0) / alive[0], waiting)
+        starts[now] = min(max(running_limit - running, 0.0) / alive[0], waiting)
         waiting, now = waiting - starts[now], now + 1
-    ages = batch.prompt_tokens + (edges[:-1] + edges[1:]) / 2.0
+    ages = prompt_tokens + (edges[:-1] + edges[1:]) / 2.0
     running = np.convolve(starts[:now], alive).astype(np.float64)
     return running, np.convolve(starts[:now], alive * ages).astype(np.float64)
 

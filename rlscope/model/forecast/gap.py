@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rlscope.model.analytic.bound import work_conservation_bound
+from rlscope.model.analytic.bound import most_tokens_per_s
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
@@ -180,12 +180,8 @@ def _freed(system: System, observed: Observed) -> System:
 
 def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, float]:
     """Upper bound on the trained tokens per second of all GPUs, by the limit on running requests per engine."""
-    layouts = [each.layout for each in (forecasts.today, *forecasts.others)]
-    return {limit: _bound(free, today, limit) for limit in {layout.max_running for layout in layouts}}
-
-
-def _bound(free: System, today: Layout, limit: int) -> float:
-    return work_conservation_bound(free, today.gpus, float(limit)).trained_tokens_per_s
+    limits = {each.layout.max_running for each in (forecasts.today, *forecasts.others)}
+    return {limit: most_tokens_per_s(free, today.gpus, float(limit)) for limit in limits}
 
 
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:

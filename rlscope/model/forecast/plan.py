@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from rlscope.document import computed_field
-from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
+from rlscope.model.analytic.bound import most_tokens_per_s
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
 from rlscope.model.calibration import Calibration
@@ -104,7 +104,8 @@ class PlanResult:
     present: Forecast | None
     advice: Recommendation | None
     """Whether to leave the current layout; None if there is none, or no layout to compare it with."""
-    bound: WorkBound
+    bound_tokens_per_s: float
+    """Trained response tokens per second that no layout exceeds."""
     synchronous: SynchronousStep | None
     """Synchronous alternative in which every GPU alternates between sampling and training; None if no engine fits."""
     kv_running: float
@@ -140,7 +141,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         best_probability=fastest_probabilities(candidates),
         present=present,
         advice=advice,
-        bound=work_conservation_bound(system, plan.gpus),
+        bound_tokens_per_s=most_tokens_per_s(system, plan.gpus),
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),

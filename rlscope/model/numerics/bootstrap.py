@@ -53,8 +53,6 @@ def block_steps(values: npt.ArrayLike) -> int:
 
 def block_draws(rng: np.random.Generator, steps: int, block: int, draws: int) -> Counts:
     """Counts of resampled series, (draws, steps): neighbors stay together in blocks (moving blocks, Künsch 1989)."""
-    if not 1 <= block <= steps:
-        raise ValueError(f"a block of {block} steps does not fit into {steps}")
     starts = rng.integers(0, steps - block + 1, size=(draws, -(-steps // block)))
     return (starts[:, :, None] + np.arange(block)).reshape(draws, -1)[:, :steps]
 

@@ -33,8 +33,6 @@ MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SIGMA: Final = 0.02
 """Changes of level within about 2% are not worth a cut, however quiet the run."""
-_LEAST_STEPS: Final = 10
-"""Minimum steps to tell a drift from noise."""
 _LEAST_WORTH: Final = 6.0
 """Least distance between two levels in standard errors: many places of several series are tried."""
 _AT_ONCE_RATIO: Final = 0.6
@@ -55,10 +53,10 @@ class Stretch:
 
 
 def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
-    """Return the last stretch of at least LEAST_STEPS steps over which the period keeps one level; None without one.
+    """Return the last stretch over which the period keeps one level; None without one.
 
-    Outliers cut nothing, but a stretch neither begins nor ends with one. periods_s: one positive period per step, in
-    order, seconds.
+    It has at least LEAST_STEPS_TO_SETTLE steps. Outliers cut nothing, but a stretch neither begins nor ends with one.
+    periods_s: one positive period per step, in order, seconds.
     """
     if len(periods_s) < LEAST_STEPS_TO_SETTLE:
         return None
@@ -243,8 +241,6 @@ class Drift:
 
     change_ratio: float
     """Growth of the quantity over the series: last over first value of the line, minus 1."""
-    margin_ratio: float
-    """Half-width of the interval of change_ratio, in log."""
     drifts: bool
     """Whether the drift is certain, and large enough to matter."""
 
@@ -252,8 +248,8 @@ class Drift:
 def drift(values: npt.ArrayLike) -> Drift | None:
     """Fit a drift to a positive series: a least-squares line through its logarithm.
 
-    The line's error is widened by the autocorrelation of the residuals. None with fewer than ten steps, or if a value
-    is not positive.
+    The line's error is widened by the autocorrelation of the residuals. None with fewer than LEAST_STEPS_TO_SETTLE
+    steps, or if a value is not positive.
     """
     # Slow to import, and `check` looks for findings without it.
     from scipy.special import stdtrit
@@ -261,7 +257,7 @@ def drift(values: npt.ArrayLike) -> Drift | None:
     from rlscope.model.numerics.bootstrap import autocorrelation_time
 
     series = np.asarray(values, dtype=np.float64)
-    if series.size < _LEAST_STEPS or series.min() <= 0.0:
+    if series.size < LEAST_STEPS_TO_SETTLE or series.min() <= 0.0:
         return None
     logs, times = np.log(series), np.arange(series.size) - (series.size - 1) / 2.0
     slope = float((times * logs).sum() / (times**2).sum())
@@ -271,5 +267,5 @@ def drift(values: npt.ArrayLike) -> Drift | None:
     error = math.sqrt(worth * float((left**2).sum()) / max(series.size - 2, 1) / float((times**2).sum()))
     change = slope * (series.size - 1)
     margin = stdtrit(freedom, (1.0 + _CONFIDENCE_RATIO) / 2.0) * error * (series.size - 1)
-    surely = abs(change) > margin and abs(math.expm1(change)) > _WORTH_RATIO
-    return Drift(math.expm1(change), margin, surely)
+    change_ratio = math.expm1(change)
+    return Drift(change_ratio, drifts=abs(change) > margin and abs(change_ratio) > _WORTH_RATIO)

@@ -107,15 +107,12 @@ def fit_training_rate(
 ) -> TrainingRate:
     """Fit rate and overhead of a step, from one entry per step in order, and the scaling of the rate.
 
-    tokens: as the trainer counts them. seconds: of its passes, wall time. gpus: trainer GPUs. The overhead is the
-    intercept of a least-squares line if it is positive and certain; else all seconds are in the rate, which is then a
-    ratio of sums. The draws resample blocks of steps. Other runs at other numbers of GPUs narrow the exponent
-    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. Raises ValueError if there are no steps,
-    or if tokens and seconds are not positive.
+    tokens: as the trainer counts them. seconds: of its passes, wall time; both are above 0. gpus: trainer GPUs. The
+    overhead is the intercept of a least-squares line if it is positive and certain; else all seconds are in the rate,
+    which is then a ratio of sums. The draws resample blocks of steps. Other runs at other numbers of GPUs narrow the
+    exponent (`posterior_exponents`); without any it is drawn by `exponents_from_steps`.
     """
     work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
-    if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
-        raise ValueError("a training rate needs positive tokens and seconds, one each per step")
     elsewhere = [(each.gpus / gpus, each) for each in others if each.gpus != gpus]
     own = _own_steps(work, times, rng, draws)
     line, is_contradicted = own.line, False

@@ -55,7 +55,7 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     return PlanDocument(
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
-        bound_tokens_per_s=planned.bound.trained_tokens_per_s,
+        bound_tokens_per_s=planned.bound_tokens_per_s,
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,

@@ -2,11 +2,12 @@
 
 import pytest
 
-from rlscope.model.analytic.bound import work_conservation_bound
+from rlscope.model.analytic.bound import most_tokens_per_s
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
-from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system
+from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
 
 
 def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
@@ -14,17 +15,16 @@ def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
     resident = 200 + LENGTHS.second_moment / (2 * LENGTHS.mean_tokens)
     curve = PNorm()
     rate = running / (float(curve.pass_s(running)) + curve.kv_s_per_token * resident * running)
-    bound = work_conservation_bound(system(), 16, running)
-    assert bound.step_s == pytest.approx(1024 * LENGTHS.mean_tokens / 16 * (1 / rate + 1 / 3000), rel=1e-9)
-    assert bound.trainer_gpus == pytest.approx(16 * rate / (rate + 3000), rel=1e-9)
+    assert most_tokens_per_s(system(), 16, running) == pytest.approx(16 / (1 / rate + 1 / 3000), rel=1e-9)
 
 
 def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
     # Equal lengths in one wave on 16 GPUs, 64 requests each: packed perfectly.
-    flat = system(engine=engine(curve=Affine(0.0, 1e-4), kv_capacity_tokens=None))
-    step = colocated_step(flat, 16, horizon="longest_possible")
+    alike = workload(lengths=LengthLaw([1000.0], [1.0]))
+    flat = system(workload=alike, engine=engine(curve=Affine(0.0, 1e-4), kv_capacity_tokens=None))
+    step = colocated_step(flat, 16)
     assert step is not None
-    assert work_conservation_bound(flat, 16, 64.0).step_s == pytest.approx(step.step_s, rel=1e-4)
+    assert most_tokens_per_s(flat, 16, 64.0) == pytest.approx(step.trained_tokens_per_s, rel=1e-4)
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])
@@ -33,19 +33,16 @@ def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, updat
     phases = (TrainerPhase("logprobs", 4.0, True), TrainerPhase("checkpoint", 1.0, False))
     fast = engine(prefill_tokens_per_s=30_000.0)
     given = system(engine=fast, trainer=Trainer(3000, 8, exponent, 2.0, phases), update=update)
-    bound = work_conservation_bound(given, 16)
-    assert bound == work_conservation_bound(system(engine=fast, trainer=given.trainer), 16)
+    bound = most_tokens_per_s(given, 16)
+    assert bound == most_tokens_per_s(system(engine=fast, trainer=given.trainer), 16)
     states = [each for each in steady_states(given, [layout(n) for n in range(1, 16)]) if isinstance(each, SteadyState)]
     synchronous = colocated_step(given, 16)
     assert synchronous is not None
     assert len(states) == 15
-    assert bound.step_s <= min(min(each.step_s for each in states), synchronous.step_s)
-    assert bound.trained_tokens_per_s * bound.step_s == pytest.approx(1024 * LENGTHS.mean_tokens)
+    assert bound >= max(each.trained_tokens_per_s for each in (*states, synchronous))
 
 
 def test_trainers_that_hardly_need_gpus_leave_the_bound_to_the_samplers() -> None:
-    fast = system(trainer=Trainer(1e9, seen_gpus=8, scaling_exponent=1e-3))
-    bound = work_conservation_bound(fast, 16, 64.0)
-    alone = work_conservation_bound(system(trainer=Trainer(1e12, seen_gpus=8)), 16, 64.0)
-    assert bound.trainer_gpus == 0.0
-    assert bound.trained_tokens_per_s == pytest.approx(alone.trained_tokens_per_s, rel=1e-3)
+    fast, alone = Trainer(1e9, seen_gpus=8, scaling_exponent=1e-3), Trainer(1e12, seen_gpus=8)
+    bounds = [most_tokens_per_s(system(trainer=trainer), 16, 64.0) for trainer in (fast, alone)]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)

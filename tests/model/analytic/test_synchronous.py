@@ -3,34 +3,24 @@
 import numpy as np
 import pytest
 
-from rlscope.model.analytic.synchronous import (
-    SynchronousBatch,
-    colocated_step,
-    decode_batch_s,
-    largest_batch,
-    split_step,
-)
+from rlscope.model.analytic.synchronous import colocated_step, decode_batch_s, largest_batch, split_step
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout, WeightUpdateCost
-from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
+from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, engine, system, workload
 
 CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
 
 
 @pytest.mark.parametrize(
-    ("curve", "generation_s", "step_s"),
-    [
-        (Sigmoid(0.0), "64.602", "102.826"),
-        (PNorm(0.0), "65.811", "104.036"),
-        (Sigmoid(KV_S), "71.916", "110.140"),
-        (PNorm(KV_S), "73.125", "111.349"),
-    ],
-    ids=["sigmoid", "p-norm", "sigmoid with KV", "p-norm with KV"],
+    ("curve", "generation_s"), [(PNorm(0.0), 65.811), (PNorm(KV_S), 73.125)], ids=["without KV", "with KV"]
 )
-def test_the_known_steps_are_found_to_the_printed_digits(curve: object, generation_s: str, step_s: str) -> None:
-    step = colocated_step(system(engine=engine(curve=curve)), 16, horizon="longest_possible")
-    assert step is not None
-    assert [f"{step.generation_s:.3f}", f"{step.train_s:.3f}", f"{step.step_s:.3f}"] == [generation_s, "38.224", step_s]
+def test_the_known_step_is_found_but_for_the_passes_after_the_longest_sample(
+    curve: object, generation_s: float
+) -> None:
+    """The known seconds go on to the longest possible sample of 8192 tokens, most of them on an empty engine."""
+    step = colocated_step(system(engine=engine(curve=curve)), 16)
+    assert step is not None and f"{step.train_s:.3f}" == "38.224"
+    assert 0.0 < generation_s - step.generation_s < 0.008 * (8192 - LENGTHS.longest_of(128).mean_tokens)
 
 
 def test_the_parts_of_a_step_add_up() -> None:
@@ -50,8 +40,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 def test_equal_lengths_drain_in_so_many_passes() -> None:
     # 100 passes over 10 requests that hold 50 to 149 tokens each.
-    batch = SynchronousBatch(samples=10, running_limit=10, step_samples=10, prompt_tokens=50)
-    seconds = decode_batch_s(Affine(0.01, 0.001, 1e-6), CONSTANT, batch)
+    seconds = decode_batch_s(Affine(0.01, 0.001, 1e-6), CONSTANT, 10, 10, 10, prompt_tokens=50)
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
 
 
@@ -64,7 +53,7 @@ def test_a_drain_agrees_with_one_request_after_the_other(lengths: LengthLaw, lim
     # One engine of 64 requests, from one finish to the next; the standard error of 40 repeats is about 1 %.
     rng = np.random.default_rng(3)
     simulated = [simulated_drain_s(lengths.draw(rng, 64), limit) for _ in range(40)]
-    expected = decode_batch_s(PNorm(0.0), lengths, SynchronousBatch(64, limit, 64, 0))
+    expected = decode_batch_s(PNorm(0.0), lengths, 64, limit, 64, 0)
     error = np.std(simulated) / np.sqrt(len(simulated))
     assert abs(np.mean(simulated) - expected) < 4 * error + 0.01 * expected
 
@@ -82,15 +71,13 @@ def simulated_drain_s(lengths: np.ndarray, limit: int) -> float:
 
 
 def test_with_few_samples_the_longest_possible_one_is_not_waited_for() -> None:
-    batch = SynchronousBatch(samples=2, running_limit=2, step_samples=2, prompt_tokens=0)
-    flat = Affine(0.01, 0.0)
-    assert decode_batch_s(flat, LENGTHS, batch) == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
-    assert decode_batch_s(flat, LENGTHS, batch, horizon="longest_possible") == pytest.approx(0.01 * 8192)
+    seconds = decode_batch_s(Affine(0.01, 0.0), LENGTHS, 2, 2, 2, 0)
+    assert seconds == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
 
 
 def test_an_engine_that_still_runs_has_a_whole_request() -> None:
-    one = SynchronousBatch(samples=1, running_limit=1, step_samples=1, prompt_tokens=0)
-    assert decode_batch_s(Affine(0.01, 0.02), LENGTHS, one) == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
+    seconds = decode_batch_s(Affine(0.01, 0.02), LENGTHS, 1, 1, 1, 0)
+    assert seconds == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
 
 
 def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.analytic.bound import work_conservation_bound
+from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
 from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import Observed
-from rlscope.model.system import Granularity, Layout, possible_layouts
+from rlscope.model.system import Granularity, Layout, WeightUpdateCost, possible_layouts
+from tests.model.golden_system import load_ratio
 from tests.model.known_run import TRUTH, calibrated, calibration_of, observed, steady
 
 
@@ -80,13 +81,9 @@ def test_whole_gpus_cost_what_a_fractional_split_would_gain_and_no_action_can():
 
 
 def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
-    # Perfect scaling, and as many GPUs of each side as the bound's own split has.
-    truth = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=0.0, trainer_blocked_s=0.0))
-    best = work_conservation_bound(truth, 8, 64.0)
-    speed = best.trainer_gpus / (8.0 - best.trainer_gpus)
-    even = replace(truth, trainer=replace(truth.trainer, tokens_per_gpu_s=truth.trainer.tokens_per_gpu_s * speed))
-    assert work_conservation_bound(even, 8, 64.0).trainer_gpus == pytest.approx(4.0, rel=0.01)
-    layout = Layout(4, 4, 64)
+    # Perfect scaling, and both sides take equally long.
+    layout, truth = Layout(4, 4, 64), replace(TRUTH, update=WeightUpdateCost())
+    even = replace(truth, trainer=with_trainer_speed(truth.trainer, load_ratio(truth, layout)))
     run = observed(even, layout, noise=0.0)
     found = replace(calibration_of(run), system=even)
     forecasts = predict_layouts(found, possible_layouts(8, SPLITS, (64,)))

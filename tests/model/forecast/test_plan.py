@@ -46,7 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
 def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(small: PlanResult) -> None:
     assert small.best is not None and small.best.tokens_per_s is not None and small.synchronous is not None
     # A simulation knows its rate to about a hundredth.
-    assert max(each.tokens_per_s or 0.0 for each in small.candidates) < 1.02 * small.bound.trained_tokens_per_s
+    assert max(each.tokens_per_s or 0.0 for each in small.candidates) < 1.02 * small.bound_tokens_per_s
     assert small.best.tokens_per_s > small.synchronous.trained_tokens_per_s
     assert {each.grade for each in small.candidates if each.tokens_per_s} == {"assumed"}
 

@@ -130,7 +130,7 @@ def test_without_another_layout_the_run_stays():
 @pytest.mark.parametrize(("rate", "covered"), [(1_155.0 + 1e-6, True), (1_155.0 - 1e-6, False)])
 @pytest.mark.parametrize("grown_ratio", [0.1, 1.0 / 1.1 - 1.0], ids=["longer", "shorter"])
 def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio: float, rate: float, covered: bool):
-    grounds = replace(PLAIN, lengths=Drift(grown_ratio, 0.0, drifts=True))
+    grounds = replace(PLAIN, lengths=Drift(grown_ratio, drifts=True))
     assert grounds.drift_log == pytest.approx(math.log(1.1))
     assert is_sure(forecast(rate), OWN, grounds.drift_log) is covered
     said = advised(forecast(rate), grounds=grounds)
@@ -138,7 +138,7 @@ def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio: 
 
 
 def test_lengths_that_hardly_drift_cost_nothing():
-    assert replace(PLAIN, lengths=Drift(0.1, 0.2, drifts=False)).drift_log == 0.0
+    assert replace(PLAIN, lengths=Drift(0.1, drifts=False)).drift_log == 0.0
     assert PLAIN.drift_log == 0.0
 
 

@@ -52,12 +52,6 @@ def test_draws_keep_neighbours_together() -> None:
     assert (inside == 1).all()
 
 
-@pytest.mark.parametrize("block", [0, 11])
-def test_a_block_that_does_not_fit_is_refused(block: int) -> None:
-    with pytest.raises(ValueError, match="does not fit into 10"):
-        block_draws(np.random.default_rng(0), steps=10, block=block, draws=1)
-
-
 def test_a_rate_is_sum_over_sum_and_not_the_mean_of_rates() -> None:
     found = ratio_of_sums([100.0, 300.0], [1.0, 9.0], np.random.default_rng(0))
     assert found.value == 40.0

@@ -25,7 +25,7 @@ def test_recomputing_and_further_passes_cost_a_forward_pass_each(recomputes: boo
 
 
 def test_a_random_token_is_in_a_longer_sequence_than_the_mean_one() -> None:
-    expected = 200 + LENGTHS.mean_tokens * (1 + LENGTHS.cv2)
+    expected = 200 + LENGTHS.second_moment / LENGTHS.mean_tokens
     assert token_weighted_tokens(LENGTHS, 200) == pytest.approx(expected)
 
 

@@ -118,12 +118,6 @@ def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:
     assert inside >= 80
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [([], []), ([1.0], [0.0]), ([0.0], [1.0]), ([1.0, 2.0], [1.0])])
-def test_steps_without_positive_tokens_and_seconds_are_refused(tokens: list[float], seconds: list[float]) -> None:
-    with pytest.raises(ValueError, match="positive tokens and seconds"):
-        fit(tokens, seconds, 8)
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_steps_whose_seconds_do_not_grow_with_their_tokens_leave_the_exponent_to_the_prior(noise: float) -> None:
     rng = np.random.default_rng(4)

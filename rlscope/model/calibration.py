@@ -29,6 +29,7 @@ from rlscope.model.system import (
     Engine,
     Layout,
     System,
+    Trainer,
     TrainerPhase,
     WeightUpdateCost,
     Workload,
@@ -103,26 +104,18 @@ def calibrate(
     unit that is queued. others: runs of the same model that show how training scales. draw_count: posterior draws of
     the system; None: DRAWS. Raises UncalibratableError, which names the missing data.
     """
-    fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count or DRAWS)
-    training = _training(observed, others, rng, draw_count or DRAWS)
-    steps_per_version = _steps_per_version(observed, admission)
-    limit = _running_limit(observed)
+    draw_count = draw_count or DRAWS
+    fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count)
+    training, steps_per_version = _training(observed, others, rng, draw_count), _steps_per_version(observed, admission)
+    limit, update = _running_limit(observed), _update(observed)
     workload = _workload(observed, steps_per_version, prefetched_batches / steps_per_version, delivery)
-    update = _update(observed)
-    phases, trainers = _phases(observed, steps_per_version), (training.trainer, *training.draws)
-    systems = [
-        System(
-            workload,
-            engine_of(observed, curve),
-            replace(trainer, overhead_s=trainer.overhead_s * steps_per_version, phases=phases),
-            update,
-            admission,
-        )
-        for curve, trainer in zip((fit.curve, *fit.draws), trainers, strict=True)
-    ]
+    engines = [engine_of(observed, curve) for curve in (fit.curve, *fit.draws)]
+    trainers = _trainers(observed, training, steps_per_version)
+    parts = zip(engines, trainers, strict=True)
+    system, *draws = (System(workload, engine, trainer, update, admission) for engine, trainer in parts)
     return Calibration(
-        system=systems[0],
-        draws=tuple(systems[1:]),
+        system=system,
+        draws=tuple(draws),
         layout=Layout(observed.trainer_gpus, observed.engines * observed.gpus_per_engine, limit),
         synchronous=_is_synchronous(observed),
         steps=observed.steps.period_s.size,
@@ -237,8 +230,14 @@ def _environment_kv(observed: Observed) -> tuple[bool, bool]:
     return resident >= least, again / (_publications(observed) * observed.engines) >= least
 
 
+def _trainers(observed: Observed, training: TrainingRate, steps_per_version: float) -> list[Trainer]:
+    """Best estimate of the trainer, then its draws, with seconds per publication instead of per optimizer step."""
+    phases, trainers = _phases(observed, steps_per_version), (training.trainer, *training.draws)
+    return [replace(each, overhead_s=each.overhead_s * steps_per_version, phases=phases) for each in trainers]
+
+
 def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase, ...]:
-    """Phases of the trainer in seconds per publication, which may take several optimizer steps."""
+    """Phases of the trainer in seconds per publication."""
     steps, versions = observed.steps, observed.steps.period_s.size / steps_per_version
     phases = (
         TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / versions, shrinks_with_gpus=True),

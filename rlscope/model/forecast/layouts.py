@@ -197,7 +197,8 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
         return forecasts
     most, drawn_most = today.tokens_per_s * float(np.median(ceiling)), today.drawn_tokens_per_s * ceiling
 
-    def held(forecast: Forecast) -> Forecast:
+    def capped(forecast: Forecast) -> Forecast:
+        """Cap the rate of a layout, and lengthen its step as much; layouts with other trainers are left as they are."""
         rate, drawn, timing = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.timing
         if forecast.layout.trainer_gpus != today.layout.trainer_gpus or rate is None:
             return forecast
@@ -210,7 +211,7 @@ def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
             timing=None if timing is None else replace(timing, step_s=timing.step_s * slower),
         )
 
-    return replace(forecasts, others=ranked(map(held, forecasts.others)))
+    return replace(forecasts, others=ranked(map(capped, forecasts.others)))
 
 
 def ranked(forecasts: Iterable[Forecast]) -> tuple[Forecast, ...]:

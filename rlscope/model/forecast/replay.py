@@ -20,7 +20,7 @@ from rlscope.model.observed import Observed
 from rlscope.model.policies import Delivery
 from rlscope.model.simulate import Settings, Simulated
 from rlscope.model.simulate.results import Ages
-from rlscope.model.system import Admission, System
+from rlscope.model.system import Admission
 
 ObservableName = Literal[
     "tokens_per_s",
@@ -262,20 +262,17 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
 
 
 def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
-    """Replace the scheduling in all systems of the calibration."""
-
-    def of_system(system: System) -> System:
-        away_s = system.workload.environment_s + scheduling.turnaround_s
-        workload = replace(
-            system.workload,
-            delivery=scheduling.delivery,
-            environment_s=away_s,
-            turnaround_s=system.workload.turnaround_s + scheduling.turnaround_s,
-            delivered_after_ratio=scheduling.delivered_after_ratio,
-        )
-        return replace(system, workload=workload, admission=scheduling.admission)
-
-    return replace(changed(calibration, of_system), settings=scheduling.settings)
+    """Replace the scheduling in all systems of the calibration, which share one workload."""
+    own = calibration.system.workload
+    workload = replace(
+        own,
+        delivery=scheduling.delivery,
+        environment_s=own.environment_s + scheduling.turnaround_s,
+        turnaround_s=own.turnaround_s + scheduling.turnaround_s,
+        delivered_after_ratio=scheduling.delivered_after_ratio,
+    )
+    systems = changed(calibration, lambda each: replace(each, workload=workload, admission=scheduling.admission))
+    return replace(systems, settings=scheduling.settings)
 
 
 def _simulated_replay(calibration: Calibration, observed: Observed, scheduling: Scheduling) -> Replay | None:

@@ -174,20 +174,30 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
     replay = replay_run(calibration, whole, model_config.candidates)
-    calibration = scheduled(calibration, replay.scheduling)
     model_config = replace(model_config, candidates=(replay.scheduling,))
     prediction = _prediction(halves, model_config, rng)
-    calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
+    calibration = replace(scheduled(calibration, replay.scheduling), level_log_sd=level_log_sd(prediction))
+    return _advised(whole, halves, model_config, calibration, replay, prediction, rng)
+
+
+def _advised(
+    whole: Observed,
+    halves: tuple[Observed, Observed] | None,
+    model_config: ModelConfig,
+    calibration: Calibration,
+    replay: Replay,
+    prediction: Prediction | None,
+    rng: np.random.Generator,
+) -> ModelResult:
+    """Predict other layouts, move them to the measurements of the current one, and recommend."""
     measured = measured_staleness(whole, calibration.steps_per_version)
     forecasts = _predicted(calibration, model_config, measured)
     predicted_tokens_per_s = forecasts.today.tokens_per_s or 0.0
     anchor = Anchor.of(whole, predicted_tokens_per_s, forecasts.today.price)
     anchored = _as_measured(forecasts, whole, anchor, measured, len(calibration.draws))
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    grounds = replace(
-        _grounds(anchored.today.staleness, model_config, anchor), long_enough=halves is not None, lengths=lengths
-    )
-    grounds = replace(grounds, replayed=replay.explains)
+    grounds = _grounds(anchored.today.staleness, model_config, anchor)
+    grounds = replace(grounds, long_enough=halves is not None, lengths=lengths, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.granularity)
     reached = ranking.reached(whole.trained_tokens_per_s)
@@ -203,18 +213,12 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         synchronous_tokens_per_s=_colocated_rate(calibration, anchor.rate_ratio),
         efficiency=batch_efficiency(calibration, whole),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
-        warnings=_warnings(
-            whole, prediction, halves, lengths, model_config, replay, simulated=_has_simulations(calibration, forecasts)
-        ),
+        warnings=_warnings(whole, prediction, lengths, model_config, replay, forecasts, short=halves is None),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
-
-
-def _has_simulations(calibration: Calibration, forecasts: Forecasts) -> bool:
-    return not calibration.synchronous or bool(forecasts.rivals)
 
 
 def _as_measured(
@@ -329,16 +333,17 @@ def _finish(
 def _warnings(
     whole: Observed,
     prediction: Prediction | None,
-    halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
     model_config: ModelConfig,
     replay: Replay,
+    forecasts: Forecasts,
     *,
-    simulated: bool,
+    short: bool,
 ) -> tuple[ModelWarning, ...]:
     periods, seen = drift(whole.steps.period_s), whole.prefetched_batches
+    simulated = replay.method == "simulation" or bool(forecasts.rivals)
     found = {
-        ModelWarning.SHORT_STRETCH: halves is None,
+        ModelWarning.SHORT_STRETCH: short,
         ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
         ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
         ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,

@@ -201,8 +201,8 @@ class Counterfactuals:
         layout, batch = self._layout, self._calibration.system.workload.samples_per_step
         ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
         asked = changed(self._calibration, lambda system: replace(system, admission=ahead))
-        forecast = _that_trains(predict(replace(asked, synchronous=False), layout))
-        return forecast and self._action("change", "asynchronous", Cause.LOCKSTEP, (layout, layout), forecast)
+        forecast = predict(replace(asked, synchronous=False), layout)
+        return self._action("change", "asynchronous", Cause.LOCKSTEP, layout, layout, forecast)
 
     def fresher(self) -> Action | None:
         """Lower a limit on waiting samples until the rate would fall; None if that would save little.
@@ -229,18 +229,19 @@ class Counterfactuals:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
             forecast = self._solve(lambda system, most=most: with_limits(system, **{_LIMITS[what]: most}))
-            if forecast is None or not keeps_rate(gains_over(forecast, self._now)):
+            if not forecast.tokens_per_s or not keeps_rate(gains_over(forecast, self._now)):
                 break
             price = self._grounds.anchor.moved(forecast.price)
             if _saves(price, self._today.price if best is None else best.price):
-                best = self._fresher(what, (before, most), forecast)
+                best = self._fresher(what, before, most, forecast)
         return best
 
-    def _fresher(self, what: ActionWhat, setting: tuple[int | None, int], forecast: Forecast) -> Action:
+    def _fresher(self, what: ActionWhat, before: int | None, after: int, forecast: Forecast) -> Action | None:
         """Build the action of a lower limit: fresher if it gains too little to be a change."""
         is_capped = self._calibration.system.admission.max_staleness is not None
-        action = self._action("change", what, Cause.STALENESS_CAP if is_capped else Cause.TRAINERS, setting, forecast)
-        if action.gain_ratio.value >= WORTHWHILE_RATIO:
+        cause = Cause.STALENESS_CAP if is_capped else Cause.TRAINERS
+        action = self._action("change", what, cause, before, after, forecast)
+        if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
         gains = self._below_ceiling(what, gains_over(forecast, self._now), forecast)
@@ -260,7 +261,7 @@ class Counterfactuals:
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
         price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
         forecast = replace(self._now, drawn_tokens_per_s=rates, price=price)
-        return self._action("fix", "colocated", against, (None, None), forecast)
+        return self._action("fix", "colocated", against, None, None, forecast)
 
     def removals(self) -> dict[LossCause, Reals]:
         """Gains of every draw if a cause were gone: a side at twice its speed, no limit, no lockstep."""
@@ -271,11 +272,11 @@ class Counterfactuals:
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes[Cause.STALENESS_CAP] = _without_limits
-        solved: dict[LossCause, Forecast | None] = {cause: self._solve(change) for cause, change in changes.items()}
+        solved: dict[LossCause, Forecast] = {cause: self._solve(change) for cause, change in changes.items()}
         if self._calibration.synchronous:
             asynchronous = replace(self._calibration, synchronous=False)
-            solved[Cause.LOCKSTEP] = _that_trains(predict(asynchronous, self._layout, holds=True))
-        return {cause: self._removal(cause, each) for cause, each in solved.items() if each is not None}
+            solved[Cause.LOCKSTEP] = predict(asynchronous, self._layout, holds=True)
+        return {cause: self._removal(cause, each) for cause, each in solved.items() if each.tokens_per_s}
 
     def _removal(self, cause: LossCause, forecast: Forecast) -> Reals:
         gains = _with_error(gains_over(forecast, self._now), -1 - get_args(LossCause).index(cause))
@@ -302,7 +303,7 @@ class Counterfactuals:
         slowness = self._calibration.engine_slowness
         if slowness is not None and speed_without_stragglers(observed.passes, system.engine.curve) > 1.0:
             evened, names = self._evened(slowness), slow_engine_names(observed.passes, system.engine.curve)
-            yield None if evened is None else replace(evened, engines=names)
+            yield evened and replace(evened, engines=names)
 
     def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if _is_worth_solving(Cause.SAMPLERS, removed):
@@ -321,9 +322,7 @@ class Counterfactuals:
     def _evened(self, slowness: Sequence[float]) -> Action | None:
         """Make every engine as fast as the median one."""
         forecast = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
-        if forecast is None:
-            return None
-        return self._action("fix", "slow_engines", Cause.SAMPLERS, (None, None), forecast, within=(0.0, np.inf))
+        return self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=(0.0, np.inf))
 
     def _limits(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if self._calibration.synchronous:
@@ -356,9 +355,8 @@ class Counterfactuals:
         now = self._calibration.steps_per_version
         rarer = Change(publish_every=max(2, round(_LIMIT_FACTOR * now)))
         forecast = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0], holds=True)
-        if forecast is not None:
-            setting = (now, float(rarer.publish_every or 0))
-            yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, setting, forecast)
+        after = float(rarer.publish_every or 0)
+        yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, now, after, forecast)
 
     def _fix(
         self,
@@ -368,28 +366,31 @@ class Counterfactuals:
         change: Callable[[System], System],
         after: float | None = None,
     ) -> Action | None:
-        forecast = self._solve(change)
-        if forecast is None:
-            return None
         # Removing a cost slows nothing down, and a side that is 10% faster gains at most 10%.
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
-        return self._action("fix", what, cause, (before, after), forecast, within=(0.0, most))
+        return self._action("fix", what, cause, before, after, self._solve(change), within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
         forecast = self._solve(lambda system: with_limits(system, **{name: after}), holds=True)
-        return None if forecast is None else self._action("change", what, cause, (before, after), forecast)
+        return self._action("change", what, cause, before, after, forecast)
 
     def _action(
         self,
         kind: ActionKind,
         what: ActionWhat,
         cause: LossCause,
-        setting: tuple[Layout | float | None, Layout | float | None],
+        before: Layout | float | None,
+        after: Layout | float | None,
         forecast: Forecast,
         *,
         within: tuple[float, float] = (-1.0, np.inf),
-    ) -> Action:
-        """Build an action from its forecast. within: bounds on the gain, whatever the error of the model."""
+    ) -> Action | None:
+        """Build an action from its forecast; None if that never trains.
+
+        within: bounds on the gain, whatever the error of the model.
+        """
+        if not forecast.tokens_per_s:
+            return None
         error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
         known = gains_over(forecast, self._now)
         gains = np.clip(_with_error(known, get_args(ActionWhat).index(what), error), *within)
@@ -399,45 +400,38 @@ class Counterfactuals:
             kind="probe" if kind == "change" and not is_sure else kind,
             what=what,
             cause=cause,
-            before=setting[0],
-            after=setting[1],
+            before=before,
+            after=after,
             gains=gains,
             price_before=self._today.price,
             price=self._grounds.anchor.moved(forecast.price),
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._affords(what, setting, forecast.staleness),
+            is_staler=kind == "change" and not self._affords(what, before, after, forecast.staleness),
             in_flight_limit=forecast.in_flight_limit,
         )
 
     def _affords(
         self,
         what: ActionWhat,
-        setting: tuple[Layout | float | None, Layout | float | None],
+        before: Layout | float | None,
+        after: Layout | float | None,
         staleness: StalenessForecast | None,
     ) -> bool:
         """Whether samples stay fresh enough. A version that spans more steps is staler by the same factor."""
-        grounds, (before, after) = self._grounds, setting
+        grounds = self._grounds
         if what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
         if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(
-        self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False
-    ) -> Forecast | None:
-        """Predict the current layout with a change; None if it cannot run.
+    def _solve(self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False) -> Forecast:
+        """Predict the current layout with a change.
 
         evened: no engine is slower. holds: a queue that would grow gets a limit on samples in flight.
         """
         asked = changed(self._calibration, change)
-        return _that_trains(
-            predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
-        )
-
-
-def _that_trains(forecast: Forecast) -> Forecast | None:
-    return forecast if forecast.tokens_per_s else None
+        return predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
 
 
 def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:

@@ -111,18 +111,14 @@ def rank_actions(
     every = (*layouts, *counterfactuals.actions(removals))
     has_cap = calibration.system.admission.max_staleness is not None
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
+    removed, lower = _measured(removals, observed, grounds.lost_gpu_s), counterfactuals.fresher()
+    others = [lower, counterfactuals.colocated(_slower_side(removed))]
     if calibration.synchronous and all(each.is_staler for each in layouts):
-        actions.extend(filter(None, [counterfactuals.overlapped()]))
-    lower = counterfactuals.fresher()
-    if lower is not None and lower.kind != "fresher":
-        actions.append(lower)
-    removed = _measured(removals, observed, grounds.lost_gpu_s)
-    shared = counterfactuals.colocated(_slower_side(removed))
-    actions += [shared] if shared is not None else []
+        others.insert(0, counterfactuals.overlapped())
+    actions += [each for each in others if each is not None and each.kind != "fresher"]
     actions = [_tested_first(_within_removal(each, removed)) for each in actions]
-    fresher = lower if lower is not None and lower.kind == "fresher" else None
     cheaper = cheaper_action(calibration, observed, forecasts.today, grounds, granularity)
-    keeping = [each for each in (fresher, cheaper) if each is not None]
+    keeping = [each for each in (lower, cheaper) if each is not None and each.kind in ("fresher", "cheaper")]
     return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
 
 

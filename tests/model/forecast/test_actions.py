@@ -263,7 +263,7 @@ def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_
 ):
     """They wait for a fifth of the time."""
     solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
-    made = solver._action(kind, what, "samplers", (None, None), gaining(solver, 0.5, Price()))
+    made = solver._action(kind, what, "samplers", None, None, gaining(solver, 0.5, Price()))
     assert made.gain_ratio.value == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
     assert made.kind == kind
 
@@ -280,14 +280,14 @@ def test_trainers_that_never_wait_bring_more_where_longer_samples_are_trained():
     solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
     longer = gaining(solver, 0.5, Price())
     longer = replace(longer, tokens_per_s=1.1 * (longer.tokens_per_s or 0.0))
-    made = solver._action("change", "queue_capacity_samples", "samplers", (None, None), longer)
+    made = solver._action("change", "queue_capacity_samples", "samplers", None, None, longer)
     assert made.gain_ratio.value == pytest.approx(1.1**0.5 * 1.25 - 1.0)
     assert 0.25 < made.gain_ratio.low < made.gain_ratio.high < 1.1 * 1.25 - 1.0
 
 
 def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
     solver = counterfactuals(calibration_of(observed()), worked_ratio=1.0 / 1.04)
-    made = solver._action("change", "queue_capacity_samples", "samplers", (None, None), gaining(solver, 0.5, Price()))
+    made = solver._action("change", "queue_capacity_samples", "samplers", None, None, gaining(solver, 0.5, Price()))
     assert (made.kind, made.worthwhile_probability) == ("probe", 0.0)
 
 
@@ -404,9 +404,11 @@ def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
     found = counterfactuals(calibration_of(observed(), Admission(queue_capacity_samples=1024)))
     found._today = replace(found._today, price=priced(0.4, 4))
 
-    def solved(change: Callable[[System], System]) -> Forecast | None:
+    def solved(change: Callable[[System], System]) -> Forecast:
         queue = change(found._calibration.system).admission.queue_capacity_samples
-        return None if queue not in gains else gaining(found, gains[queue], priced(dropped[queue], 4))
+        if queue not in gains:
+            return Forecast.of_none(found._layout, "never_trains")
+        return gaining(found, gains[queue], priced(dropped[queue], 4))
 
     monkeypatch.setattr(found, "_solve", solved)
     lower = found.fresher()
@@ -547,7 +549,7 @@ def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000
     staleness = StalenessForecast(float(p95), p95, p95)
     solver = counterfactuals(found, grounds)
-    made = solver._action("change", what, "staleness_cap", setting, gaining(solver, 0.5, Price(staleness)))
+    made = solver._action("change", what, "staleness_cap", *setting, gaining(solver, 0.5, Price(staleness)))
     assert made.is_staler is is_staler
 
 

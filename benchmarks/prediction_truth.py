@@ -80,7 +80,8 @@ def true_system(world: World) -> System:
         curve=TrueCurve(world),
         max_running=10**6,
         kv_capacity_tokens=world.kv_capacity_tokens,
-        prefill_tokens_per_s=_prefill_rate(world, prompt_tokens),
+        prefill_tokens_per_s=world.passes.prefill_tokens_per_s,
+        prefill_pass_s=_prefill_pass_s(world, prompt_tokens),
     )
     updates = world.updates
     update = WeightUpdateCost(
@@ -126,13 +127,12 @@ def _lengths(world: World) -> tuple[LengthLaw, float]:
     return LengthLaw.from_samples(lengths, np.ones(len(lengths), dtype=np.bool_), max_output_tokens), prompt_tokens
 
 
-def _prefill_rate(world: World, prompt_tokens: float) -> float:
-    """Prompt tokens per second that the engine does nothing else: a pass of one prompt, or a ride on a decode pass."""
+def _prefill_pass_s(world: World, prompt_tokens: float) -> float:
+    """Seconds of a pass over a prompt besides those of its tokens; none if prompts ride on decode passes."""
     passes = world.passes
     if passes.mixes_prefill:
-        return passes.prefill_tokens_per_s
-    alone_s = max(passes.weights_s, prompt_tokens / passes.prefill_tokens_per_s) + passes.between_s
-    return prompt_tokens / alone_s
+        return 0.0
+    return max(passes.weights_s - prompt_tokens / passes.prefill_tokens_per_s, 0.0) + passes.between_s
 
 
 def _trainer(world: World, sample_tokens: float) -> Trainer:

@@ -339,23 +339,31 @@ def prefill_cost(observed: Observed, curve: RooflineCurve, host_s: float, curve_
 
     host_s: seconds between two passes. curve_s: `curve_seconds`, if already computed. The tokens are those of whole
     prompts: the rate includes the savings of a cache, and excludes recomputation after preemptions, since a simulation
-    preempts requests itself. If updates make the engines recompute prompts, that is most of the prefill and is charged
-    to the update: the rate is then that of the computed tokens, and pass_s is 0.
+    preempts requests itself. If updates make the engines recompute their requests, each update takes one more pass, and
+    the rate is that of all computed tokens.
     """
     over_s = _over_s(observed.passes, curve_seconds(observed.passes, curve) if curve_s is None else curve_s)
     spent_s = _prefill_s(observed, over_s, host_s)
     if spent_s <= 0.0:
         return PrefillCost(0.0, None)
-    if not observed.kv_kept:
-        return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    by_pass, counts = _pass_share(observed.passes, curve, over_s, host_s), observed.preemption_counts
-    joined = observed.began_samples + (counts.preemptions if counts else 0)
-    token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
-    joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
+    by_pass = _pass_share(observed.passes, curve, over_s, host_s)
+    by_tokens_s = (1.0 - by_pass) * spent_s
+    if observed.kv_kept:
+        tokens, by_tokens_s = observed.prompt_tokens * observed.began_samples, by_tokens_s * _first_ratio(observed)
+    else:
+        tokens = float(observed.passes.prefill_tokens.sum())
     return PrefillCost(
-        pass_s=by_pass * spent_s / joined * joins_per_pass,
-        tokens_per_s=observed.prompt_tokens / token_s if token_s > 0.0 else None,
+        pass_s=by_pass * spent_s / _prefill_passes(observed),
+        tokens_per_s=tokens / by_tokens_s if by_tokens_s > 0.0 else None,
     )
+
+
+def _prefill_passes(observed: Observed) -> float:
+    """Passes that compute prompts in a model of the run: for requests that join, and after updates that void the KV."""
+    counts = observed.preemption_counts
+    joined = observed.began_samples + (counts.preemptions if counts else 0)
+    updates = 0 if observed.kv_kept else _publications(observed) * observed.engines
+    return joined * float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed))) + updates
 
 
 def _prefill_s(observed: Observed, over_s: Reals, host_s: float) -> float:

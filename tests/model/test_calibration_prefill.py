@@ -84,9 +84,14 @@ def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int,
     assert by_pass == pytest.approx(5 / 9 if told else 8 / 33.1, rel=0.01)
 
 
-def test_where_updates_make_prompts_be_computed_again_the_rate_is_that_of_the_tokens_computed() -> None:
+def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens_cost_what_prompts_do() -> None:
+    # 400 passes of 5 ms, and 50,000 tokens that take 1 s together.
     observed = replace(run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500), kv_kept=False)
-    assert prefill_cost(observed, CURVE, 0.0) == (0.0, pytest.approx(50_000 / 3.0))
+    found = prefill_cost(observed, CURVE, 0.0)
+    updates = int(observed.steps.published.sum()) * observed.engines
+    assert updates > 0
+    assert found.pass_s * (500 * float(passes_per_sample(MEAN_TOKENS, 8.0)) + updates) == pytest.approx(400 * 0.005)
+    assert found.tokens_per_s == pytest.approx(50_000 / 1.0)
 
 
 def test_no_pass_over_prompts_costs_nothing() -> None:

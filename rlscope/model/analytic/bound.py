@@ -21,7 +21,7 @@ def most_tokens_per_s(system: System, gpus: int, running: float | None = None) -
     overhead, N r / (r + u) GPUs train and a step takes B mu / N * (1 / r + 1 / u) seconds. If trainers scale
     imperfectly, the split that balances the sides is still the best: more trainers always shorten their step.
     """
-    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0)
+    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0, recompute_pass_s=0.0)
     batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
 
     def imbalance_s(trainer_gpus: float) -> float:

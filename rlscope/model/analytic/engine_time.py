@@ -47,6 +47,8 @@ class Sampling:
     """Engine seconds per publication in which nothing is generated."""
     recompute_s: Reals | float
     """Engine seconds per publication and running request to recompute its KV."""
+    recompute_pass_s: Reals | float
+    """Engine seconds of the pass that recomputes the KV after a publication, excluding its tokens."""
 
     def pass_s(self, running: Reals) -> Reals:
         """Seconds of a decode pass over `running` requests of average age, at least one."""
@@ -70,7 +72,7 @@ class Sampling:
 
     def stall_s(self, running: Reals) -> Reals:
         """Engine seconds lost to a publication."""
-        return self.pause_s + self.recompute_s * running
+        return self.pause_s + self.recompute_pass_s * np.minimum(running, 1.0) + self.recompute_s * running
 
     def period_s(self, running: Reals, engines: Reals) -> Reals:
         """Seconds in which `engines` engines generate the samples of a step, including a publication."""
@@ -92,6 +94,7 @@ def sampling_of(system: System) -> Sampling:
         prefill_pass_s=engine.prefill_pass_s,
         pause_s=update.engine_pause_s,
         recompute_s=_recompute_s(update, load.mean_tokens, engine.prefill_tokens_per_s),
+        recompute_pass_s=_recompute_pass_s(update, engine),
     )
 
 
@@ -118,6 +121,7 @@ def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling:
         prompt_s=np.repeat([_prompt_s(first.workload, engine) for engine in engines], lines),
         prefill_pass_s=np.repeat([engine.prefill_pass_s for engine in engines], lines),
         recompute_s=np.repeat(recompute_s, lines),
+        recompute_pass_s=np.repeat([_recompute_pass_s(first.update, engine) for engine in engines], lines),
     )
 
 
@@ -164,6 +168,10 @@ def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:
     groups = workload.lengths.groups
     correlation = 0.0 if groups is None else max(groups.correlation_ratio, 0.0)
     return safe_batch(load, engine.kv_capacity_tokens, workload.group_size, correlation)
+
+
+def _recompute_pass_s(update: WeightUpdateCost, engine: Engine) -> float:
+    return 0.0 if update.kv_kept else engine.prefill_pass_s
 
 
 def _recompute_s(update: WeightUpdateCost, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:

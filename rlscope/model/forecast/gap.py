@@ -254,7 +254,9 @@ def _synchronous_rate(system: System, layout: Layout) -> float:
     if step is None:
         return 0.0
     engines = np.array([layout.sampler_gpus / system.engine.gpus])
-    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0, prompt_s=0.0, prefill_pass_s=0.0)
+    sampling = replace(
+        sampling_of(system), pause_s=0.0, recompute_s=0.0, recompute_pass_s=0.0, prompt_s=0.0, prefill_pass_s=0.0
+    )
     packed_s = float(sampling.period_s(np.array([step.running]), engines)[0])
     tokens = step.trained_tokens_per_s * step.step_s
     return tokens / (step.step_s - max(step.generation_s - packed_s, 0.0))

@@ -41,7 +41,7 @@ class EngineTerms:
     prefill_s_per_token: float
     """0 if prefill is free."""
     prefill_pass_s: float
-    """Seconds of prompts that join together, excluding their tokens."""
+    """Seconds of prompts that join together, or of KV that is recomputed after an update, excluding their tokens."""
     pause_s: float
     """Seconds of a weight update."""
     kv_kept: bool
@@ -179,7 +179,7 @@ class SimulatedEngine:
         self.version, self.new_version = self.new_version, NEVER
         self.switches.append((self.passes, self.version))
         lost_tokens = 0.0 if terms.kv_kept else self._resident_tokens - self._away_tokens
-        recompute_s = lost_tokens * terms.prefill_s_per_token
+        recompute_s = lost_tokens * terms.prefill_s_per_token + (terms.prefill_pass_s if lost_tokens else 0.0)
         self._spend(terms.pause_s, recompute_s, 0.0)
 
     def resume(self, now_s: float) -> float:

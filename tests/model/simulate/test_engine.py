@@ -145,15 +145,15 @@ def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
 
 
 def test_weights_that_void_the_cache_have_it_computed_again() -> None:
-    engine = engine_with([2], replace(TERMS, kv_kept=False, prefill_s_per_token=0.25))
-    start_s = 2 * 0.25
+    engine = engine_with([2], replace(TERMS, kv_kept=False, prefill_s_per_token=0.25, prefill_pass_s=0.125))
+    start_s = 2 * 0.25 + 0.125
     engine.resume(0.0)
     engine.new_version = 1
     engine.cut_short(start_s + 0.1)
     engine.settle(engine.boundary_s())
     engine.take_weights()
-    # The prompt and one token are resident: 3 tokens at a quarter of a second.
-    assert engine.resume(4.5) == pytest.approx(4.5 + 7.0 + 0.75 + 4.5)
+    # The prompt and one token are resident: an eighth of a second for the pass, and 3 tokens at a quarter.
+    assert engine.resume(4.5) == pytest.approx(4.5 + 7.0 + 0.875 + 4.5)
     totals = engine.totals_at(4.5 + 7.0 + 0.5)
     assert (totals.pause_s, totals.recompute_s) == pytest.approx((7.0, 0.5))
 

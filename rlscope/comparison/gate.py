@@ -80,15 +80,15 @@ def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
     if known.steps is None or steps is None:
         return wanted.rule(value, f"{note} (noise unknown)")
     noise = _noise_ratio(difference(known.steps, steps, "ratio"))
-    if noise is None or 1.0 - noise >= wanted.factor:
+    if 1.0 - noise >= wanted.factor:
         return wanted.rule(value, note)
     return replace(wanted, factor=1.0 - noise).rule(value, f"{note}; {noise:.1%} is allowed for step-to-step noise")
 
 
-def _noise_ratio(found: Difference) -> float | None:
-    """Return how far below the baseline a rate may lie by chance; None if unknown."""
+def _noise_ratio(found: Difference) -> float:
+    """Return how far below the baseline a rate may lie by chance; 0 if unknown."""
     if found.low is None or found.high is None:
-        return None
+        return 0.0
     reach = (math.log1p(found.high) - math.log1p(found.low)) / 2.0
     return max(1.0 - math.exp(-reach), found.own_change or 0.0)
 

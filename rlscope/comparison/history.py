@@ -25,8 +25,6 @@ from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 _FORMAT: Final = 1
 """Format of the cache; entries of other formats are rebuilt."""
-_SECONDS_PER_HOUR: Final = 3600.0
-_MILLION: Final = 1e6
 
 Value = str | int | float | None
 
@@ -116,25 +114,21 @@ def list_entries(
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such file or folder"
         raise RunFolderError.of(folder, found=found, expected="a folder of runs", next_step="Check the path.")
-    found = sorted(runs_below(folder))
-    if not found:
+    runs = {os.path.relpath(run, folder): run for run in sorted(runs_below(folder))}
+    if not runs:
         raise RunFolderError.of(
             folder,
             found=f"no {RUN_FILE} in it or below",
             expected="a folder with runs in it",
             next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded.",
         )
-    by_path = {os.path.relpath(run, folder): run for run in found}
     on_path = [text for text in filters if text.lstrip().startswith("path")]
-    wanted = filtered_entries([RunEntry(path, run.name) for path, run in by_path.items()], on_path)
-    entries: list[RunEntry] = []
-    for number, each in enumerate(wanted, start=1):
+    wanted = filtered_entries([RunEntry(path, run.name) for path, run in runs.items()], on_path)
 
-        def say(doing: str, place: str = f"run {number} of {len(wanted)}, {each.path}") -> None:
-            progress(f"{place}: {doing}")
+    def entry(place: str, path: str) -> RunEntry:
+        return _entry(runs[path], path, lambda doing: progress(f"{place}, {path}: {doing}"), use_cache=use_cache)
 
-        entries.append(_entry(by_path[each.path], each.path, say, use_cache=use_cache))
-    return tuple(entries)
+    return tuple(entry(f"run {number} of {len(wanted)}", each.path) for number, each in enumerate(wanted, start=1))
 
 
 def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -> tuple[RunEntry, ...]:
@@ -150,7 +144,6 @@ def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tup
 
     A run without a value passes only `!=`. Raises ArgumentError if a filter is malformed or its column is unknown.
     """
-    kept = tuple(entries)
     for text in filters:
         found = _FILTER.fullmatch(text)
         if found is None:
@@ -162,8 +155,8 @@ def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tup
             )
         column, sign, wanted = found.groups()
         _check_column(f"filter {text!r}", column)
-        kept = tuple(each for each in kept if _passes(getattr(each, column), sign, wanted))
-    return kept
+        entries = [each for each in entries if _passes(getattr(each, column), sign, wanted)]
+    return tuple(entries)
 
 
 def _check_column(name: str, column: str) -> None:
@@ -191,11 +184,10 @@ def _entry(run: Path, path: str, progress: Callable[[str], None], *, use_cache: 
     if not use_cache:
         return _analysed(run, path, progress)
     signature, kept = _signature(run), cache_folder() / f"{_digest(str(run.resolve()))}.json"
-    known = _kept_entry(kept, signature, path)
-    if known is not None:
-        return known
-    entry = _analysed(run, path, progress)
-    _keep(kept, signature, entry)
+    entry = _kept_entry(kept, signature, path)
+    if entry is None:
+        entry = _analysed(run, path, progress)
+        _keep(kept, signature, entry)
     return entry
 
 
@@ -251,12 +243,11 @@ def _analysed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry
 
 def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
     """Return the entry of an analyzed run."""
-    run, tokens, framework = analysis.run, analysis.staleness.tokens, analysis.run.settings.get("framework")
+    run, tokens, imported = analysis.run, analysis.staleness.tokens, analysis.data_quality.imported
+    framework, running, price = run.settings.get("framework"), run.settings.get("max_running"), run.gpu_hour_price
     hours = None
     if run.tokens_trained:
-        hours = analysis.ledger.total_gpu_s / _SECONDS_PER_HOUR / (run.tokens_trained / _MILLION)
-    price, imported = run.gpu_hour_price, analysis.data_quality.imported
-    running = run.settings.get("max_running")
+        hours = analysis.ledger.total_gpu_s / 3600.0 / (run.tokens_trained / 1e6)
     return RunEntry(
         path=path,
         run_id=run.run_id,
@@ -277,5 +268,4 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         cost_per_million_tokens=None if hours is None or price is None else hours * price,
         currency=run.currency,
         alerts=sum(at_least(each.severity, "warning") for each in analysis.alerts),
-        problem=None,
     )

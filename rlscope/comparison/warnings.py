@@ -11,6 +11,7 @@ from typing import Final
 from rlscope.comparison.attribution import Attribution
 from rlscope.comparison.differences import Differences
 from rlscope.comparison.facts import ComparedRun, one_sided_settings
+from rlscope.comparison.statistics import Difference
 from rlscope.model.warnings import ModelWarning
 
 _LENGTH_RATIO: Final = 0.05
@@ -62,15 +63,13 @@ def warnings_of(
 ) -> tuple[CompareWarning, ...]:
     """Return all warnings, the most important first."""
     asks_model = any(each.alone_ratio is not None for each in attribution.causes)
-    checks = (
-        _missing(before, after),
-        _lengths(before, after, differences, attribution),
-        _noise(differences),
-        _steps(before, after, differences),
-        _settings(before, after),
-        _model_check(before, asks_model=asks_model),
+    return (
+        *_missing(before, after),
+        *_lengths(before, after, differences, attribution),
+        *_noise(differences.row("tokens_per_s")),
+        *(_steps(before, after) if differences.basis == "steady" else ()),
+        *_unknown(before, after, asks_model=asks_model),
     )
-    return tuple(each for check in checks for each in check)
 
 
 def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
@@ -95,17 +94,15 @@ def _lengths(
             yield CompareWarning(CompareWarningKind.DRIFT, run.name)
 
 
-def _noise(differences: Differences) -> Iterator[CompareWarning]:
-    rate = differences.row("tokens_per_s")
+def _noise(rate: Difference) -> Iterator[CompareWarning]:
     # Explain the noise only if it overrules an interval that excludes 0.
     if rate.is_noisy and ((rate.low or 0.0) > 0 or (rate.high or 0.0) < 0):
         yield CompareWarning(CompareWarningKind.NOISY, f"{rate.own_change}", f"{rate.change}")
 
 
-def _steps(before: ComparedRun, after: ComparedRun, differences: Differences) -> Iterator[CompareWarning]:
+def _steps(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
     window, other = before.facts.window, after.facts.window
-    if differences.basis == "whole" or window is None or other is None:
-        return
+    assert window is not None and other is not None
     shorter = min(each.last_step - each.first_step for each in (window, other)) + 1
     common = min(window.last_step, other.last_step) - max(window.first_step, other.first_step) + 1
     if common < _OVERLAP_RATIO * shorter:
@@ -113,12 +110,8 @@ def _steps(before: ComparedRun, after: ComparedRun, differences: Differences) ->
         yield CompareWarning(CompareWarningKind.OTHER_STEPS, "steps", *ends)
 
 
-def _model_check(before: ComparedRun, *, asks_model: bool) -> Iterator[CompareWarning]:
+def _unknown(before: ComparedRun, after: ComparedRun, *, asks_model: bool) -> Iterator[CompareWarning]:
+    if one_sided := one_sided_settings(before, after):
+        yield CompareWarning(CompareWarningKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))
     if asks_model and before.model is not None and ModelWarning.PREDICTION_MISSED in before.model.warnings:
         yield CompareWarning(CompareWarningKind.MODEL_MISSES, before.name)
-
-
-def _settings(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    one_sided = one_sided_settings(before, after)
-    if one_sided:
-        yield CompareWarning(CompareWarningKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))

@@ -5,6 +5,7 @@ A run that cannot be modeled is not an error: `NoModelResult` says what the run 
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -96,22 +97,20 @@ def advise(
     stretch = Interval(window.start_ns, window.end_ns)
     try:
         answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_THE_WHOLE)}
-        whole = _observe(run, facts, grid, answers, stretch)
-        halves = _halves(run, facts, grid, answers, stretch)
-        model_config = replace(
-            _model_config(run.config, facts, whole, constraints), others=others, lost_gpu_s=lost_gpu_s
-        )
-        return model_run(whole, halves, model_config)
+        observed = partial(_observe, run, facts.sampler_gpus, grid, answers)
+        whole, parts = observed(stretch), _halves(answers["training_steps"], stretch)
+        halves = None if parts is None else (observed(parts[0]), observed(parts[1]))
+        model_config = _model_config(run.config, facts, whole, constraints)
+        return model_run(whole, halves, replace(model_config, others=others, lost_gpu_s=lost_gpu_s))
     except (UnobservableError, UncalibratableError) as error:
         return NoModelResult(str(error))
 
 
 def _observe(
-    run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
+    run: OpenRun, sampler_gpus: int, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
 ) -> Observed:
-    asked = _asked(run, grid, stretch, ASKED_OF_A_STRETCH)
-    timeline = answers["ledger_timeline"]
-    return observe(run.config, facts.sampler_gpus, {**answers, **asked}, timeline, grid.bucket_ns, stretch)
+    answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_A_STRETCH)}
+    return observe(run.config, sampler_gpus, answers, answers["ledger_timeline"], grid.bucket_ns, stretch)
 
 
 def _asked(run: OpenRun, grid: Grid, stretch: Interval, names: tuple[str, ...]) -> dict[str, pl.DataFrame]:
@@ -119,16 +118,13 @@ def _asked(run: OpenRun, grid: Grid, stretch: Interval, names: tuple[str, ...]) 
     return {name: ask(run, name, arguments) for name in names}
 
 
-def _halves(
-    run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
-) -> tuple[Observed, Observed] | None:
+def _halves(steps: pl.DataFrame, stretch: Interval) -> tuple[Interval, Interval] | None:
     """Split the interval at the end of its middle step. None if it is too short."""
-    ends_ns = answers["training_steps"].filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()
+    ends_ns = steps.filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()
     if len(ends_ns) < STEPS_TO_PREDICT:
         return None
     middle_ns = int(ends_ns[len(ends_ns) // 2 - 1])
-    first, rest = Interval(stretch.start_ns, middle_ns), Interval(middle_ns, stretch.end_ns)
-    return _observe(run, facts, grid, answers, first), _observe(run, facts, grid, answers, rest)
+    return Interval(stretch.start_ns, middle_ns), Interval(middle_ns, stretch.end_ns)
 
 
 def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -76,29 +76,38 @@ def observe(
     Raises:
         UnobservableError: The run does not record what the model needs.
     """
-    gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
+    samplers = answers["worker_devices"].filter(role="sampler")
+    gpus_per_engine = _gpus_per_engine(samplers)
     steps, step_numbers = _delivered_steps(answers, stretch)
-    state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
+    inside = stretch.clip(timeline, bucket_ns)
+    state_s = _engine_states(inside, gpus_per_engine)
+    in_flight = answers["samples_in_flight"].row(0, named=True)
     return Observed(
         *stretch,
         trainer_gpus=trainer_gpus(answers["trainer_steps"], step_numbers),
         engines=sampler_gpus // gpus_per_engine,
         gpus_per_engine=gpus_per_engine,
-        **_device(answers["worker_devices"], config.max_running),
+        device_name=next((name for name in samplers["device_name"] if name), None),
+        kv_capacity_tokens=_least(samplers["kv_capacity_tokens"]),
+        max_running=config.max_running or _least(samplers["max_running"]),
         steps=steps,
         passes=_passes(answers["pass_costs"]),
         engine_state_s=state_s,
         **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
-        **_samples(answers),
+        began_samples=int(answers["length_counts"]["samples"].sum()),
+        finished_samples=in_flight["finished_segments"],
+        environment_samples=in_flight["environment_mean"],
+        environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         delivered=_delivered(answers["judged_outcomes"]),
         **_updates(answers["weight_update_latency"], stretch, state_s),
-        **_ages(answers, step_numbers),
+        staleness=_by_staleness(answers["token_staleness"], step_numbers, "tokens"),
+        oldest_staleness=_by_staleness(answers["oldest_staleness"], step_numbers, "samples"),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
         **_batches(answers),
         preemption_counts=_preemption_counts(answers["preemptions"]),
         scheduling=_scheduling(answers),
-        load=_load(answers, stretch.clip(timeline, bucket_ns)),
+        load=_load(answers, inside.filter(role="trainer")),
     )
 
 
@@ -120,30 +129,6 @@ def observe_lengths(answers: Mapping[str, pl.DataFrame], max_output_tokens: int 
     return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
 
 
-def _device(devices: pl.DataFrame, max_running: int | None) -> dict[str, Any]:
-    """Return the device and the limits of the engines; if they differ, the smallest values.
-
-    max_running: the limit of the run's config, which comes first.
-    """
-    samplers = devices.filter(role="sampler")
-    return {
-        "device_name": next((name for name in samplers["device_name"] if name), None),
-        "kv_capacity_tokens": _least(samplers["kv_capacity_tokens"]),
-        "max_running": max_running or _least(samplers["max_running"]),
-    }
-
-
-def _samples(answers: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """Return the samples that began, ran and finished in the interval."""
-    in_flight = answers["samples_in_flight"].row(0, named=True)
-    return {
-        "began_samples": int(answers["length_counts"]["samples"].sum()),
-        "finished_samples": in_flight["finished_segments"],
-        "environment_samples": in_flight["environment_mean"],
-        "environment_waits_s": tuple(answers["environment_waits"]["wait_s"]),
-    }
-
-
 def _updates(
     latency: pl.DataFrame, stretch: Interval, state_s: Mapping[tuple[str, str | None], float]
 ) -> dict[str, Any]:
@@ -156,8 +141,8 @@ def _updates(
     }
 
 
-def _gpus_per_engine(devices: pl.DataFrame) -> int:
-    sizes = devices.filter((pl.col("role") == "sampler") & (pl.col("gpu_count") > 0))["gpu_count"].unique().sort()
+def _gpus_per_engine(samplers: pl.DataFrame) -> int:
+    sizes = samplers.filter(pl.col("gpu_count") > 0)["gpu_count"].unique().sort()
     if sizes.is_empty():
         raise UnobservableError("no worker with the role sampler owns a GPU: there is no split of GPUs to model")
     if len(sizes) > 1:
@@ -219,23 +204,12 @@ def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tup
 def _passes(costs: pl.DataFrame) -> PassCosts:
     if costs["passes"].sum() == 0:
         raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
-    columns = (
-        "running",
-        "prefills",
-        "rows",
-        "passes",
-        "busy_s",
-        "between_s",
-        "pass_p50_s",
-        "decode_tokens",
-        "prefill_tokens",
-    )
     names = sorted(costs["worker_id"].unique(), key=_by_number)
     return PassCosts(
         engine=costs["worker_id"].replace_strict(names, range(len(names)), return_dtype=pl.Int64).to_numpy(),
         engine_names=tuple(names),
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
-        **{name: costs[name].to_numpy() for name in columns},
+        **{each.name: costs[each.name].to_numpy() for each in fields(PassCosts) if each.name in costs.columns},
     )
 
 
@@ -261,13 +235,11 @@ def _length_law(counts: pl.DataFrame, members: pl.DataFrame, max_output_tokens: 
     return replace(law, groups=groups)
 
 
-def _engine_states(
-    timeline: pl.DataFrame, bucket_ns: int, stretch: Interval, gpus_per_engine: int
-) -> dict[tuple[str, str | None], float]:
-    """Return engine-seconds by state. A bucket that crosses an edge of the interval counts by its share inside."""
-    inside = stretch.clip(timeline.filter(role="sampler"), bucket_ns)
-    totals = inside.group_by("state", "reason", maintain_order=True).agg(pl.col("gpu_s").sum())
-    return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
+def _engine_states(inside: pl.DataFrame, gpus_per_engine: int) -> dict[tuple[str, str | None], float]:
+    """Return engine-seconds by state from the ledger of the interval."""
+    states = inside.filter(role="sampler").group_by("state", "reason", maintain_order=True)
+    totals = states.agg(pl.col("gpu_s").sum() / gpus_per_engine)
+    return {(state, reason): engine_s for state, reason, engine_s in totals.iter_rows()}
 
 
 def _delivered(outcomes: pl.DataFrame) -> Delivered:
@@ -277,14 +249,6 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
         dropped_tokens=tokens.get("dropped_stale", 0) + tokens.get("abandoned", 0),
         filtered_tokens=tokens.get("filtered", 0),
     )
-
-
-def _ages(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> dict[str, Any]:
-    """Return the trained tokens and samples of these steps, by staleness."""
-    return {
-        "staleness": _by_staleness(answers["token_staleness"], steps, "tokens"),
-        "oldest_staleness": _by_staleness(answers["oldest_staleness"], steps, "samples"),
-    }
 
 
 def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[tuple[int, int], ...]:
@@ -353,9 +317,7 @@ def _ratio_of(part: int, rest: int) -> float | None:
     return part / (part + rest) if part + rest >= _FEWEST_QUEUED else None
 
 
-def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
-    """Return the load; `spent` is the ledger of the interval."""
-    trainer_time = spent.filter(role="trainer")
+def _load(answers: Mapping[str, pl.DataFrame], trainer_time: pl.DataFrame) -> SeenLoad:
     in_flight = answers["samples_in_flight"].row(0, named=True)
     return SeenLoad(
         running_samples=(in_flight["in_flight_mean"] - in_flight["environment_mean"]) or None,

@@ -18,6 +18,8 @@ once every trainer has recorded its stop, nor while a worker that others wait fo
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -93,13 +95,13 @@ class _Worker:
 def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceValue] | None:
     """Return who is stuck and who waits, as evidence of the finding; None if the run moves.
 
-    open_phases: the answer to the query of that name.
+    open_phases: the answer to the query of that name, in which the rows of a worker follow each other.
     """
     trainers = open_phases.filter(pl.col("role").is_in(TRAINER_ROLES))
     if len(trainers) and trainers["has_end"].all():
         return None
-    running = open_phases.filter(~pl.col("has_end")).group_by("worker_id", maintain_order=True)
-    workers = [_worker(rows.to_dicts(), now_ns) for _, rows in running]
+    running = open_phases.filter(~pl.col("has_end")).iter_rows(named=True)
+    workers = [_worker(list(rows), now_ns) for _, rows in groupby(running, itemgetter("worker_id"))]
     stuck = _at_fault(workers)
     if stuck is None:
         return None

@@ -15,8 +15,6 @@ from rlscope_otel.open_journal import Journals, Owner
 from tests.journals import COMPLETE, read_back
 
 TABLE = "engine_steps"
-JOURNAL_BYTES = 20_000
-"""About 30 flushes of five rows."""
 
 
 def names(run_dir: Path) -> list[str]:
@@ -62,21 +60,6 @@ def test_a_journal_is_closed_at_a_size_or_at_an_age_and_a_smaller_size(
     journals.end()
     found = [(each.number, each.first_row, each.rows) for each in journals.ended()]
     assert found == ([(2, 2, 3)] if is_due else [(1, 0, 5)])
-
-
-def test_closed_files_follow_each_other_without_a_gap_and_no_row_moves(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(open_journal, "_FULL_BYTES", JOURNAL_BYTES)
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
-        recorded = 0
-        while not {"1.parquet", "2.parquet", "3.parquet"} <= set(names(tmp_path)):
-            record(run, recorded, 5)
-            recorded += 5
-    assert run.faults.counts == {}
-    assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
-    assert all(name.endswith(".parquet") for name in names(tmp_path))
-    metadata = [pq.read_metadata(path) for path in sorted((tmp_path / TABLE).iterdir())]
-    ends = [sum(each.num_rows for each in metadata[:at]) for at in range(len(metadata))]
-    assert [int(each.metadata[b"rlscope.first_row"]) for each in metadata] == ends
 
 
 def test_a_recording_that_ends_leaves_one_file_a_table(tmp_path: Path) -> None:

@@ -146,24 +146,6 @@ def test_background_work_that_fails_is_counted_and_the_writing_goes_on() -> None
     assert faults.counts == {"closing": seen + 1}
 
 
-def test_a_full_disk_is_one_warning_and_what_fits_in_memory_is_written_later_without_a_gap_in_the_numbers(
-    tmp_path: Path, run: Run, rows, worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "pwrite", refuse)
-        failing.setattr(os, "replace", refuse)
-        run.engine_step(0, 1)
-        assert not run.flush()
-        run.engine_step(1, 2)
-        assert not run.flush()
-        assert list(tmp_path.rglob("*.arrows")) == list(tmp_path.rglob("*.part")) == []
-        assert len(caplog.records) == 1
-    assert run.flush()
-    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.arrows"]
-    assert [row["start_ns"] for row in rows("engine_steps")] == [0, 1]
-    assert (worker("w0")["rows"]["engine_steps"], worker("w0")["dropped"]["engine_steps"]) == (2, 0)
-
-
 def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
     tmp_path: Path, rows, worker, monkeypatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -189,13 +189,6 @@ def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_
     assert points(reader)["rlscope.worker.time"] == {("wait", "samples"): 1.0, ("train",): 4.0}
 
 
-def test_totals_survive_the_flushes_between_two_collections(run: Run, reader: InMemoryMetricReader) -> None:
-    for _ in range(3):
-        run.engine_step(0, 1_000_000_000, running=1)
-        run.flush()
-    assert points(reader)["rlscope.worker.time"] == {("forward_pass",): 3.0, ("between_passes",): 0.0}
-
-
 def test_units_are_not_in_names() -> None:
     for metric in metrics.METRICS:
         assert metric.unit == "s" or re.fullmatch(r"\{[a-z]+\}", metric.unit)

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from rlscope_otel import start_run
-from rlscope_otel.integrations import areal, areal_workers, loading
+from rlscope_otel.integrations import areal, areal_workers
 from rlscope_otel.integrations.areal_workers import WORKERS, Workers
 
 from tests.manual_clock import ManualClock
@@ -119,7 +119,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[SimpleNamespace]:
+def host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, load: Callable[..., Any]
+) -> SimpleNamespace:
     """AReaL is loaded and watched, an executor has begun; the worker's clock is ours."""
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "t")
@@ -128,30 +130,25 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) ->
     for state in ("EPISODES", "_rollouts"):
         before = getattr(areal_workers, state)
         monkeypatch.setattr(before, "__dict__", type(before)().__dict__)
-    monkeypatch.setattr(loading, "_awaited", set())
     started = partial(areal_workers.started_run, clock=clock, flush_interval_s=3600)
     monkeypatch.setattr(areal_workers, "started_run", started)
     modules = {
         "areal.infra.workflow_executor": (WorkflowExecutor, BatchTaskDispatcher, trace_session_event),
         "areal.infra.remote_inf_engine": (RemoteInfEngine,),
         "areal.infra.staleness_manager": (StalenessManager,),
-        "areal.infra.workflow_context": (),
-        "areal.utils.stats_tracker": (),
     }
     made: dict[str, Any] = {}
     for name, members in modules.items():
-        module = ModuleType(name)
-        for member in members:
-            made[member.__name__] = type(member.__name__, (member,), {}) if isinstance(member, type) else member
-            setattr(module, member.__name__, made[member.__name__])
-        monkeypatch.setitem(sys.modules, name, module)
-    sys.modules["areal.infra.workflow_context"].get = lambda: context.current  # type: ignore[attr-defined]
-    sys.modules["areal.utils.stats_tracker"].record_timing = scope  # type: ignore[attr-defined]
+        own = {each.__name__: type(each.__name__, (each,), {}) if isinstance(each, type) else each for each in members}
+        load(name, **own)
+        made |= own
+    load("areal.infra.workflow_context", get=lambda: context.current)
+    load("areal.utils.stats_tracker", record_timing=scope)
     areal.instrument(rollout_gpus=8)
     made["WorkflowExecutor"](CONFIG).initialize()
     engine = made["RemoteInfEngine"]()
     manager = made["StalenessManager"](engine)
-    yield SimpleNamespace(engine=engine, manager=manager, dispatcher=made["BatchTaskDispatcher"](manager), **made)
+    return SimpleNamespace(engine=engine, manager=manager, dispatcher=made["BatchTaskDispatcher"](manager), **made)
 
 
 @contextlib.contextmanager

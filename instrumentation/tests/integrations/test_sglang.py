@@ -3,12 +3,12 @@ its scheduler calls them. SGLang itself does not install on a machine without a 
 
 import sys
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rlscope_otel import Run, start_run
-from rlscope_otel.integrations import loading, sglang
+from rlscope_otel.integrations import sglang
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 
 from tests.manual_clock import ManualClock
@@ -102,17 +102,12 @@ def scheduler_module(clock: ManualClock) -> tuple[type, type]:
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch, tmp_path, clock: ManualClock) -> Any:
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path, clock: ManualClock, load) -> Any:
     """The modules that the hooks are registered for, and a run that is already recording."""
-    names = "sglang", "sglang.srt", "sglang.srt.plugins", "sglang.srt.managers"
-    for name in (*names, "sglang.srt.managers.scheduler_components", SCHEDULER, UPDATER):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        if "." in name:
-            monkeypatch.setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], sys.modules[name], False)
-    monkeypatch.setattr(loading, "_awaited", set())
-    sys.modules[SCHEDULER].Scheduler, sys.modules[UPDATER].SchedulerWeightUpdaterManager = scheduler_module(clock)
+    scheduler, updater = scheduler_module(clock)
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
-    return sys.modules[SCHEDULER]
+    load(UPDATER, SchedulerWeightUpdaterManager=updater)
+    return load(SCHEDULER, Scheduler=scheduler)
 
 
 @pytest.fixture
@@ -358,12 +353,6 @@ def test_an_error_of_the_host_is_its_own(scheduler, clock: ManualClock) -> None:
         scheduler.process_batch_result(SimpleNamespace(), None)
 
 
-def set_parallel(monkeypatch: pytest.MonkeyPatch, **parallel: int) -> None:
-    context = ModuleType("sglang.srt.runtime_context")
-    context.get_parallel = lambda: SimpleNamespace(**parallel)
-    monkeypatch.setitem(sys.modules, context.__name__, context)
-
-
 @pytest.mark.parametrize(
     ("ranks", "recorded"),
     [
@@ -375,17 +364,18 @@ def set_parallel(monkeypatch: pytest.MonkeyPatch, **parallel: int) -> None:
     ],
 )
 def test_only_the_rank_that_speaks_for_its_engine_is_recorded(
-    ranks: dict[str, int], recorded: bool, host, run: Run, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
+    ranks: dict[str, int], recorded: bool, host, run: Run, clock: ManualClock, rows, load
 ) -> None:
-    set_parallel(monkeypatch, tp_size=8, pp_size=1, **ranks)
+    load("sglang.srt.runtime_context", get_parallel=lambda: SimpleNamespace(tp_size=8, pp_size=1, **ranks))
     step(hooked(host), Batch(Req("a")), clock)
     assert len(rows("engine_steps")) == recorded
 
 
 def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
-    host, tmp_path, monkeypatch: pytest.MonkeyPatch, worker
+    host, monkeypatch: pytest.MonkeyPatch, worker, load
 ) -> None:
-    set_parallel(monkeypatch, tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4)
+    parallel = SimpleNamespace(tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4)
+    load("sglang.srt.runtime_context", get_parallel=lambda: parallel)
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "s1")
     sglang._recorders[hooked(host)].run.stop()
     found = worker("s1")

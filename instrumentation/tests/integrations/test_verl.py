@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import rlscope_otel
 from rlscope_otel import Run
-from rlscope_otel.integrations import loading, verl, verl_actors
+from rlscope_otel.integrations import verl, verl_actors
 
 from tests.manual_clock import ManualClock
 
@@ -176,20 +176,18 @@ MODULES = {
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> Path:
     """verl is loaded, and our module watches it; nothing records yet."""
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
-    monkeypatch.setattr(loading, "_awaited", set())
     for name, members in MODULES.items():
-        module = ModuleType(name)
+        module = load(name)
         for member in members:
             # Each test has classes of its own to watch; Ray's decorator leaves a handle that knows the class.
             own = type(member.__name__, (member,), {}) if isinstance(member, type) else member
             actor = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=own))
             is_actor = member in (MessageQueue, FullyAsyncRollouter, FullyAsyncTrainer)
             setattr(module, member.__name__, actor if is_actor else own)
-        monkeypatch.setitem(sys.modules, name, module)
     verl.activate()
     return tmp_path
 

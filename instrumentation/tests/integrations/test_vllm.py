@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -587,12 +587,9 @@ def test_a_sample_is_named_as_the_client_named_it(run, clock, rows, monkeypatch,
     assert [(row["sample_id"], row["group_id"]) for row in rows("samples")] == [(sample_id, group_id)]
 
 
-def test_ids_are_left_alone_where_vllm_does_not_lengthen_them(monkeypatch):
-    named = ModuleType("vllm.v1.engine")
-    named.EngineCoreRequest = type("EngineCoreRequest", (), {"external_req_id": None})
-    settings = ModuleType("vllm.envs")
-    monkeypatch.setitem(sys.modules, "vllm.v1.engine", named)
-    monkeypatch.setitem(sys.modules, "vllm.envs", settings)
+def test_ids_are_left_alone_where_vllm_does_not_lengthen_them(load):
+    named = load("vllm.v1.engine", EngineCoreRequest=SimpleNamespace(external_req_id=None))
+    settings = load("vllm.envs")
     assert hook.ids_have_suffix()
     settings.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION = True
     assert not hook.ids_have_suffix()
@@ -614,11 +611,8 @@ class InProcess:
 
 
 @pytest.fixture
-def engine_class(monkeypatch):
-    module = ModuleType("vllm.v1.engine.llm_engine")
-    module.LLMEngine = type("LLMEngine", (InProcess,), {})
-    monkeypatch.setitem(sys.modules, "vllm.v1.engine.llm_engine", module)
-    return module.LLMEngine
+def engine_class(load):
+    return load("vllm.v1.engine.llm_engine", LLMEngine=type("LLMEngine", (InProcess,), {})).LLMEngine
 
 
 @pytest.fixture
@@ -725,7 +719,7 @@ def test_a_vllm_without_these_parts_is_a_warning(monkeypatch, tmp_path, caplog):
 
 
 @pytest.fixture
-def fake_vllm(monkeypatch, clock):
+def fake_vllm(monkeypatch, clock, load, engine_class):
     """The classes that the plug-in hooks, in modules of vLLM's names."""
 
     class Executor:
@@ -750,18 +744,11 @@ def fake_vllm(monkeypatch, clock):
             Executor(core.vllm_config)
             self.engine_core = core
 
-    names = {
-        "vllm.v1.engine.core": {"EngineCoreProc": EngineCoreProc, "DPEngineCoreProc": DPEngineCoreProc},
-        "vllm.v1.engine.core_client": {"InprocClient": InprocClient},
-        "vllm.v1.engine.llm_engine": {"LLMEngine": type("LLMEngine", (InProcess,), {})},
-        "vllm.v1.executor.abstract": {"Executor": Executor},
-    }
-    for name, members in names.items():
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
+    load("vllm.v1.engine.core", EngineCoreProc=EngineCoreProc, DPEngineCoreProc=DPEngineCoreProc)
+    load("vllm.v1.engine.core_client", InprocClient=InprocClient)
+    load("vllm.v1.executor.abstract", Executor=Executor)
     monkeypatch.setattr(hook, "_plug_ins", [])
-    return SimpleNamespace(**{member: owner for members in names.values() for member, owner in members.items()})
+    return SimpleNamespace(DPEngineCoreProc=DPEngineCoreProc, InprocClient=InprocClient, Executor=Executor)
 
 
 def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_weights(

@@ -215,10 +215,16 @@ class LogClock:
 
     def __init__(self, first: datetime, offset_s: int) -> None:
         self._latest = first.replace(tzinfo=None)
+        self._last: tuple[str, int | None] = "", None
         self.offset_s = offset_s
 
     def time_ns(self, stamp: str) -> int | None:
         """Return the time of a timestamp; None if the text is not one."""
+        if stamp != self._last[0]:
+            self._last = stamp, self._parsed_ns(stamp)
+        return self._last[1]
+
+    def _parsed_ns(self, stamp: str) -> int | None:
         local = _local(stamp, self._latest)
         if local is None:
             return None

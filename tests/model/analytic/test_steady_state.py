@@ -61,14 +61,22 @@ def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
     assert endless.sample_p95 is None
 
 
-def test_a_publication_that_blocks_both_sides_is_what_the_run_waits_for() -> None:
-    found = state(system(update=WeightUpdateCost(engine_pause_s=60.0, trainer_blocked_s=60.0)), layout(12))
-    assert found.step_s == pytest.approx(50.966 + 60, abs=5e-4)
-
-
-def test_a_pause_of_the_engines_lengthens_a_step_that_waits_for_them_by_itself() -> None:
-    paused = state(system(update=WeightUpdateCost(engine_pause_s=7.0)), layout(13))
-    assert paused.step_s == pytest.approx(state(system(), layout(13)).step_s + 7.0)
+@pytest.mark.parametrize(
+    ("changes", "trainers", "more_s"),
+    [
+        ({"update": WeightUpdateCost(engine_pause_s=60.0, trainer_blocked_s=60.0)}, 12, 60.0),
+        ({"update": WeightUpdateCost(engine_pause_s=7.0)}, 13, 7.0),
+        ({"engine": engine(prefill_tokens_per_s=5000.0)}, 13, 1024 / 3 * 200 / 5000.0),
+        ({"workload": workload(kept_ratio=0.5)}, 13, 66.946),
+    ],
+    ids=["a publication that blocks both sides", "a pause of the engines", "prefill", "filtered samples"],
+)
+def test_what_the_slower_side_does_besides_lengthens_the_step(
+    changes: dict[str, object], trainers: int, more_s: float
+) -> None:
+    found = state(system(**changes), layout(trainers))
+    assert found.step_s == pytest.approx(state(system(), layout(trainers)).step_s + more_s, abs=5e-4)
+    assert found.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens / found.step_s)
 
 
 def test_kv_that_is_not_kept_is_computed_again_in_one_pass_at_the_rate_of_prefill() -> None:
@@ -76,11 +84,6 @@ def test_kv_that_is_not_kept_is_computed_again_in_one_pass_at_the_rate_of_prefil
     kept = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0)), layout(13))
     lost = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0, kv_kept=False)), layout(13))
     assert lost.step_s - kept.step_s == pytest.approx(0.01 + lost.resident_tokens / 20_000.0)
-
-
-def test_prefill_takes_its_share_of_an_engine() -> None:
-    found = state(system(engine=engine(prefill_tokens_per_s=5000.0)), layout(13))
-    assert found.step_s == pytest.approx(state(system(), layout(13)).step_s + 1024 / 3 * 200 / 5000.0)
 
 
 def test_phases_of_the_trainer_shrink_with_its_gpus_or_do_not() -> None:
@@ -138,12 +141,6 @@ def test_samples_that_age_out_are_made_again() -> None:
     assert 0.05 < aged.dropped_ratio < 0.5
 
 
-def test_filtered_samples_are_generated_and_not_trained_on() -> None:
-    halved = state(system(workload=workload(kept_ratio=0.5)), layout(13))
-    assert halved.step_s == pytest.approx(2 * state(system(), layout(13)).step_s)
-    assert halved.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens / halved.step_s)
-
-
 def test_engines_of_several_gpus_are_one_batch_each() -> None:
     found, single = state(system(engine=engine(gpus=4)), layout(13, 12)), state(system(), layout(13))
     assert (found.running, found.step_s) == (single.running, single.step_s)
@@ -169,9 +166,14 @@ def test_a_layout_that_cannot_run_is_refused_by_name(changes: dict[str, object],
     assert reason(system(engine=engine(**changes)), at) == why
 
 
-def test_a_staleness_cap_of_zero_is_a_synchronous_run_and_one_is_not() -> None:
-    assert reason(system(admission=Admission(max_staleness=0)), layout(8)) == "synchronous"
-    assert reason(system(admission=Admission(max_staleness=1)), layout(8)) is None
+@pytest.mark.parametrize(
+    ("cap", "ahead", "why"), [(0, 0.0, "synchronous"), (1, 0.0, None), (1, 1.0, "synchronous"), (2, 1.0, None)]
+)
+def test_a_cap_that_prefetched_batches_leave_no_version_of_is_only_kept_by_a_synchronous_run(
+    cap: int, ahead: float, why: str | None
+) -> None:
+    capped = system(workload=workload(prefetched_batches=ahead), admission=Admission(max_staleness=cap))
+    assert reason(capped, layout(8)) == why
 
 
 ADMISSIONS = [

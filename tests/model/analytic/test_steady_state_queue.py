@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap, surplus_of
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, System, WeightUpdateCost
@@ -87,9 +86,3 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
     assert all(isinstance(each, SteadyState) for each in (free, *rates))
     assert rates[0].trained_tokens_per_s < free.trained_tokens_per_s
     assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)
-
-
-def test_a_cap_of_which_the_batches_ahead_leave_no_version_is_only_kept_by_turns() -> None:
-    capped = system(admission=Admission(max_staleness=1))
-    (found,) = steady_states(replace(capped, workload=replace(capped.workload, prefetched_batches=1.0)), [layout(8)])
-    assert isinstance(found, Refused) and found.reason == "synchronous"

@@ -22,20 +22,22 @@ def test_prompts_of_like_size_are_one_cell_weighted_by_rows() -> None:
     assert found.kv_tokens.tolist() == [2.0, 0.0]
 
 
-@pytest.mark.parametrize(("pass_s", "counts"), [(1.2e-2, True), (1.19e-2, False)])
-def test_a_prompt_much_cheaper_than_decoding_fewer_tokens_says_nothing(pass_s: float, counts: bool) -> None:
-    # The longest pass over no more requests than the prompt has tokens takes 2e-2; prompts count from 0.6 of it on.
-    found = prompt_passes(DecodePoints.of([64.0], [pass_s], kv_tokens=0.0), CELLS)
-    assert (found is not None) == counts
-
-
-def test_only_decoding_fewer_tokens_is_compared_with() -> None:
-    assert prompt_passes(DecodePoints.of([12.0], [0.7e-2], kv_tokens=0.0), CELLS) is not None
-
-
-def test_without_a_time_or_without_decoding_nothing_is_said() -> None:
-    assert prompt_passes(DecodePoints.of([64.0], [0.0], kv_tokens=0.0), CELLS) is None
-    assert prompt_passes(DecodePoints.of([64.0], [1.0]), CELLS.where(np.zeros(2, dtype=np.bool_))) is None
+@pytest.mark.parametrize(
+    ("tokens", "pass_s", "counts"),
+    [
+        # The longest pass over no more requests than the prompt has tokens takes 2e-2; 0.6 of it is the least.
+        (64.0, 1.2e-2, True),
+        (64.0, 1.19e-2, False),
+        (12.0, 0.7e-2, True),  # beside the pass over 8 requests
+        (64.0, 0.0, False),
+    ],
+)
+def test_a_prompt_much_cheaper_than_decoding_fewer_tokens_says_nothing(
+    tokens: float, pass_s: float, counts: bool
+) -> None:
+    prompts = DecodePoints.of([tokens], [pass_s], kv_tokens=0.0)
+    assert (prompt_passes(prompts, CELLS) is not None) == counts
+    assert prompt_passes(prompts, CELLS.where(np.zeros(2, dtype=np.bool_))) is None, "nothing decoded"
 
 
 def test_the_ratio_to_decoding_drifts_from_the_median_batch_to_either_side() -> None:

@@ -61,13 +61,13 @@ def test_a_cells_time_is_the_mean_over_its_rows() -> None:
     assert cells.rows == pytest.approx([4, 7])
 
 
-def test_batches_of_one_cell_differ_by_less_than_a_fifth() -> None:
-    assert len(gather(DecodePoints.of([32, 38], [1e-2, 1e-2]))) == 1
-    assert len(gather(DecodePoints.of([32, 39], [1e-2, 1e-2]))) == 2
-
-
-def test_resident_tokens_of_different_size_make_different_cells() -> None:
-    assert len(gather(DecodePoints.of([8, 8], [1e-2, 2e-2], kv_tokens=[1024, 2048]))) == 2
+@pytest.mark.parametrize(
+    ("running", "kv_tokens", "cells"), [([32, 38], None, 1), ([32, 39], None, 2), ([8, 8], [1024, 2048], 2)]
+)
+def test_batches_of_one_cell_differ_by_less_than_a_fifth_and_hold_similar_tokens(
+    running: list[int], kv_tokens: list[int] | None, cells: int
+) -> None:
+    assert len(gather(DecodePoints.of(running, [1e-2, 1e-2], kv_tokens=kv_tokens))) == cells
 
 
 def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when_not() -> None:

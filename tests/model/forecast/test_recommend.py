@@ -137,9 +137,9 @@ def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio: 
     assert (said.reason, said.advice) == (("worthwhile", "change") if covered else ("lengths_drift", "probe"))
 
 
-def test_lengths_that_hardly_drift_cost_nothing():
-    assert replace(PLAIN, lengths=Drift(0.1, drifts=False)).drift_log == 0.0
-    assert PLAIN.drift_log == 0.0
+@pytest.mark.parametrize("lengths", [Drift(0.1, drifts=False), None])
+def test_lengths_that_hardly_drift_cost_nothing(lengths: Drift | None):
+    assert replace(PLAIN, lengths=lengths).drift_log == 0.0
 
 
 def versions(p95: int) -> StalenessForecast:
@@ -199,13 +199,6 @@ def test_what_is_unsure_or_too_stale_is_named_where_it_is_faster_by_another_5_pe
     )
 
 
-def test_what_is_too_stale_is_named_beside_a_layout_that_is_kept():
-    stale = forecast(1_500.0, 4, p95=5)
-    said = advised(stale, forecast(1_010.0))
-    assert (said.advice, said.staler) == ("keep", stale)
-    assert advised(stale).staler is stale
-
-
 @pytest.mark.parametrize(
     ("rate", "reason", "advice"),
     [
@@ -231,26 +224,6 @@ def test_a_layout_nearer_to_what_ran_may_be_slower_by_2_percent(rate: float, cho
     fastest = forecast(1_200.0, 3, grade="extrapolated", running=96)
     other = forecast(rate, 4, grade="measured", running=48)
     assert best_of([fastest, other], OWN) is {"fastest": fastest, "other": other}[chosen]
-
-
-def test_of_layouts_that_are_alike_the_one_that_leaves_the_limit_on_running_requests_is_chosen():
-    smaller, same = forecast(1_200.0, 3, running=32), forecast(1_190.0, 4, running=64)
-    assert best_of([smaller, same], OWN) is same
-    # Freshness comes first: it may not be asked to rise.
-    assert best_of([smaller, replace(same, price=Price(StalenessForecast(2.0, 2, 2)))], OWN) is smaller
-
-
-def test_grades_decide_before_staleness_and_staleness_before_the_number_of_requests():
-    first = forecast(1_200.0, p95=3, running=128, grade="measured")
-    fresher = forecast(1_200.0, p95=2, running=256, grade="extrapolated")
-    assert best_of([fresher, first], fresher) is first
-    # Between batches that ran, a pass is as well known as at one of them.
-    fresher = replace(fresher, grade="interpolated")
-    assert best_of([first, fresher], first) is fresher
-    smaller = forecast(1_200.0, p95=2, running=64)
-    assert best_of([fresher, smaller], first) is smaller
-    endless = forecast(1_200.0, p95=None, running=32)
-    assert best_of([endless, first], endless) is first
 
 
 def test_the_probability_of_being_the_fastest_is_taken_over_all_that_was_drawn():
@@ -279,5 +252,20 @@ def test_a_sure_layout_with_a_high_price_is_tried_and_gives_way_to_one_that_is_n
         assert advised(*unsure).best.layout.trainer_gpus == best
 
 
-def test_of_equally_fast_layouts_the_one_that_drops_least_is_chosen():
-    assert best_of([dropping(1_200.0, 0.06, 4), dropping(1_195.0, 0.02, 5)], OWN).layout.trainer_gpus == 5
+@pytest.mark.parametrize(
+    ("chosen", "other"),
+    [
+        (forecast(1_200.0, p95=3, running=128), forecast(1_200.0, p95=2, running=256, grade="extrapolated")),
+        # Between batches that ran, a pass is as well known as at one of them.
+        (forecast(1_200.0, p95=2, running=256, grade="interpolated"), forecast(1_200.0, p95=3, running=128)),
+        (dropping(1_195.0, 0.02, 5), dropping(1_200.0, 0.06, 4)),
+        (forecast(1_200.0, p95=3, running=128), forecast(1_200.0, p95=None, running=32)),
+        (forecast(1_200.0, 3, running=32), forecast(1_190.0, 4, p95=2, running=64)),
+        (forecast(1_190.0, 4, running=64), forecast(1_200.0, 3, running=32)),
+        (forecast(1_200.0, 3, running=32), forecast(1_200.0, 4, running=128)),
+    ],
+    ids=["grade", "grades alike", "drops", "grows stale", "fresher", "own limit", "lower limit"],
+)
+def test_of_equally_fast_layouts_evidence_drops_freshness_and_the_limit_decide(chosen: Forecast, other: Forecast):
+    assert best_of([other, chosen], OWN) is chosen
+    assert best_of([chosen, other], OWN) is chosen

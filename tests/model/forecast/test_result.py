@@ -167,17 +167,6 @@ def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_a
     assert best.grade == "assumed"
 
 
-def test_the_rate_of_today_is_the_measured_one_whatever_the_model_has_it_at():
-    # The trainers wait a fifth of the time, and nothing that the model knows of makes them.
-    run = observed()
-    waited_s = 0.25 * run.steps.period_s
-    slower = replace(run.steps, period_s=run.steps.period_s + waited_s, wait_s=run.steps.wait_s + waited_s)
-    slow = replace(run, steps=slower, end_ns=round(1.25 * run.end_ns))
-    found = model_run(slow, None, QUESTION)
-    assert found.forecasts.today.tokens_per_s == pytest.approx(slow.trained_tokens_per_s, rel=1e-12)
-    assert found.anchor.rate_ratio == pytest.approx(0.8, abs=0.03)
-
-
 def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate():
     run = observed()
     works_s = {"train_s": 3.0, "logprobs_s": 1.0, "publish_s": 2.0, "other_s": 0.5, "wait_s": 3.5, "period_s": 10.0}

@@ -59,16 +59,12 @@ def test_a_length_of_zero_is_drawn_as_one_token() -> None:
     assert set(law.draw(np.random.default_rng(0), 50).tolist()) == {1}
 
 
-def test_unfinished_samples_count_as_at_least_as_long_as_they_are() -> None:
+@pytest.mark.parametrize(("cap", "last"), [(6, 6.0), (None, 4.0)])
+def test_unfinished_samples_count_as_at_least_as_long_as_they_are(cap: int | None, last: float) -> None:
     # Alive after 1: 3/4. After 3, with two left: 3/4 * 1/2. What is left has only been seen unfinished.
-    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], max_output_tokens=6)
-    assert points(law) == {1.0: 0.25, 3.0: 0.375, 6.0: 0.375}
+    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], max_output_tokens=cap)
+    assert points(law) == {1.0: 0.25, 3.0: 0.375, last: 0.375}
     assert law.unseen_ratio == pytest.approx(0.375)
-
-
-def test_without_a_cap_what_was_never_seen_to_end_stands_on_the_longest_sample() -> None:
-    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False])
-    assert points(law) == {1.0: 0.25, 3.0: 0.375, 4.0: 0.375}
 
 
 def test_a_sample_at_the_cap_has_ended_whatever_it_says() -> None:
@@ -85,21 +81,21 @@ def test_the_arrays_of_a_law_are_its_own_and_cannot_be_written() -> None:
         law.support[0] = 7.0
 
 
-def test_longer_responses_pile_up_at_the_cap() -> None:
-    assert points(THREE.scaled(2.0)) == {20.0: 0.5, 40.0: 0.5}
-    assert THREE.scaled(2.0).capped_ratio == 0.5
-    assert points(THREE.scaled(1.0)) == points(THREE)
-
-
-def test_shorter_responses_leave_the_cap() -> None:
-    assert points(THREE.scaled(0.5)) == {5.0: 0.5, 10.0: 0.25, 20.0: 0.25}
-    assert THREE.scaled(0.5).capped_ratio == 0.0
-
-
-def test_a_lower_cap_takes_what_is_beyond_it_and_a_higher_one_leaves_the_old_atom() -> None:
-    assert points(THREE.with_cap(20)) == {10.0: 0.5, 20.0: 0.5}
-    assert points(THREE.with_cap(80)) == points(THREE)
-    assert (THREE.with_cap(20).capped_ratio, THREE.with_cap(80).capped_ratio) == (0.5, 0.0)
+@pytest.mark.parametrize(
+    ("law", "expected", "capped_ratio"),
+    [
+        (THREE.scaled(1.0), {10.0: 0.5, 20.0: 0.25, 40.0: 0.25}, 0.25),
+        (THREE.scaled(2.0), {20.0: 0.5, 40.0: 0.5}, 0.5),
+        (THREE.scaled(0.5), {5.0: 0.5, 10.0: 0.25, 20.0: 0.25}, 0.0),
+        (THREE.with_cap(20), {10.0: 0.5, 20.0: 0.5}, 0.5),
+        (THREE.with_cap(80), {10.0: 0.5, 20.0: 0.25, 40.0: 0.25}, 0.0),
+    ],
+    ids=["as long", "longer", "shorter", "lower cap", "higher cap"],
+)
+def test_lengths_pile_up_at_the_cap_and_shorter_ones_leave_it(
+    law: LengthLaw, expected: dict[float, float], capped_ratio: float
+) -> None:
+    assert (points(law), law.capped_ratio) == (expected, capped_ratio)
 
 
 def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_members() -> None:

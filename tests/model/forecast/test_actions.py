@@ -120,16 +120,29 @@ def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_c
 # What a cause costs
 
 
-def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more():
-    removed: dict[Cause, Reals] = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.1)}
-    actions = [action(0.15), action(0.4, "layout", "trainers"), action(0.3, "weight_updates", "weight_updates", "fix")]
-    found = [(each.cause, each.gain_ratio.value) for each in _losses(removed, actions, {})]
-    assert found == [("trainers", 0.4), ("weight_updates", 0.3), ("samplers", 0.2)]
+FIX = action(0.3, "weight_updates", "weight_updates", "fix")
+COLOCATED = action(0.3, "colocated", "trainers", "fix")
 
 
-def test_a_cause_that_costs_nothing_is_not_in_the_ranking():
-    removed: dict[Cause, Reals] = {"samplers": np.zeros(DRAWS), "trainers": np.full(DRAWS, 0.001)}
-    assert [each.cause for each in _losses(removed, [], {})] == ["trainers"]
+@pytest.mark.parametrize(
+    ("removed", "actions", "expected"),
+    [
+        (
+            {"samplers": 0.2, "trainers": 0.1},
+            [action(0.15), action(0.4, "layout", "trainers"), FIX],
+            [("trainers", 0.4), ("weight_updates", 0.3), ("samplers", 0.2)],
+        ),
+        ({"samplers": 0.0, "trainers": 0.001}, [], [("trainers", 0.001)]),
+        # Another kind of run names a cause only if nothing else does.
+        ({"samplers": 0.2, "trainers": 0.04}, [COLOCATED], [("samplers", 0.2), ("trainers", 0.04)]),
+        ({"trainers": 0.04}, [COLOCATED], [("trainers", 0.3)]),
+    ],
+)
+def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more(
+    removed: Mapping[Cause, float], actions: list[Action], expected: list[tuple[Cause, float]]
+):
+    gains = {cause: np.full(DRAWS, gain) for cause, gain in removed.items()}
+    assert [(each.cause, each.gain_ratio.value) for each in _losses(gains, actions, {})] == expected
 
 
 @pytest.mark.parametrize(("ahead_in", "tied"), [(53, ("trainers",)), (54, ())])
@@ -478,17 +491,6 @@ def test_colocated_gpus_come_after_settings_and_must_bring_5_percent_more(gain: 
     probe, shared = action(0.1, kind="probe"), action(gain + 1e-12, "colocated", kind="fix")
     assert [each.what for each in _listed([shared, probe])] == listed
     assert [each.what for each in _listed([shared])] == ["colocated"]
-
-
-def test_colocated_gpus_name_a_cause_only_where_nothing_else_does():
-    shared = action(0.3, "colocated", "trainers", "fix")
-    slow = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.04)}
-    assert [(each.cause, each.gain_ratio.value) for each in _losses(slow, [shared], {})] == [
-        ("samplers", 0.2),
-        ("trainers", 0.04),
-    ]
-    (named,) = _losses({"trainers": np.full(DRAWS, 0.04)}, [shared], {})
-    assert (named.cause, named.gain_ratio.value) == ("trainers", 0.3)
 
 
 def saving(run: Observed, seconds: float, rewards_s: float = 0.0) -> tuple[Observed, Grounds]:

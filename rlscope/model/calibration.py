@@ -117,7 +117,7 @@ def calibrate(
         system=system,
         draws=tuple(draws),
         layout=Layout(observed.trainer_gpus, observed.engines * observed.gpus_per_engine, limit),
-        synchronous=_is_synchronous(observed),
+        synchronous=bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness),
         steps=observed.steps.period_s.size,
         steps_per_version=steps_per_version,
         curve=fit,
@@ -280,10 +280,6 @@ def _running_limit(observed: Observed) -> int:
     return max(1, min(seen + away, observed.max_running or seen + away))
 
 
-def _is_synchronous(observed: Observed) -> bool:
-    return bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness)
-
-
 def engine_of(observed: Observed, curve: RooflineCurve) -> Engine:
     """Build an engine whose passes take as long as measured in total; the curve determines only their shape."""
     curve_s = curve_seconds(observed.passes, curve)
@@ -334,24 +330,26 @@ class PrefillCost(NamedTuple):
     """None: prompts cost nothing, or all of their cost is in pass_s."""
 
 
-def prefill_cost(observed: Observed, curve: RooflineCurve, host_s: float, curve_s: Reals | None = None) -> PrefillCost:
+def prefill_cost(observed: Observed, curve: RooflineCurve, host_s: float, curve_s: Reals) -> PrefillCost:
     """Split the cost of prompts so that the run's own batches would cost the same again.
 
-    host_s: seconds between two passes. curve_s: `curve_seconds`, if already computed. The tokens are those of whole
-    prompts: the rate includes the savings of a cache, and excludes recomputation after preemptions, since a simulation
-    preempts requests itself. If updates make the engines recompute their requests, each update takes one more pass, and
-    the rate is that of all computed tokens.
+    host_s: seconds between two passes. curve_s: `curve_seconds`. The tokens are those of whole prompts: the rate
+    includes the savings of a cache, and excludes recomputation after preemptions, since a simulation preempts requests
+    itself. If updates make the engines recompute their requests, each update takes one more pass, and the rate is that
+    of all computed tokens.
     """
-    over_s = _over_s(observed.passes, curve_seconds(observed.passes, curve) if curve_s is None else curve_s)
-    spent_s = _prefill_s(observed, over_s, host_s)
+    passes, only_prefill = observed.passes, _only_prefill(observed.passes)
+    over_s = passes.busy_s - np.where(only_prefill, 0.0, curve_s)
+    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
+    spent_s = max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
     if spent_s <= 0.0:
         return PrefillCost(0.0, None)
-    by_pass = _pass_share(observed.passes, curve, over_s, host_s)
+    by_pass = _pass_share(passes, curve, over_s, host_s)
     by_tokens_s = (1.0 - by_pass) * spent_s
     if observed.kv_kept:
         tokens, by_tokens_s = observed.prompt_tokens * observed.began_samples, by_tokens_s * _first_ratio(observed)
     else:
-        tokens = float(observed.passes.prefill_tokens.sum())
+        tokens = float(passes.prefill_tokens.sum())
     return PrefillCost(
         pass_s=by_pass * spent_s / _prefill_passes(observed),
         tokens_per_s=tokens / by_tokens_s if by_tokens_s > 0.0 else None,
@@ -364,19 +362,6 @@ def _prefill_passes(observed: Observed) -> float:
     joined = observed.began_samples + (counts.preemptions if counts else 0)
     updates = 0 if observed.kv_kept else _publications(observed) * observed.engines
     return joined * float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed))) + updates
-
-
-def _prefill_s(observed: Observed, over_s: Reals, host_s: float) -> float:
-    """Engine seconds of prefill in the steady state."""
-    passes = observed.passes
-    only_prefill = _only_prefill(passes)
-    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
-    return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
-
-
-def _over_s(passes: PassCosts, curve_s: Reals) -> Reals:
-    """Seconds of passes beyond those of decoding."""
-    return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_s)
 
 
 def _only_prefill(passes: PassCosts) -> Flags:

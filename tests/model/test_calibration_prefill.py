@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.engine_time import passes_per_sample
-from rlscope.model.calibration import prefill_cost
+from rlscope.model.calibration import PrefillCost, curve_seconds, prefill_cost
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
@@ -42,6 +42,11 @@ def run(costs: PassCosts, *, samples: int) -> Observed:
     return replace(known_run(), passes=costs, lengths=law, prompt_tokens=PROMPT_TOKENS, began_samples=samples)
 
 
+def cost_of(observed: Observed, host_s: float) -> PrefillCost:
+    """What its prompts cost."""
+    return prefill_cost(observed, CURVE, host_s, curve_seconds(observed.passes, CURVE))
+
+
 def again_s(observed: Observed, found: tuple[float, float | None]) -> float:
     """Seconds that the same samples cost at the same batch."""
     pass_s, tokens_per_s = found
@@ -52,7 +57,7 @@ def again_s(observed: Observed, found: tuple[float, float | None]) -> float:
 def test_a_line_through_the_passes_splits_what_prompts_cost() -> None:
     # 5 ms and 1 ms for every 50 tokens: 300 passes over one prompt take 7 ms, 100 over two take 9 ms.
     observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
-    found = prefill_cost(observed, CURVE, 0.0)
+    found = cost_of(observed, 0.0)
     assert again_s(observed, found) == pytest.approx(300 * 0.007 + 100 * 0.009)
     by_pass_s = found.pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)) * 500
     assert by_pass_s == pytest.approx(400 * 0.005)
@@ -60,15 +65,15 @@ def test_a_line_through_the_passes_splits_what_prompts_cost() -> None:
 
 def test_the_host_of_a_pass_that_only_prefills_is_a_part_of_the_pass() -> None:
     observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
-    found = prefill_cost(observed, CURVE, 0.002)
+    found = cost_of(observed, 0.002)
     assert again_s(observed, found) == pytest.approx(300 * 0.009 + 100 * 0.011)
-    assert found.tokens_per_s == pytest.approx(prefill_cost(observed, CURVE, 0.0).tokens_per_s)
+    assert found.tokens_per_s == pytest.approx(cost_of(observed, 0.0).tokens_per_s)
 
 
 def test_prompts_beside_decoding_cost_what_the_pass_takes_over_the_curve() -> None:
     # 10 ms are the decoding's.
     observed = run(passes([(300, 100, 0.012), (100, 200, 0.014)], decode_tokens=8), samples=500)
-    found = prefill_cost(observed, CURVE, 0.0)
+    found = cost_of(observed, 0.0)
     assert again_s(observed, found) == pytest.approx(300 * 0.002 + 100 * 0.004)
     assert found.pass_s == pytest.approx(0.0, abs=1e-12)
 
@@ -79,7 +84,7 @@ def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int,
     # elasticity at 100 rows is 25 of 33, which leaves a quarter.
     seconds = tuple(0.005 + 4e-5 * count for count in tokens)
     observed = run(passes([(100, tokens[0], seconds[0]), (100, tokens[1], seconds[1])]), samples=200)
-    found = prefill_cost(observed, CURVE, 0.0)
+    found = cost_of(observed, 0.0)
     by_pass = found.pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)) / (sum(seconds) / 2)
     assert by_pass == pytest.approx(5 / 9 if told else 8 / 33.1, rel=0.01)
 
@@ -87,7 +92,7 @@ def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int,
 def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens_cost_what_prompts_do() -> None:
     # 400 passes of 5 ms, and 50,000 tokens that take 1 s together.
     observed = replace(run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500), kv_kept=False)
-    found = prefill_cost(observed, CURVE, 0.0)
+    found = cost_of(observed, 0.0)
     updates = int(observed.steps.published.sum()) * observed.engines
     assert updates > 0
     assert found.pass_s * (500 * float(passes_per_sample(MEAN_TOKENS, 8.0)) + updates) == pytest.approx(400 * 0.005)
@@ -97,7 +102,7 @@ def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens
 def test_no_pass_over_prompts_costs_nothing() -> None:
     costs = passes([(1, 1, 0.0)])
     alone = PassCosts(*(getattr(costs, name)[:1] for name in PassCosts.__slots__))
-    assert prefill_cost(run(alone, samples=10), CURVE, 0.0) == (0.0, None)
+    assert cost_of(run(alone, samples=10), 0.0) == (0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +120,10 @@ def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
     alone = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
     both = run(passes([(600, 100, 0.007), (200, 200, 0.009)]), samples=500)
     counted = replace(both, preemption_counts=PreemptionCounts(preemptions=500, recomputed_tokens=50_000))
-    assert prefill_cost(counted, CURVE, 0.0) == pytest.approx(prefill_cost(alone, CURVE, 0.0))
-    assert prefill_cost(replace(alone, preemption_counts=PreemptionCounts(0, 0)), CURVE, 0.0) == prefill_cost(
-        alone, CURVE, 0.0
-    )
-    untold = prefill_cost(replace(alone, preemption_counts=PreemptionCounts(500, None)), CURVE, 0.0)
-    assert untold.tokens_per_s == prefill_cost(alone, CURVE, 0.0).tokens_per_s
+    assert cost_of(counted, 0.0) == pytest.approx(cost_of(alone, 0.0))
+    assert cost_of(replace(alone, preemption_counts=PreemptionCounts(0, 0)), 0.0) == cost_of(alone, 0.0)
+    untold = cost_of(replace(alone, preemption_counts=PreemptionCounts(500, None)), 0.0)
+    assert untold.tokens_per_s == cost_of(alone, 0.0).tokens_per_s
     # With nobody to count, each prompt is taken to cost twice as much.
-    uncounted = prefill_cost(both, CURVE, 0.0)
-    assert uncounted.tokens_per_s == pytest.approx((prefill_cost(alone, CURVE, 0.0).tokens_per_s or 0.0) / 2)
+    uncounted = cost_of(both, 0.0)
+    assert uncounted.tokens_per_s == pytest.approx((cost_of(alone, 0.0).tokens_per_s or 0.0) / 2)

@@ -7,7 +7,7 @@ Not covered: which of the engine's seconds count as a pass (the caller decides),
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -55,21 +55,21 @@ class CurveFit:
     """Best curve."""
     draws: tuple[RooflineCurve, ...]
     """Equally likely posterior draws of the curve."""
-    parameters: Mapping[str, float]
-    """Parameters of the curve, by name."""
-    form_error: float
-    """Log deviation of passes of another batch size from the curve."""
-    visited: Visited | None
-    """None if no pass could be used."""
-    cells: DecodePoints
-    """Cells that were fitted."""
-    mape_ratio: float | None
-    """Relative mean absolute error over the cells, weighted by the square root of their rows; None without cells."""
-    stall_ratio: float
-    """Mean over typical time of a pass. The curve and the draws are scaled up by it, which assumes that stalls are
-    equally frequent at every batch size. 1 if only means are known."""
     warnings: tuple[ModelWarning, ...]
     """Questions that the fit could not settle."""
+    parameters: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Parameters of the curve, by name."""
+    form_error: float = 0.0
+    """Log deviation of passes of another batch size from the curve."""
+    visited: Visited | None = None
+    """None if no pass could be used."""
+    cells: DecodePoints = DecodePoints.of([], [])  # noqa: RUF009  # frozen
+    """Cells that were fitted."""
+    mape_ratio: float | None = None
+    """Relative mean absolute error over the cells, weighted by the square root of their rows; None without cells."""
+    stall_ratio: float = 1.0
+    """Mean over typical time of a pass. The curve and the draws are scaled up by it, which assumes that stalls are
+    equally frequent at every batch size. 1 if only means are known."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """Grade a pass over `running` requests with `kv_tokens` resident by its distance from the measurements.

@@ -93,6 +93,8 @@ _LIMITS: Final[Mapping[ActionWhat, str]] = {
     "queue_capacity_samples": "queue_capacity_samples",
 }
 """Limits on numbers of samples, by the action that moves one, and their names in `Admission`."""
+_HOLDING_LIMITS: Final = ("max_staleness", "max_in_flight_samples", "max_running_samples")
+"""Limits in `Admission` that keep samples from starting, or drop them."""
 _LIMIT_FACTOR: Final = 2
 """Limits are doubled: after a smaller raise the limit may be reached again at once."""
 _WASTED_RATIO: Final = 0.05
@@ -268,9 +270,10 @@ class Counterfactuals:
         system = self._calibration.system
         changes: dict[LossCause, Callable[[System], System]] = {
             Cause.SAMPLERS: lambda each: with_engine_speed(each, _TWICE),
-            Cause.TRAINERS: lambda each: replace(each, trainer=with_trainer_speed(each.trainer, _TWICE)),
+            Cause.TRAINERS: lambda each: _with_trainers(each, _TWICE),
         }
-        if not self._calibration.synchronous and _has_limits(system.admission):
+        has_limits = any(getattr(system.admission, name) is not None for name in _HOLDING_LIMITS)
+        if has_limits and not self._calibration.synchronous:
             changes[Cause.STALENESS_CAP] = _without_limits
         solved: dict[LossCause, Forecast] = {cause: self._solve(change) for cause, change in changes.items()}
         if self._calibration.synchronous:
@@ -293,7 +296,9 @@ class Counterfactuals:
     def _fixes(self) -> Iterator[Action | None]:
         system, observed = self._calibration.system, self._observed
         if update_seconds(system.update) or not system.update.kv_kept:
-            yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, update_seconds(system.update), _without_updates)
+            free = replace(scaled_update(system.update, 0.0), kv_kept=True)
+            seconds = update_seconds(system.update)
+            yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, seconds, lambda each: replace(each, update=free))
         # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", Cause.ENVIRONMENT, system.workload.environment_s, _without_environment)
@@ -309,7 +314,7 @@ class Counterfactuals:
         if _is_worth_solving(Cause.SAMPLERS, removed):
             yield self._fix("engine_speed", Cause.SAMPLERS, 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
         if _is_worth_solving(Cause.TRAINERS, removed):
-            yield self._fix("trainer_speed", Cause.TRAINERS, 1.0, _with_faster_trainers, _FASTER)
+            yield self._fix("trainer_speed", Cause.TRAINERS, 1.0, lambda each: _with_trainers(each, _FASTER), _FASTER)
 
     def _checkpoint_s(self) -> float:
         """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
@@ -473,10 +478,6 @@ def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals
     return (1.0 + gains) * np.exp(log_sd * normals(rng, gains.size)) - 1.0
 
 
-def _without_updates(system: System) -> System:
-    return replace(system, update=replace(scaled_update(system.update, 0.0), kv_kept=True))
-
-
 def _without_checkpoints(system: System, saved_s: float) -> System:
     return replace(system, trainer=with_checkpoints(system.trainer, -saved_s))
 
@@ -485,21 +486,10 @@ def _without_environment(system: System) -> System:
     return replace(system, workload=replace(system.workload, environment_s=0.0, environment_waits_s=()))
 
 
-def _has_limits(admission: Admission) -> bool:
-    limits = (admission.max_staleness, admission.max_in_flight_samples, admission.max_running_samples)
-    return any(limit is not None for limit in limits)
-
-
 def _without_limits(system: System) -> System:
     """Remove everything that keeps samples from starting or drops them, except the running places and the queue."""
-    return with_limits(
-        system,
-        max_staleness=None,
-        staleness_policy="admission",
-        max_in_flight_samples=None,
-        max_running_samples=None,
-    )
+    return with_limits(system, **dict.fromkeys(_HOLDING_LIMITS), staleness_policy="admission")
 
 
-def _with_faster_trainers(system: System) -> System:
-    return replace(system, trainer=with_trainer_speed(system.trainer, _FASTER))
+def _with_trainers(system: System, speed: float) -> System:
+    return replace(system, trainer=with_trainer_speed(system.trainer, speed))

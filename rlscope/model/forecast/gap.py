@@ -24,10 +24,9 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.causes import Cause
 from rlscope.model.engine_speeds import speed_without_stragglers
-from rlscope.model.forecast.change import with_engine_speed
+from rlscope.model.forecast.change import with_engine_speed, with_limits
 from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.observed import Observed
-from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, Layout, System, WeightUpdateCost
 
 GapCause: TypeAlias = Literal[
@@ -90,7 +89,8 @@ def explain_gap(
     do better than modeled, so the bound is raised to at least those rates.
     """
     free = _freed(calibration.system, observed)
-    bounds = _bounds(calibration.layout, free, forecasts)
+    limits = {each.layout.max_running for each in (forecasts.today, *forecasts.others)}
+    bounds = {limit: most_tokens_per_s(free, calibration.layout.gpus, float(limit)) for limit in limits}
     drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
     medians = (float(np.median(rates)) for rates in drawn if rates is not None)
     best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
@@ -138,7 +138,8 @@ def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEffic
     limit = calibration.layout.max_running
     context_tokens = _context_tokens(observed)
     batches = np.arange(1, limit + 1, dtype=np.float64)
-    rates = batches / _pass_s(calibration, batches, context_tokens)
+    curve = calibration.system.engine.curve
+    rates = batches / (curve.pass_s(batches) + curve.kv_s_per_token * context_tokens * batches)
     efficient = int(np.argmax(rates >= EFFICIENT_RATIO * rates.max())) + 1
     if visited.grade(efficient, None) not in ("measured", "interpolated"):
         return None
@@ -160,11 +161,6 @@ def _context_tokens(observed: Observed) -> float:
     return float(np.average(passes.kv_tokens[recorded] / passes.running[recorded], weights=passes.passes[recorded]))
 
 
-def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> Reals:
-    curve = calibration.system.engine.curve
-    return curve.pass_s(running) + curve.kv_s_per_token * context_tokens * running
-
-
 def _freed(system: System, observed: Observed) -> System:
     """Remove every limit that is not hardware speed, and make every engine as fast as the median one."""
     trainer = replace(system.trainer, phases=tuple(phase for phase in system.trainer.phases if phase.shrinks_with_gpus))
@@ -176,12 +172,6 @@ def _freed(system: System, observed: Observed) -> System:
         update=WeightUpdateCost(),
         admission=_FREE,
     )
-
-
-def _bounds(today: Layout, free: System, forecasts: Forecasts) -> Mapping[int, float]:
-    """Upper bound on the trained tokens per second of all GPUs, by the limit on running requests per engine."""
-    limits = {each.layout.max_running for each in (forecasts.today, *forecasts.others)}
-    return {limit: most_tokens_per_s(free, today.gpus, float(limit)) for limit in limits}
 
 
 def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:
@@ -211,8 +201,9 @@ def _rates(
         yield Cause.STALENESS_CAP, predicted_tokens_per_s
         ran = replace(layout, max_running=max(1, round(mean_running(observed))))
         # Use the closed form of admission whoever enforces the cap: the running requests already reflect the cap.
-        admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
-        underfilled = _rate(replace(whole, admission=admission), ran)
+        policy = whole.admission.staleness_policy
+        by_admission = with_limits(whole, staleness_policy="admission" if policy == "publication_waits" else policy)
+        underfilled = _rate(by_admission, ran)
         # Batches that ran achieved the measured rate, so they cost no more, whatever the closed form predicts.
         yield Cause.UNDERFILLED_BATCHES, max(underfilled, observed.trained_tokens_per_s)
     yield Cause.UNEXPLAINED, observed.trained_tokens_per_s
@@ -220,29 +211,24 @@ def _rates(
 
 def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, System]]:
     """Yield the causes that the closed forms cover: hardware first, then the run's rules."""
+    added: Mapping[GapCause, Mapping[str, object]] = {
+        Cause.LAYOUT_IMBALANCE: {},
+        Cause.SLOW_ENGINES: {"engine": replace(whole.engine, kv_capacity_tokens=None)},
+        Cause.KV_CACHE: {"engine": whole.engine},
+        Cause.BETWEEN_STEPS: {"trainer": whole.trainer},
+        Cause.WEIGHT_UPDATES: {"update": whole.update},
+        Cause.ENVIRONMENT: {"workload": replace(whole.workload, group_size=1)},
+        Cause.IN_FLIGHT_LIMIT: {"admission": _uncapped(whole.admission)},
+    }
     system = free
-    yield Cause.LAYOUT_IMBALANCE, system
-    system = replace(system, engine=replace(whole.engine, kv_capacity_tokens=None))
-    yield Cause.SLOW_ENGINES, system
-    system = replace(system, engine=whole.engine)
-    yield Cause.KV_CACHE, system
-    system = replace(system, trainer=whole.trainer)
-    yield Cause.BETWEEN_STEPS, system
-    system = replace(system, update=whole.update)
-    yield Cause.WEIGHT_UPDATES, system
-    system = replace(system, workload=replace(whole.workload, group_size=1))
-    yield Cause.ENVIRONMENT, system
-    system = replace(system, admission=_uncapped(whole.admission))
-    yield Cause.IN_FLIGHT_LIMIT, system
+    for cause, parts in added.items():
+        system = replace(system, **parts)
+        yield cause, system
 
 
 def _uncapped(admission: Admission) -> Admission:
     """Remove the staleness cap, so that nothing is dropped."""
     return replace(admission, max_staleness=None, queue_policy="wait", staleness_policy="admission")
-
-
-def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
-    return "admission" if policy == "publication_waits" else policy
 
 
 def _synchronous_rate(system: System, layout: Layout) -> float:

@@ -279,16 +279,12 @@ def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
 
 
 def _candidates(swept: Sweep) -> tuple[Forecast, ...]:
-    """Return the splits that were predicted or cannot be used, and the current layout."""
+    """Return the splits that were predicted, the fastest by median first, then those that cannot be used."""
     present, forecasts = swept.plan.present, swept.forecasts
     others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
     listed = [*others, *([forecasts[present]] if present is not None else [])]
-    return tuple(sorted((each for each in listed if each.excluded or each.tokens_per_s is not None), key=_rank))
-
-
-def _rank(candidate: Forecast) -> tuple[bool, float]:
-    """Rank the usable by their median, the fastest first, then the excluded."""
-    return (candidate.excluded is not None, 0.0 if candidate.excluded else -median_rate(candidate))
+    usable = [each for each in listed if each.excluded is None and each.tokens_per_s is not None]
+    return (*sorted(usable, key=lambda each: -median_rate(each)), *(each for each in listed if each.excluded))
 
 
 def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:

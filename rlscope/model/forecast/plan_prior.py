@@ -16,7 +16,6 @@ from scipy.special import ndtr, ndtri
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.fit import CurveFit
-from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape
 from rlscope.model.system import (
@@ -154,7 +153,12 @@ def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
             curve=_curve(plan, prior, deviations),
             max_running=plan.max_running,
             kv_capacity_tokens=plan.kv_capacity_tokens,
-            prefill_tokens_per_s=_prefill_tokens_per_s(plan, deviations),
+            prefill_tokens_per_s=expected_prefill_tokens_per_s(
+                plan.shape,
+                plan.device,
+                plan.granularity.gpus_per_engine,
+                min(_at(plan.decode.prefill_ratio, deviations.get("prefill", 0.0)), 1.0),
+            ),
         ),
         trainer=_trainer(plan, workload, deviations),
         update=_update(plan, deviations),
@@ -257,13 +261,6 @@ def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> Ro
     return RooflineCurve(flat_s, per_request_s, 1.0, overhead_s, kv_s, experts_s=experts_s, hit_rate=hit_rate)
 
 
-def _prefill_tokens_per_s(plan: PlanInputs, deviations: Deviations) -> float | None:
-    ratio = _at(plan.decode.prefill_ratio, deviations.get("prefill", 0.0))
-    return expected_prefill_tokens_per_s(
-        plan.shape, plan.device, plan.granularity.gpus_per_engine, peak_ratio=min(ratio, 1.0)
-    )
-
-
 def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Trainer:
     guess, deviation = plan.training, deviations.get("training_rate", 0.0)
     if guess.tokens_per_gpu_s is not None:
@@ -319,16 +316,9 @@ def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float
 
 def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) -> CurveFit:
     """Return a fit without passes: the hardware prior alone."""
-    nothing = np.empty(0)
     return CurveFit(
         form="expert_hit" if plan.shape.has_experts else "pnorm",
         curve=system.engine.curve,
         draws=tuple(draw.engine.curve for draw in draws),
-        parameters={},
-        form_error=0.0,
-        visited=None,
-        cells=DecodePoints.of(nothing, nothing),
-        mape_ratio=None,
-        stall_ratio=1.0,
         warnings=(ModelWarning.NO_PASSES,),
     )

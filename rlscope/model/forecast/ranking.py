@@ -260,16 +260,16 @@ def _p95_steps(action: Action) -> float:
 def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
     """Yield the recommended layout, a fresher one that is nearly as fast, a staler one and one to try."""
     today, best = forecasts.today, recommendation.best
-    chosen: list[tuple[Forecast, ActionKind, bool]] = []
-    if recommendation.advice in ("change", "probe"):
-        chosen.append((best, "change" if recommendation.changes else "probe", False))
-    if recommendation.fresher is not None:
-        chosen.append((recommendation.fresher, "change", False))
-    if recommendation.staler is not None:
-        chosen.append((recommendation.staler, "change", True))
-    if recommendation.untried is not None:
-        chosen.append((recommendation.untried, "probe", False))
+    chosen: tuple[tuple[Forecast | None, ActionKind, bool], ...] = (
+        (best if recommendation.changes else None, "change", False),
+        (best if recommendation.advice == "probe" else None, "probe", False),
+        (recommendation.fresher, "change", False),
+        (recommendation.staler, "change", True),
+        (recommendation.untried, "probe", False),
+    )
     for forecast, kind, is_staler in chosen:
+        if forecast is None:
+            continue
         yield Action(
             kind=kind,
             what=_what(calibration, forecast.layout),

@@ -307,14 +307,10 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
     }
     found: list[GainUncertainty] = []
     for source, systems in parts.items():
-        spread = Estimate.of(_drawn_gains(calibration, layout, systems))
+        own, other = closed_rates(calibration, systems, (calibration.layout, layout)).T
+        spread = Estimate.of(other / own - 1.0)
         found.append(GainUncertainty(source, (spread.high - spread.low) / 2.0))
     return tuple(sorted(found, key=lambda each: -each.spread_ratio))
-
-
-def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
-    rates = closed_rates(calibration, systems, (calibration.layout, other))
-    return rates[:, 1] / rates[:, 0] - 1.0
 
 
 def median_rate(forecast: Forecast) -> float:

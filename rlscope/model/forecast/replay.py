@@ -305,7 +305,7 @@ def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
 
 def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
     """Return the measured value of every observable."""
-    load, ages = observed.load, _ages(observed)
+    load, ages = observed.load, Ages(observed.staleness) if observed.staleness else None
     return {
         "tokens_per_s": observed.trained_tokens_per_s,
         "step_s": float(observed.steps.period_s.mean()),
@@ -329,11 +329,6 @@ def _running_per_engine(observed: Observed) -> float | None:
     passes = observed.passes
     running_s = float(passes.running @ (passes.busy_s + passes.between_s))
     return running_s / (observed.engines * observed.seconds) or None
-
-
-def _ages(observed: Observed) -> Ages | None:
-    """Trained tokens by staleness; None if no version was recorded."""
-    return Ages(observed.staleness) if observed.staleness else None
 
 
 def _held_ratio(observed: Observed, reason: str | None) -> float | None:

@@ -6,8 +6,8 @@ has none. Not covered: interconnects, power limits, and formats below 8 bits tha
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
 """Words that name another variant of the same chip: a device matches them only if it lists them."""
@@ -86,20 +86,10 @@ class ModelShape:
     def of(cls, entries: Mapping[str, object] | None) -> "ModelShape":
         """Read the `model` entry of run.json; a value that is not a positive number counts as missing."""
         given = entries or {}
-        return cls(
-            parameters=_count(given.get("parameters")),
-            active_parameters=_count(given.get("active_parameters")),
-            layers=_count(given.get("layers")),
-            kv_heads=_count(given.get("kv_heads")),
-            head_dim=_count(given.get("head_dim")),
-            bytes_per_weight=_positive(given.get("bytes_per_weight")),
-            bytes_per_kv=_positive(given.get("bytes_per_kv")),
-            experts=_count(given.get("experts")),
-            experts_per_token=_count(given.get("experts_per_token")),
-            kv_latent_dim=_count(given.get("kv_latent_dim")),
-            sliding_window_tokens=_count(given.get("sliding_window_tokens")),
-            full_attention_layers=_count(given.get("full_attention_layers"), least=0),
-        )
+        sizes: dict[str, Any] = {name: _positive(given.get(name)) for name in ("bytes_per_weight", "bytes_per_kv")}
+        counts = {each.name: _count(given.get(each.name)) for each in fields(cls) if each.name not in sizes}
+        growing = _count(given.get("full_attention_layers"), least=0)
+        return cls(**counts | sizes | {"full_attention_layers": growing})
 
     @property
     def has_experts(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from rlscope.model.forecast import grid
 from rlscope.model.step_bounds import StepPhases, step_bounds
+from rlscope.reports import figure
 from rlscope.reports.page.html import render
 from tests.kept import analysed
 from tests.nightly import nightly
@@ -62,11 +63,12 @@ LABELS = """() => {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_what_ifs() -> Iterator[None]:
-    """The panel solves two settings at a few values: all of them take most of a page's time."""
+def few_what_ifs_and_numbers() -> Iterator[None]:
+    """The panel solves two settings at a few values, and tables of numbers are short: they take most of the time."""
     grid.solve_grid.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "_values", lambda _: {"max_running": [24, 64], "publish_every": [4]})
+        patch.setattr(figure, "TABLE_ROWS_MAX", 4)
         yield
     grid.solve_grid.cache_clear()
 
@@ -312,6 +314,7 @@ def test_on_a_sheet_nothing_is_cut_and_charts_keep_the_size_of_their_words(page_
 
 def test_one_setting_changes_with_the_split_where_it_was_solved_and_the_panel_shows_that_point(page_of):
     page = page_of("whole")
+    page.emulate_media(reduced_motion="reduce")
     points = json.loads(page.locator("#try-points").text_content())
     for setting, value, key, unsolved in (
         ("split", "1", "1", 0),

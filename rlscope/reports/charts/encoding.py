@@ -191,6 +191,15 @@ def upright_bars(rows: alt.Chart, x: alt.X, end: str, **encoding: Any) -> alt.Ch
     return bars.encode(x=x, x2=alt.X2(f"{end}:Q"), **encoding).properties(height=HEIGHT)
 
 
+def downwards(column: str, height: float, left_px: int) -> alt.Y:
+    """Return a bare vertical axis from the top; every layer has the same, so that none adds ticks of its own.
+
+    left_px: room for what is written beside it.
+    """
+    y = alt.Y(f"{column}:Q").title(None).scale(domain=[height, 0], nice=False, zero=False)
+    return y.axis(labels=False, ticks=False, domain=False, grid=False, minExtent=left_px, maxExtent=left_px)
+
+
 def amount_axis() -> alt.Axis:
     """Few ticks, written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels."""
     # Three decimals would show 0.0005 and 0.001 as the same number.

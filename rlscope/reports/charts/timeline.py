@@ -17,6 +17,7 @@ from rlscope.reports.charts.encoding import (
     TO,
     Chart,
     chart_of,
+    downwards,
     layered,
     time_axis,
     tip,
@@ -158,7 +159,7 @@ def worker_timeline(
     foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
     lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
     names_px = _BESIDE_NAME_PX + round(_CHARACTER_PX * max(map(len, lanes["name"])))
-    y = _down("top", foot, names_px)
+    y = downwards("top", foot, names_px)
     tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
     tracks = tracks.encode(x=time_axis("from_s"), x2=alt.X2("to_s:Q"), y=y, y2=alt.Y2("foot:Q"))
     chart = layered(
@@ -252,9 +253,3 @@ def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
     names = names.mark_text(align="right", baseline="middle", dx=-8, fontSize=font_px, aria=False, tooltip=None)
     color = alt.condition("datum.is_slow", alt.value(_SLOW_COLOR), alt.value(INK))
     return names.encode(x=alt.XValue(0), y=alt.Y("middle:Q"), text=alt.Text("name:N"), color=color)
-
-
-def _down(column: str, foot: float, names_px: int) -> alt.Y:
-    """The vertical axis in lanes."""
-    y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, 0], nice=False, zero=False)
-    return y.axis(minExtent=names_px, maxExtent=names_px, labels=False, ticks=False, domain=False, grid=False)

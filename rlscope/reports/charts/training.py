@@ -13,6 +13,7 @@ from rlscope.reports.charts.encoding import (
     Chart,
     amount,
     amount_axis,
+    downwards,
     layered,
     series_palette,
     stacked,
@@ -29,6 +30,8 @@ _RATE_BUCKETS: Final = 60
 _LEAST_RATE_BUCKETS: Final = 10
 _STEPS_IN_BUCKET: Final = 2
 _METRIC_POINTS: Final = 400
+_NUMBERS_PX: Final = 52
+"""Room for the numbers beside the bands."""
 _BAND_PX: Final = 62.0
 _ABOVE_BAND_PX: Final = 30.0
 """Room for the name of a metric, and for the highest number of the band below."""
@@ -112,7 +115,7 @@ def metrics(frame: pl.DataFrame, run: RunFacts, *, along: str, title: str) -> Ch
     x = alt.X(f"{along}:Q").title(title).scale(nice=False, zero=False).axis(amount_axis())
     stale = {name: STALE if "staleness" in name else PLAIN for name in names}
     lines = alt.Chart(rounded(points)).mark_line(point={"opacity": 0, "size": 50}).encode(
-        x=x, y=_down("y", height),
+        x=x, y=downwards("y", height, _NUMBERS_PX),
         color=alt.Color("metric:N").scale(domain=names, range=list(stale.values())).legend(None),
         tooltip=[
             tip("metric:N"), tip("value:Q", "value", ",.4~g"), tip("step:Q", "step", ",.0f"),
@@ -145,23 +148,14 @@ def _number(value: float) -> str:
 
 def _frame_of_bands(edges: pl.DataFrame, height: float) -> list[alt.Chart]:
     """The lines above and below each band, its name, and the numbers at its edges."""
-    base = alt.Chart(edges)
-    lines = [
-        base.mark_rule(color="var(--line, #dfe3e7)", aria=False, tooltip=None).encode(y=_down(edge, height))
-        for edge in ("top", "foot")
-    ]
-    names = base.mark_text(align="left", baseline="bottom", dy=-5, fontWeight=600, tooltip=None)
-    numbers = base.mark_text(align="right", baseline="middle", dx=-6, color=MUTED, tooltip=None)
+    base, at = alt.Chart(edges), {edge: downwards(edge, height, _NUMBERS_PX) for edge in ("top", "middle", "foot")}
+    line = base.mark_rule(color="var(--line, #dfe3e7)", aria=False, tooltip=None)
+    name = base.mark_text(align="left", baseline="bottom", dy=-5, fontWeight=600, tooltip=None)
+    number = base.mark_text(align="right", baseline="middle", dx=-6, color=MUTED, tooltip=None)
+    numbers = {"high": "top", "constant": "middle", "low": "foot"}
     return [
-        *lines,
-        names.encode(x=alt.XValue(0), y=_down("top", height), text=alt.Text("metric:N")),
-        numbers.encode(x=alt.XValue(0), y=_down("top", height), text=alt.Text("high:N")),
-        numbers.encode(x=alt.XValue(0), y=_down("middle", height), text=alt.Text("constant:N")),
-        numbers.encode(x=alt.XValue(0), y=_down("foot", height), text=alt.Text("low:N")),
+        line.encode(y=at["top"]),
+        line.encode(y=at["foot"]),
+        name.encode(x=alt.XValue(0), y=at["top"], text=alt.Text("metric:N")),
+        *(number.encode(x=alt.XValue(0), y=at[edge], text=alt.Text(f"{text}:N")) for text, edge in numbers.items()),
     ]
-
-
-def _down(column: str, height: float) -> alt.Y:
-    """The vertical axis in pixels, downwards; every layer has the same, so that none adds ticks of its own."""
-    y = alt.Y(f"{column}:Q").title(None).scale(domain=[height, 0], nice=False, zero=False)
-    return y.axis(labels=False, ticks=False, domain=False, grid=False, minExtent=52, maxExtent=52)

@@ -50,15 +50,15 @@ def content_policy(scripts: Sequence[str]) -> str:
     Inline styles are allowed, because the lengths of bars are styles; they cannot load anything.
     """
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; " + (
-        "form-action 'none'"
-    )
+    others = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {hashes}; {others}"
 
 
 def _sections(analysis: AnalysisResult) -> list[Section]:
-    """Return the sections with something to show."""
+    """Return the sections with something to show; the one on data quality says what the others do not show."""
     every = sections_of(analysis)
-    not_shown = _not_shown(every)
+    reasons = [(each.title, each.left_out or each.no_data) for each in every if each.anchor != DATA_QUALITY]
+    not_shown = [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
     return [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
 
 
@@ -93,12 +93,6 @@ def page(template: str, title: str, words: Mapping[str, object], scripts: Sequen
         policy=content_policy(scripts),
         **words,
     )
-
-
-def _not_shown(sections: Sequence[Section]) -> list[str]:
-    """Return the sections that are left out, and the charts left out of other sections, with the reasons."""
-    reasons = [(each.title, each.left_out or each.no_data) for each in sections if each.anchor != DATA_QUALITY]
-    return [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
 
 
 def _with_not_shown(section: Section, not_shown: Sequence[str]) -> Section:

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
 """Actions on the settings that limit how far samplers run ahead."""
+_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "starved_trainer": {
+        "running_limit": "requests per engine",
+        "ahead": "how far samplers run ahead",
+        "sampler_gpus": "sampler GPUs",
+    },
+    "weight_update_cost": {"publish_every": "how often weights are published"},
+    "checkpoint_cost": {"checkpoints": "how often it saves", "evaluation": "how often it evaluates"},
+}
+"""The settings that a remedy is about, by their name in a framework's table, with their meaning."""
 _RULES: Final = {rule.name: rule for rule in RULES}
 
 
@@ -91,21 +101,11 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
     if table is None:
         return ""
     named: Mapping[str, str] = table.actions
-    limits = [named[name] for name in _RUN_AHEAD if name in named]
-    by_rule: Mapping[str, Mapping[str, str | None]] = {
-        "starved_trainer": {
-            "requests per engine": named.get("running_limit"),
-            "how far samplers run ahead": named.get("ahead") or " and ".join(limits) or None,
-            "sampler GPUs": named.get("sampler_gpus"),
-        },
-        "weight_update_cost": {"how often weights are published": named.get("publish_every")},
-        "checkpoint_cost": {
-            "how often it saves": named.get("checkpoints"),
-            "how often it evaluates": named.get("evaluation"),
-        },
-    }
-    parts = by_rule.get(rule.name, {})
-    words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)
+    limits = " and ".join(named[name] for name in _RUN_AHEAD if name in named)
+    settings = {"ahead": limits, **named}
+    words = "; ".join(
+        f"{settings[name]} ({what})" for name, what in _SETTINGS.get(rule.name, {}).items() if settings.get(name)
+    )
     return f"In {table.name}: {words}." if words else ""
 
 

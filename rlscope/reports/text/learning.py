@@ -69,23 +69,17 @@ def _truncated(found: RewardDifference) -> str:
 def _clear(found: RewardDifference) -> str:
     """Both ends of the interval have the sign of the value."""
     value, *ends = (abs(each) for each in found.reward)
-    low, high = map(_plain, sorted(ends))
-    return f"{_plain(value)} {'lower' if found.reward.value < 0.0 else 'higher'} (90% interval {low} to {high})"
+    low, high = (fmt.significant(each, 2) for each in sorted(ends))
+    side = "lower" if found.reward.value < 0.0 else "higher"
+    return f"{fmt.significant(value, 2)} {side} (90% interval {low} to {high})"
 
 
 def _unclear(found: RewardDifference) -> str:
-    value, low, high = map(_signed, found.reward)
+    value, low, high = (_number(each, 2, "+") for each in found.reward)
     differ = "do not clearly differ" if found.reward.low <= 0.0 <= found.reward.high else "may differ"
     return f"{differ} in reward: {value} (90% interval {low} to {high})"
 
 
-def _plain(reward: float) -> str:
-    return fmt.significant(reward, 2)
-
-
-def _number(reward: float) -> str:
-    return f"{'−' if reward < 0.0 else ''}{fmt.significant(abs(reward))}"
-
-
-def _signed(reward: float) -> str:
-    return f"{'−' if reward < 0.0 else '+'}{_plain(abs(reward))}"
+def _number(reward: float, digits: int = 3, plus: str = "") -> str:
+    """Write a reward with the minus sign of the other numbers."""
+    return f"{'−' if reward < 0.0 else plus}{fmt.significant(abs(reward), digits)}"

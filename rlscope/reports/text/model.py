@@ -10,12 +10,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.causes import Cause
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.replay import (
-    Observable,
-    ObservableName,
-    ObservableUnit,
-    Replay,
-)
+from rlscope.model.forecast.replay import Observable, ObservableName, ObservableUnit, Replay
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
 from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
@@ -48,8 +43,6 @@ class LossRow(NamedTuple):
     lost_tokens_per_s: float
     """Negative if the run is faster than predicted."""
     left_tokens_per_s: float
-    share_ratio: float
-    """Share of the bound."""
 
     @property
     def lost(self) -> str:
@@ -78,12 +71,15 @@ def replay_part(model: ModelResult) -> Part:
 
 def replay_sentence(model: ModelResult) -> str:
     """Return the quantities that are off, and by how much the rate is if that is too much."""
-    replay, text = model.replay, "The model replays the current layout with the fitted costs."
+    replay, said = model.replay, ["The model replays the current layout with the fitted costs."]
     off = "; ".join(OBSERVABLES[each] for each in replay.out_of_tolerance)
-    if replay.explains:
-        return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
-    missed = misfit_words(replay)
-    return f"{text} The replay does not match this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
+    if not replay.explains:
+        said.append(f"The replay does not match this run: {misfit_words(replay)}.")
+    if off:
+        said.append(f"Off beyond its tolerance: {off}.")
+    elif replay.explains:
+        said.append("Every quantity is within its tolerance.")
+    return " ".join(said)
 
 
 def misfit_words(replay: Replay) -> str:
@@ -135,16 +131,17 @@ _OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]
 
 def loss_rows(model: ModelResult) -> list[LossRow]:
     """Losses from the upper bound down; small causes share one row, before the unexplained rest."""
-    gap = model.gap
-    large = [step for step in gap.steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
-    small_tokens_per_s = sum(step.lost_tokens_per_s for step in gap.steps if step not in large)
+    bound, steps = model.gap.bound_tokens_per_s, model.gap.steps
+    large = [step for step in steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * bound]
+    small_tokens_per_s = sum(step.lost_tokens_per_s for step in steps if step not in large)
     named = [(NAMES[step.cause], _meaning(step), step.lost_tokens_per_s) for step in large]
     at = len(named) - any(step.cause == Cause.UNEXPLAINED for step in large)
-    rows, left = list[LossRow](), gap.bound_tokens_per_s
-    for name, meaning, lost in (*named[:at], (*OTHER_CAUSES, small_tokens_per_s), *named[at:]):
+    named.insert(at, (*OTHER_CAUSES, small_tokens_per_s))
+    rows, left = list[LossRow](), bound
+    for name, meaning, lost in named:
         left -= lost
-        if gap.bound_tokens_per_s and abs(lost) > _NOTHING_RATIO * gap.bound_tokens_per_s:
-            rows.append(LossRow(name, meaning, lost, left, lost / gap.bound_tokens_per_s))
+        if abs(lost) > _NOTHING_RATIO * bound:
+            rows.append(LossRow(name, meaning, lost, left))
     return rows
 
 
@@ -162,7 +159,7 @@ def _finish_part(finish: TimeToFinish) -> Part:
     rows = [
         (
             layout,
-            fmt.with_interval(_hours, *time.hours),
+            fmt.with_interval(fmt.duration, *(each * 3600.0 for each in time.hours)),
             fmt.gpu_time(time.gpu_hours * 3600.0),
             *([] if time.price is None else [fmt.significant(time.price)]),
         )
@@ -178,12 +175,7 @@ def _finish_part(finish: TimeToFinish) -> Part:
 
 def gap_sentences(model: ModelResult) -> list[str]:
     """Return the upper bound, the synchronous baseline and what limits the batches, below the losses."""
-    told = (
-        _BOUND,
-        _synchronous_sentence(model),
-        _batch_sentence(model),
-        preemption_sentence(model),
-    )
+    told = (_BOUND, _synchronous_sentence(model), _batch_sentence(model), preemption_sentence(model))
     return [sentence for sentence in told if sentence]
 
 
@@ -234,7 +226,3 @@ def remarks(model: ModelResult) -> list[str]:
 
 def _meaning(step: GapStep) -> str:
     return MEANINGS[step.cause] if step.lost_tokens_per_s > 0.0 else BETTER_THAN_MODEL
-
-
-def _hours(hours: float | None) -> str:
-    return fmt.duration(None if hours is None else hours * 3600.0)

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from rlscope.analysis.result import Finding
 from rlscope.reports.text import findings
 from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
@@ -40,16 +39,6 @@ def test_nothing_that_matters_is_cut(width):
 def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():
     text = card(full_analysis())
     places = [text.index(part) for part in ("Bottleneck: samplers", "The data has gaps", "Where the GPU time went")]
-    assert places == sorted(places)
-
-
-def test_an_alarm_comes_before_the_verdict():
-    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
-    text = words(card(replace(full_analysis(), findings=(wrong, *full_analysis().findings))))
-    places = [
-        text.index(part)
-        for part in ("The samplers do not run the trained policy", "Trainers wait for", "Where the GPU")
-    ]
     assert places == sorted(places)
 
 

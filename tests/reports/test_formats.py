@@ -104,9 +104,9 @@ def test_the_figures_of_the_document_are_those_of_the_words():
 
 
 def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
-    analysis = priced(changing_model())
+    analysis = analysis_of("priced, with a layout to change to")
     whole, terminal = brief.whole_run(analysis), words(card(analysis, 120))
-    page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
+    page = page_of("priced, with a layout to change to").text
     for text in (markdown_text(digest(analysis)), terminal, page):
         assert f"whole run, {whole.spent}" in text and verdict_words.stretch(analysis) in text
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page

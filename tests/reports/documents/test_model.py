@@ -15,7 +15,7 @@ from rlscope.reports.text.advice import headline
 from rlscope.reports.text.verdict import action_rows
 from tests.kept import ROOT, analysis_of
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
-from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model, tried_model
+from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
 PRESENT_LAYOUT = {"trainer_gpus": 2, "sampler_gpus": 6, "max_running": 32}
 
@@ -57,16 +57,6 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     assert layout_of(advice["current"]) == PRESENT_LAYOUT
 
 
-def test_a_layout_to_try_is_the_best_one_beside_the_one_in_use():
-    model = tried_model()
-    advice = as_document(with_model(model))["recommendation"]
-    assert (advice["action"], advice["reason"]) == ("probe", "too_short")
-    assert layout_of(advice["best"]) == asdict(model.recommendation.best.layout)
-    assert layout_of(advice["current"]) == PRESENT_LAYOUT
-    assert advice["best"]["gain_ratio"]["value"] > 0.05
-    assert advice["probability_worthwhile"] == model.recommendation.worthwhile_probability > 0.5
-
-
 @pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout"])
 def test_a_run_to_keep_has_its_own_layout_as_the_best_and_names_no_gain(reason):
     model = changing_model()
@@ -83,13 +73,6 @@ def test_a_run_that_the_model_does_not_reproduce_has_no_best_layout():
     silent = replace(model, recommendation=replace(model.recommendation, reason="not_replayed"))
     advice = as_document(with_model(silent))["recommendation"]
     assert (advice["action"], advice["best"], advice["probability_worthwhile"]) == ("unknown", None, None)
-
-
-def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_layout():
-    document = as_document(with_model(changing_model()))
-    moves = [each for each in document["actions"] if each["kind"] == "change" and isinstance(each["after"], dict)]
-    assert moves[0]["after"] == layout_of(document["recommendation"]["best"])
-    assert moves[0]["before"] == layout_of(document["recommendation"]["current"])
 
 
 def test_the_documented_jq_gives_what_the_card_says_to_do_first():
@@ -145,17 +128,6 @@ def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
     short = as_document(with_model(short_model()))["throughput"]
     assert short["predicted_tokens_per_s"] is None and short["residual_ratio"] is None
     assert short["bound_tokens_per_s"] > 0.0
-
-
-def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
-    candidates = as_document(with_model(changing_model()))["recommendation"]["candidates"]
-    undrawn = [each for each in candidates if each["probability_best"] is None and each["tokens_per_s"] is not None]
-    assert undrawn
-    assert all(len(set(each["tokens_per_s"].values())) == 1 for each in undrawn)
-    drawn = [each for each in candidates if each["probability_best"] is not None]
-    assert sum(each["probability_best"] for each in drawn) == pytest.approx(1.0)
-    rates = [each["tokens_per_s"] for each in drawn]
-    assert all(rate["low"] <= rate["value"] <= rate["high"] for rate in rates) and len(rates) > 2
 
 
 def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():

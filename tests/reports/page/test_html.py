@@ -16,7 +16,6 @@ from rlscope.reports.page.templating import packed, with_code
 from rlscope.reports.sections import sections_of
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import NO_GAPS, about
-from tests.kept import analysed
 from tests.reports.analysis_fixture import (
     HOSTILE,
     STARTED_NS,
@@ -118,13 +117,6 @@ def test_an_alarm_comes_before_the_headline(full):
     text = Page(render(replace(without_frames(), findings=(wrong,)))).text
     assert text.index("The samplers do not run the trained policy") < text.index("Trainers wait for samples")
     assert "The samplers do not run the trained policy" not in full.text
-
-
-def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
-    analysis = without_frames()
-    unknown = replace(analysis.verdict, bottleneck="unknown", unknown_reason="the run holds 2 training steps")
-    first = render(replace(analysis, verdict=unknown)).partition('class="spent"')[0]
-    assert "The run holds 2 training steps." in first
 
 
 @pytest.mark.parametrize(
@@ -234,5 +226,5 @@ def test_what_stands_between_backticks_is_code_and_everything_else_stays_text():
     assert with_code("`<i>`") == "<code>&lt;i&gt;</code>"
 
 
-def test_no_backtick_of_the_texts_reaches_the_reader():
-    assert "`" not in Page(render(analysed("vllm_trl"))).text
+def test_no_backtick_of_the_texts_reaches_the_reader(full):
+    assert "`" not in full.text

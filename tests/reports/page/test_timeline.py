@@ -133,15 +133,6 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_t
         assert any("published_s" in json.dumps(view) for view in document["layer"]) or "workers" in document["name"]
 
 
-def test_the_worst_stretch_is_drawn_by_itself():
-    section = workers_section(timeline_analysis())
-    ((all_workers, worst),) = (row.views for row in of_kind(Switch, section))
-    assert (all_workers.stretch_s, worst.stretch_s) == (None, (300.0, 360.0))
-    (drawn,) = figures_in([worst.block])
-    ends = {param["name"]: param["value"] for param in json.loads(drawn.spec or "")["params"]}
-    assert ends == {FROM: 300.0, TO: 360.0}
-
-
 def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     section = workers_section(timeline_analysis(1_000))
     (row,), whole_run = of_kind(Switch, section), pictures(section)[0]

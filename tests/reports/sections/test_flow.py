@@ -6,7 +6,6 @@ import pytest
 
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.blocks import Paragraph, Table, flat
-from rlscope.reports.charts.queue import weight_update_spread
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.lengths import cap_in_sight_tokens, lengths_section, outcomes_sentence
@@ -154,14 +153,6 @@ def test_pauses_that_were_not_recorded_are_said_to_be_unknown():
     assert "Engines pause 0 s" in updates_sentence(frame(UPDATES + "2 1 1 2.0 0.0 0.0"))
 
 
-def test_the_slowest_update_is_drawn_below_the_upper_edge():
-    rows = frame("first_version last_version start_ns engines to_first_s to_last_s paused_mean_s\n"
-                 "1 1 10 2 0.05 0.5 0.01")  # fmt: skip
-    document = weight_update_spread(rows, empty_analysis().run).to_dict()
-    drawn_s = [row["time_s"] for data in document["datasets"].values() for row in data if "time_s" in row]
-    assert document["layer"][0]["encoding"]["y"]["scale"]["domain"][1] > max(drawn_s) == 0.5
-
-
 def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
     analysis = empty_analysis()
     found = pictures(staleness_section(analysis), queue_section(analysis), lengths_section(analysis))
@@ -183,20 +174,3 @@ def test_a_run_of_one_step_and_one_engine_is_drawn():
     few = replace(analysis, answers=answers)
     found = pictures(staleness_section(few), queue_section(few))
     assert all(found[anchor].spec for anchor in ("staleness-heat", "weight-update-spread"))
-
-
-def test_the_heat_map_and_its_distribution_share_their_axis_of_ages():
-    found = pictures(staleness_section(full_analysis()))
-    domains = [
-        [layer["encoding"]["y"]["scale"]["domain"] for layer in _layers(json.loads(drawn.spec)) if _has_scale(layer)]
-        for drawn in (found["staleness-heat"], found["staleness-shares"])
-    ]
-    assert domains[0][0] == domains[1][0] == [-0.5, 6.5]
-
-
-def _layers(document):
-    return [found for layer in document.get("layer", [document]) for found in ([layer, *layer.get("layer", [])])]
-
-
-def _has_scale(layer):
-    return "domain" in layer.get("encoding", {}).get("y", {}).get("scale", {})

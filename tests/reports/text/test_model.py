@@ -154,17 +154,17 @@ def test_a_first_action_against_another_cause_says_why():
     assert step.endswith("This addresses trainers, not the bottleneck.")
 
 
-def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():
+@pytest.mark.parametrize(
+    ("bottleneck", "words"),
+    [
+        ("trainers", "No setting would gain 5%, and neither would making one side 10% faster."),
+        ("balanced", "No change is predicted to gain 5%."),
+    ],
+)
+def test_where_no_action_brings_five_per_cent_the_layout_is_kept_and_nothing_follows(bottleneck, words):
     made = changing_model()
-    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "trainers")
-    step = verdict_words.next_step(analysis)
-    assert step == "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
-
-
-def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follows():
-    made = changing_model()
-    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "balanced")
-    assert verdict_words.next_step(analysis).startswith("Keep the current layout. No change is predicted to gain 5%.")
+    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), bottleneck)
+    assert verdict_words.next_step(analysis).startswith(f"Keep the current layout. {words}")
     assert verdict_words.action_rows(analysis) == []
 
 

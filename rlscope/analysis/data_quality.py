@@ -176,17 +176,11 @@ def _faulty(answers: Mapping[str, pl.DataFrame], fault: str) -> int:
 def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
     """Yield the clocks that contradict the order of causes and effects, with their offsets."""
     for each in clocks.hosts:
-        spread_ns = each.uncertainty_ns
-        if not each.is_off:
+        bounds_ns = [bound for bound in (each.least_ns, each.most_ns) if bound is not None]
+        if not each.is_off or not (each.is_corrected or bounds_ns):
             continue
-        bounds_ns = (each.least_ns, each.most_ns)
-        known_ns = [bound for bound in bounds_ns if bound is not None]
-        if each.is_corrected:
-            offset_ns = each.offset_ns
-        elif known_ns:
-            offset_ns, spread_ns = min(known_ns, key=abs), None
-        else:
-            continue
+        offset_ns = each.offset_ns if each.is_corrected else min(bounds_ns, key=abs)
+        spread_ns = each.uncertainty_ns if each.is_corrected else None
         yield ClockOffset(
             host=each.host,
             against=each.against,

@@ -4,14 +4,15 @@ Only the steady train steps are read. Trainers that are known to differ are an e
 warning. Differences that no run records go unnoticed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
 from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import TRAINER_ROLES
 from rlscope.analysis.observe import UnobservableError, observe_steps, trainer_gpus
 from rlscope.analysis.run_facts import steady_window, window_reason
 from rlscope.errors import AnalysisError
@@ -50,12 +51,6 @@ def read_other_runs(run: OpenRun, folders: Sequence[Path], progress: Callable[[s
 
 
 def _other_run(run: OpenRun, folder: Path, other: OpenRun) -> OtherRun:
-    _refuse_a_part(other, folder)
-    warnings = _compare(_trainers(run), _trainers(other), folder)
-    return OtherRun(other.run_id, *_training(other, folder), warnings)
-
-
-def _refuse_a_part(other: OpenRun, folder: Path) -> None:
     lost = [file.path for file in other.skipped_files if file.path.startswith(_TELLING)]
     if lost:
         raise AnalysisError.of(
@@ -64,6 +59,8 @@ def _refuse_a_part(other: OpenRun, folder: Path) -> None:
             expected="all of its trainers and their steps: without some of them the others seem to scale otherwise",
             next_step="Leave it out, or copy its files once more.",
         )
+    warnings = _compare(run, other, folder)
+    return OtherRun(other.run_id, *_training(other, folder), warnings)
 
 
 def _training(other: OpenRun, folder: Path) -> tuple[int, TrainerSteps]:
@@ -90,41 +87,31 @@ def _unusable(folder: Path, found: str) -> AnalysisError:
     )
 
 
-class _Trainers(NamedTuple):
-    """Facts about the trainers, from run.json and the workers."""
+def _compare(own: OpenRun, other: OpenRun, folder: Path) -> tuple[ModelWarning, ...]:
+    """Return warnings about possible differences. Raises AnalysisError if the trainers are known to differ."""
+    model, other_model = own.config.model or {}, other.config.model or {}
+    stated = model.keys() & other_model.keys()
+    compared = sorted(stated - _NOT_OF_TRAINING or stated & {"name"})
+    pairs = {f"config.model.{name}": (model[name], other_model[name]) for name in compared}
+    facts, other_facts = _trainer_facts(own), _trainer_facts(other)
+    pairs |= {name: (facts[name], other_facts[name]) for name in sorted(facts.keys() & other_facts.keys())}
+    for name, (value, other_value) in pairs.items():
+        if value != other_value:
+            raise AnalysisError.of(
+                folder,
+                found=f"{name} = {other_value!r}",
+                expected=f"{value!r}, as in the analyzed run: trainers of different models cannot be compared",
+                next_step="Leave it out, or name a run that differs in its layout only.",
+            )
+    return () if compared else (ModelWarning.MODEL_NOT_RECORDED,)
 
-    model: Mapping[str, object]
-    facts: Mapping[str, object]
-    """Recorded facts, by their name in messages."""
 
-
-def _trainers(run: OpenRun) -> _Trainers:
-    devices = ask(run, "worker_devices").filter(pl.col("role").is_in(["trainer", "colocated"]))["device_name"]
-    config = run.config
+def _trainer_facts(run: OpenRun) -> dict[str, object]:
+    """Return what is recorded of the trainers, besides the model, by its name in messages."""
+    devices = ask(run, "worker_devices").filter(pl.col("role").is_in(TRAINER_ROLES))["device_name"]
     facts = {
-        "config.framework": config.framework,
-        "config.gpus_per_trainer_replica": config.gpus_per_trainer_replica,
+        "config.framework": run.config.framework,
+        "config.gpus_per_trainer_replica": run.config.gpus_per_trainer_replica,
         "the trainers' GPUs": " and ".join(sorted(devices.drop_nulls().unique())) or None,
     }
-    return _Trainers(config.model or {}, {name: value for name, value in facts.items() if value is not None})
-
-
-def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[ModelWarning, ...]:
-    """Return warnings about possible differences. Raises AnalysisError if the trainers are known to differ."""
-    shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
-    named = {"name"} & own.model.keys() & theirs.model.keys()
-    for name in sorted(shape or named):
-        _same(folder, f"config.model.{name}", own.model[name], theirs.model[name])
-    for name in sorted(own.facts.keys() & theirs.facts.keys()):
-        _same(folder, name, own.facts[name], theirs.facts[name])
-    return () if shape or named else (ModelWarning.MODEL_NOT_RECORDED,)
-
-
-def _same(folder: Path, name: str, own: object, other: object) -> None:
-    if own != other:
-        raise AnalysisError.of(
-            folder,
-            found=f"{name} = {other!r}",
-            expected=f"{own!r}, as in the analyzed run: trainers of different models cannot be compared",
-            next_step="Leave it out, or name a run that differs in its layout only.",
-        )
+    return {name: value for name, value in facts.items() if value is not None}

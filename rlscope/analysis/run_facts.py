@@ -1,7 +1,6 @@
 """Basic facts of a run: workers, duration, steps, tokens, and the window over which its rates are steady."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
@@ -112,11 +111,27 @@ def measure_throughput(
     A rate over no time is None. If no delivery was recorded, the trained tokens are those that the trainer counts,
     prompts included, or None if it counts none. The framework of an imported run may report rates itself.
     """
-    rates = _measured(facts, answers)
     framework = None if imported is None else framework_of(imported.framework)
-    if framework is None:
-        return rates
-    return replace(rates, reported=reported_metrics(answers["reported_values"], framework.throughput))
+    steps, window, trained = answers["training_steps"], facts.window, facts.tokens_trained
+    is_recorded = len(answers["delivery_outcomes"]) > 0
+    counted = None if is_recorded or steps["tokens"].null_count() == len(steps) else int(steps["tokens"].sum())
+    total = counted if counted is not None else trained if is_recorded else None
+    steady = None
+    if window is not None and total is not None:
+        inside = steps.filter(window.is_inside)
+        tokens = int(inside["response_tokens" if counted is None else "tokens"].sum())
+        # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
+        steady = window.per_s(tokens) if tokens or not total or counted is not None else None
+    achieved = total / facts.duration_s if total is not None and facts.duration_s else None
+    effective_share = None if counted is not None else effective_share_of_all(answers.get("version_moments"))
+    return Throughput(
+        achieved_tokens_per_s=achieved,
+        steady_tokens_per_s=steady,
+        generated_tokens_per_s=_generated_per_s(facts, answers),
+        effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
+        counted_tokens=counted,
+        reported=() if framework is None else reported_metrics(answers["reported_values"], framework.throughput),
+    )
 
 
 def _generated_per_s(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> float | None:
@@ -126,41 +141,6 @@ def _generated_per_s(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> fl
     sampled = int(answers["token_balance"]["generated_tokens"].sum())
     engines = answers.get("engine_speed")
     return (sampled or (0 if engines is None else int(engines["decode_tokens"].sum()))) / facts.duration_s or None
-
-
-def _measured(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
-    steps = answers["training_steps"]
-    recorded = len(answers["delivery_outcomes"]) > 0
-    trained = facts.tokens_trained
-    generated_per_s = _generated_per_s(facts, answers)
-    if not recorded and steps["tokens"].null_count() < len(steps):
-        return _counted_throughput(facts, steps, generated_per_s)
-    steady = None
-    if facts.window is not None:
-        delivered = int(steps.filter(facts.window.is_inside)["response_tokens"].sum())
-        # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
-        named = recorded and (delivered > 0 or trained == 0) and trained is not None
-        steady = facts.window.per_s(delivered) if named else None
-    achieved = trained / facts.duration_s if facts.duration_s and recorded and trained is not None else None
-    effective_share = effective_share_of_all(answers.get("version_moments"))
-    return Throughput(
-        achieved_tokens_per_s=achieved,
-        steady_tokens_per_s=steady,
-        generated_tokens_per_s=generated_per_s,
-        effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
-    )
-
-
-def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: float | None) -> Throughput:
-    """Return the rates of the tokens that the trainer itself counts, prompts included."""
-    window, counted = facts.window, int(steps["tokens"].sum())
-    steady = None if window is None else window.per_s(int(steps.filter(window.is_inside)["tokens"].sum()))
-    return Throughput(
-        achieved_tokens_per_s=counted / facts.duration_s if facts.duration_s else None,
-        steady_tokens_per_s=steady,
-        generated_tokens_per_s=generated_per_s,
-        counted_tokens=counted,
-    )
 
 
 def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:

@@ -85,16 +85,12 @@ def run_events(answers: Mapping[str, pl.DataFrame]) -> tuple[RunEvent, ...]:
     asked, token_staleness_by_step.
     """
     steps = _by_step(answers)
-    found: list[tuple[int, Shift]] = []
-    for series in _series(steps):
-        found += _shifts(series, steps["step"])
-    found.sort(key=lambda each: each[0])
+    found = [each for series in _series(steps) for each in _shifts(series, steps["step"])]
     groups: list[list[tuple[int, Shift]]] = []
-    for step, shift in found:
-        if groups and step - groups[-1][0][0] <= _SAME_STEPS:
-            groups[-1].append((step, shift))
-        else:
-            groups.append([(step, shift)])
+    for step, shift in sorted(found, key=lambda each: each[0]):
+        if not groups or step - groups[-1][0][0] > _SAME_STEPS:
+            groups.append([])
+        groups[-1].append((step, shift))
     # Staleness swings with the queue where nothing else changes.
     lasting = [group for group in groups if any(shift.quantity != "staleness_versions" for _, shift in group)]
     return tuple(_event(steps, group, answers["worker_extents"]) for group in lasting)
@@ -140,8 +136,7 @@ def _shifts(series: _Series, steps: pl.Series) -> list[tuple[int, Shift]]:
 
 
 def _event(steps: pl.DataFrame, group: Sequence[tuple[int, Shift]], extents: pl.DataFrame) -> RunEvent:
-    ordered = sorted(group, key=lambda each: (each[1].quantity != "step_s", each[0]))
-    step = ordered[0][0]
+    step, _ = min(group, key=lambda each: (each[1].quantity != "step_s", each[0]))
     place = steps["step"].to_list().index(step)
     near = steps.slice(max(0, place - _SAME_STEPS), 2 * _SAME_STEPS)
     workers = _came_or_went(extents, int(near["end_ns"][0]), int(near["end_ns"][-1]))

@@ -11,6 +11,9 @@ from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
 from rlscope.frameworks import framework_of
 from rlscope.trace.imported import Imported
 
+_LEAST_AGES: Final = 3
+"""Minimum number of ages for a curve of the effective sample size over age."""
+
 
 def summarise_staleness(
     answers: Mapping[str, pl.DataFrame], max_staleness: int | None, imported: Imported | None = None
@@ -38,10 +41,6 @@ def summarise_staleness(
         version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
         reported=reported_metrics(answers["reported_values"], framework.staleness) if framework is not None else (),
     )
-
-
-_LEAST_AGES: Final = 3
-"""Minimum number of ages for a curve of the effective sample size over age."""
 
 
 def effective_share_at(moments: pl.DataFrame, staleness: float) -> float | None:
@@ -88,14 +87,8 @@ def token_staleness(histogram: tuple[tuple[int, int], ...]) -> TokenStaleness | 
 
 def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
     counts = by_step.group_by("staleness").agg(pl.col("samples").sum()).sort("staleness")
-    histogram = tuple(counts.select("staleness", "samples").iter_rows())
-    if not histogram:
-        return None
-    return SampleStaleness(
-        mean=sum(age * count for age, count in histogram) / sum(count for _, count in histogram),
-        p95=weighted_quantile(histogram, 95),
-        max=histogram[-1][0],
-    )
+    ages = token_staleness(tuple(counts.select("staleness", "samples").iter_rows()))
+    return None if ages is None else SampleStaleness(mean=ages.mean, p95=ages.p95, max=ages.max)
 
 
 def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:

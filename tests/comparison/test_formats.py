@@ -115,7 +115,8 @@ def test_a_run_without_a_rate_is_said_to_have_none() -> None:
 @pytest.mark.parametrize(
     ("measured", "is_within_error", "end"),
     [
-        (0.2, True, "measured +20.0%, within the interval."),
+        (0.1, True, "measured +10.0%, within the interval."),
+        (0.3, True, "measured +30.0%, within the interval."),
         (0.35, False, "measured +35.0%, 5.0 points above the interval."),
         (0.05, False, "measured +5.0%, 5.0 points below the interval."),
         (0.05, True, "measured +5.0%, 5.0 points below the interval, less than the measurement may be off."),

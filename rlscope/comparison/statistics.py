@@ -171,28 +171,16 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
     Ratios are tested as logarithms, so that swapping A and B does not matter.
     """
     assert plain.change is not None
-    variance = before.variance + after.variance
-    if not variance:
-        # Both runs are constant, so any difference is significant.
-        sure = plain.change != 0.0
-        return replace(
-            plain,
-            low=plain.change,
-            high=plain.change,
-            p_value=float(not sure),
-            detectable=0.0,
-            is_significant=sure and not plain.is_noisy,
-        )
-    freedom = variance**2 / math.fsum(each.variance**2 / each.freedom for each in (before, after))
-    error, is_ratio = math.sqrt(variance), plain.scale == "ratio"
-    centre = math.log1p(plain.change) if is_ratio else plain.change
+    variance, is_ratio = before.variance + after.variance, plain.scale == "ratio"
+    error, centre = math.sqrt(variance), math.log1p(plain.change) if is_ratio else plain.change
+    # If both runs are constant, any difference is significant.
+    freedom, p_value = 1.0, float(not centre)
+    if error:
+        freedom = variance**2 / math.fsum(each.variance**2 / each.freedom for each in (before, after))
+        p_value = 2.0 * float(stdtr(freedom, -abs(centre) / error))
     reach = float(stdtrit(freedom, (1.0 + INTERVAL_RATIO) / 2.0)) * error
     power = float(stdtrit(freedom, _POWER_RATIO)) * error
-
-    def on_scale(value: float) -> float:
-        return math.expm1(value) if is_ratio else value
-
-    p_value = 2.0 * float(stdtr(freedom, -abs(centre) / error))
+    on_scale = math.expm1 if is_ratio else float
     return replace(
         plain,
         low=on_scale(centre - reach),
@@ -205,13 +193,10 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
 
 def corrected(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     """Correct the significance of the differences for testing all of them (Holm 1979)."""
-    tested = sorted(
-        (index for index, each in enumerate(differences) if each.p_value is not None),
-        key=lambda index: differences[index].p_value or 0.0,
-    )
+    p_values = {index: each.p_value for index, each in enumerate(differences) if each.p_value is not None}
     passed = set[int]()
-    for rank, index in enumerate(tested):
-        if (differences[index].p_value or 0.0) >= LEVEL / (len(tested) - rank):
+    for rank, index in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        if p_values[index] >= LEVEL / (len(p_values) - rank):
             break
         passed.add(index)
     return tuple(

@@ -7,7 +7,7 @@ profiles or the role of the machine.
 import os
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 # Where an address is only checked, the clients are not loaded.
 if TYPE_CHECKING:
@@ -40,31 +40,6 @@ def without_secrets(text: str) -> str:
     return text
 
 
-def opened(address: str, **options: object) -> "tuple[fs.FileSystem, str]":
-    """Return the store of an address, and the folder in it. options: for the client of S3.
-
-    Raises OSError, or ValueError for an unknown kind of address.
-    """
-    from pyarrow import fs
-
-    parts = urlsplit(address)
-    if parts.scheme != "s3":
-        store, base = fs.FileSystem.from_uri(address)
-        return store, base.rstrip("/")
-    given = dict(parse_qsl(parts.query))
-    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
-    endpoint, region = (
-        given.get(name) or next(filter(None, map(os.environ.get, names)), None)
-        for name, names in zip(("endpoint_override", "region"), variables, strict=True)
-    )
-    if region is None:
-        region = "us-east-1" if endpoint else fs.resolve_s3_region(parts.netloc)
-    if endpoint:
-        options["endpoint_override"] = endpoint
-    store = fs.S3FileSystem(region=region, connect_timeout=_CONNECT_TIMEOUT_S, **options)
-    return store, f"{parts.netloc}{parts.path}".rstrip("/")
-
-
 class ObjectStore:
     """The folder."""
 
@@ -72,15 +47,10 @@ class ObjectStore:
         """Raises OSError or ValueError, from the client, for a store that cannot be opened."""
         from pyarrow import fs
 
-        self._is_local = urlsplit(address).scheme == "file"
-        # No retries here: the next round copies what failed, together with newer files.
-        retries = fs.AwsStandardS3RetryStrategy(max_attempts=1)
-        options = {"request_timeout": _REQUEST_TIMEOUT_S, "retry_strategy": retries}
-        try:
-            # A small file in one request, not three.
-            self._store, self._base = opened(address, **options, allow_delayed_open=True)
-        except TypeError:  # A pyarrow that is too old for it.
-            self._store, self._base = opened(address, **options)
+        parts = urlsplit(address)
+        self._is_local = parts.scheme == "file"
+        self._store, base = _s3(parts) if parts.scheme == "s3" else fs.FileSystem.from_uri(address)
+        self._base = base.rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
         """Store a file under a name, whatever was there. Raises OSError."""
@@ -117,3 +87,29 @@ class ObjectStore:
 
         selector = fs.FileSelector(f"{self._base}/{folder}", allow_not_found=True)
         return [each.base_name for each in self._store.get_file_info(selector) if each.type == fs.FileType.File]
+
+
+def _s3(address: SplitResult) -> "tuple[fs.FileSystem, str]":
+    """Return the client of a bucket, and the folder's path. Raises OSError."""
+    from pyarrow import fs
+
+    given = dict(parse_qsl(address.query))
+    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
+    endpoint, region = (
+        given.get(name) or next(filter(None, map(os.environ.get, names)), None)
+        for name, names in zip(("endpoint_override", "region"), variables, strict=True)
+    )
+    options: dict[str, object] = {
+        "region": region or ("us-east-1" if endpoint else fs.resolve_s3_region(address.netloc)),
+        "endpoint_override": endpoint,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "request_timeout": _REQUEST_TIMEOUT_S,
+        # No retries here: the next round copies what failed, together with newer files.
+        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1),
+    }
+    try:
+        # A small file in one request, not three.
+        store = fs.S3FileSystem(**options, allow_delayed_open=True)
+    except TypeError:  # A pyarrow that is too old for it.
+        store = fs.S3FileSystem(**options)
+    return store, f"{address.netloc}{address.path}"

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from rlscope_otel import json_files, schema
 from rlscope_otel.errors import SetupError
@@ -20,21 +20,16 @@ _READ_ATTEMPTS = 20
 _READ_PAUSE_S = 0.05
 
 
-class Joined(NamedTuple):
-    """The run that a worker has joined, and which of the worker's settings differ from the run's."""
-
-    run_id: str
-    conflicts: tuple[str, ...] = ()
-
-
 def exists(run_dir: Path) -> bool:
     """Return whether the folder holds a run."""
     # Without pathlib, which would take twice as long: this runs at every flush.
     return os.path.exists(f"{run_dir}/run.json")
 
 
-def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> Joined:
-    """Create run.json, or join the run that it names.
+def join_run(
+    run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int
+) -> tuple[str, tuple[str, ...]]:
+    """Create run.json, or join the run that it names. Returns its id, and which of these settings differ from its own.
 
     Raises SetupError when the folder holds another run or another format, OSError when it cannot be written.
     """
@@ -48,14 +43,14 @@ def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], cr
         "config": dict(config),
     }
     if not path.exists() and json_files.create_once(path, document):
-        return Joined(new_id)
+        return new_id, ()
     found = read(path)
     found_id = _checked(path, found)
     if run_id is not None and found_id != run_id:
         raise SetupError.foreign_folder(path, f"run {found_id!r}", f"run {run_id!r}")
     add_config(run_dir, config)
     known, wanted = _config(found), json_files.as_read(config)
-    return Joined(found_id, tuple(name for name in wanted if name in known and known[name] != wanted[name]))
+    return found_id, tuple(name for name in wanted if name in known and known[name] != wanted[name])
 
 
 def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:

@@ -145,12 +145,9 @@ class Writer:
         # The folder may be removed while it is recorded: what comes after would belong to no run.
         if self.run_id is None or not run_file.exists(self._run_dir):
             run_id = self.run_id or self._settings.run_id
-            joined = run_file.join_run(self._run_dir, run_id, self._config, self._started_ns)
-            self.run_id = joined.run_id
-            if joined.conflicts:
-                self._faults.note(
-                    "config", f"run.json already has other values for {', '.join(joined.conflicts)}, and keeps them"
-                )
+            self.run_id, other = run_file.join_run(self._run_dir, run_id, self._config, self._started_ns)
+            if other:
+                self._faults.note("config", f"run.json already has other values for {', '.join(other)}, and keeps them")
         if not self._worker_file.claimed:
             wanted = self.worker_id
             self._worker_file.claim(self.identity, self._progress())

@@ -69,6 +69,16 @@ class Reading:
     kv_used_tokens: int | None = None
     kv_capacity_tokens: int | None = None
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request runs or waits."""
+        return self.running + self.waiting > 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed since the engine started."""
+        return self.decode_tokens + self.prefill_tokens
+
     def is_restart_of(self, earlier: "Reading") -> bool:
         """Whether a counter has decreased: the engine was restarted in between."""
         mine, theirs = self._counters(), earlier._counters()

@@ -22,7 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPException, HTTPMessage, HTTPResponse
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
@@ -43,25 +43,6 @@ _PIECE_BYTES: Final = 1 << 16
 
 Fetch = Callable[[], str]
 StartRun = Callable[[str, Reading], Run]
-
-
-class _Window(NamedTuple):
-    start_ns: int
-    end_ns: int
-    before: Reading
-    now: Reading
-
-    @property
-    def length_ns(self) -> int:
-        """Return the time between the two readings."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def looks_idle(self) -> bool:
-        """Whether neither reading shows a request, and no token was made in between."""
-        requests = self.before.running + self.before.waiting + self.now.running + self.now.waiting
-        made = self.now.decode_tokens + self.now.prefill_tokens - self.before.decode_tokens - self.before.prefill_tokens
-        return requests == 0 and made == 0
 
 
 class _OwnTime:
@@ -98,41 +79,38 @@ class _Engine:
 
     def read(self, reading: Reading, time_ns: int) -> None:
         """Record the time since the last reading, or nothing if the readings do not allow it."""
-        window = _Window(self._time_ns, time_ns, self._reading, reading)
+        before, start_ns = self._reading, self._time_ns
         self._reading, self._time_ns = reading, time_ns
-        if reading.is_restart_of(window.before):
+        if reading.is_restart_of(before):
             self.run.faults.note(
                 "engine restart", "a counter decreased: the engine was restarted, and the interval is not recorded"
             )
-        elif window.length_ns > LONGEST_WINDOW_NS:
+        elif time_ns - start_ns > LONGEST_WINDOW_NS:
             self.run.faults.note(
-                "scrape gap", f"{window.length_ns / 1e9:.1f} s between two readings; the interval is not recorded"
+                "scrape gap", f"{(time_ns - start_ns) / 1e9:.1f} s between two readings; the interval is not recorded"
             )
         else:
-            self._record(window)
+            # Where in the interval the engine was idle is unknown: it is placed at the end.
+            busy_end_ns = time_ns - self._idle_ns(before, reading, time_ns - start_ns)
+            self._record_passes(before, reading, start_ns, busy_end_ns)
+            if busy_end_ns < time_ns:
+                self.run.wait("requests").between(busy_end_ns, time_ns)
 
-    def _record(self, window: _Window) -> None:
-        idle_ns = self._idle_ns(window)
-        self._record_passes(window, window.end_ns - idle_ns)
-        if idle_ns > 0:
-            self.run.wait("requests").between(window.end_ns - idle_ns, window.end_ns)
+    def _idle_ns(self, before: Reading, now: Reading, most_ns: int) -> int:
+        """Return the idle time between two readings."""
+        counted = self._idle.add(before.idle_s, now.idle_s)
+        if not (before.has_requests or now.has_requests or now.tokens > before.tokens):
+            return self._idle.spend(most_ns)
+        return self._idle.take(most_ns) if counted else 0
 
-    def _idle_ns(self, window: _Window) -> int:
-        """Return the idle time of the window. Its position is unknown, so it is placed at the end."""
-        counted = self._idle.add(window.before.idle_s, window.now.idle_s)
-        if window.looks_idle:
-            return self._idle.spend(window.length_ns)
-        return self._idle.take(window.length_ns) if counted else 0
-
-    def _record_passes(self, window: _Window, end_ns: int) -> None:
-        before, now = window.before, window.now
+    def _record_passes(self, before: Reading, now: Reading, start_ns: int, end_ns: int) -> None:
         counts_busy = self._busy.add(before.busy_s, now.busy_s)
-        if end_ns <= window.start_ns:
+        if end_ns <= start_ns:
             return
         self.run.engine_step(
-            window.start_ns,
+            start_ns,
             end_ns,
-            busy_ns=self._busy.take(end_ns - window.start_ns) if counts_busy else None,
+            busy_ns=self._busy.take(end_ns - start_ns) if counts_busy else None,
             forward_passes=_grown(before.passes, now.passes),
             running=now.running,
             waiting=now.waiting,

@@ -106,11 +106,8 @@ class Requests:
             )
 
     def _sample(self, req: Any, submitted_ns: int | None, at_ns: int) -> Sample:
-        name = name_of(str(req.rid))
         sample = self._run.sample(
-            name.sample_id,
-            name.group_id,
-            name.segment,
+            *name_of(str(req.rid)),
             prompt_tokens=len(req.origin_input_ids),
             submitted_ns=submitted_ns,
             version_source=self._weights.source,

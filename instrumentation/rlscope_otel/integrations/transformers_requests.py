@@ -81,11 +81,8 @@ class Requests:
         """The request of a state, seen now for the first time or not."""
         request = self._open.get(state.request_id)
         if request is None:
-            name = _name_of(state)
             sample = self._samples_run.sample(
-                name.sample_id,
-                name.group_id,
-                name.segment,
+                *_name_of(state),
                 prompt_tokens=len(state.initial_tokens),
                 submitted_ns=self._run.now_ns() - int((time.perf_counter() - state.created_time) * 1e9),
             )

@@ -117,11 +117,8 @@ class Requests:
 
     def _write(self, request: Request, reason: str | None, at_ns: int) -> None:
         request.count_up_to_now(self._weights.version, self._weights.source)
-        name = self._name_of(request.host.request_id)
         sample = self._run.sample(
-            name.sample_id,
-            name.group_id,
-            name.segment,
+            *self._name_of(request.host.request_id),
             int(request.host.num_prompt_tokens),
             request.submitted_ns,
             request.source,

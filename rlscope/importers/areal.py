@@ -88,7 +88,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     for path in _dumps(folder) if folder else ():
         _read_dump(run, path)
     for path in _below(folder, _SESSIONS) if folder else (source.path,):
-        _read_sessions(run, path)
+        for file, record in records_of(path, target, progress):
+            file.tally.bad_lines += not _add_session(run, record)
     if not run.sessions:
         raise ImportFileError.of(
             source.path,
@@ -130,11 +131,6 @@ def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
     pairs = [pair for pair in map(items, items(listed)) if [type(part) for part in pair] == [int, int]]
     sampled = tuple((version, tokens) for version, tokens in cast("list[list[int]]", pairs) if version >= 0)
     return sampled if sum(tokens for _, tokens in sampled) == output_tokens else ()
-
-
-def _read_sessions(run: _Run, path: Path) -> None:
-    for file, record in records_of(path, run.target, run.progress):
-        file.tally.bad_lines += not _add_session(run, record)
 
 
 def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:

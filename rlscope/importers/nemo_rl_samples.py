@@ -14,7 +14,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import number
 from rlscope.importers.rows import items
-from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
+from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
@@ -79,19 +79,18 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
             "versions": runs,
             "version_source": "segment",
         }
+        delivery: dict[str, object] = {
+            "sample_id": name,
+            "step": step,
+            "worker_id": target.trainer_id,
+            "queued_ns": times.generated_ns,
+            "taken_ns": times.trained_ns,
+            "outcome": "trained",
+            "consumer_version": times.version,
+            "reward": number(_only(record.get("rewards"))),
+        }
         target.add("samples", sample)
-        delivery = {"sample_id": name, "step": step, "worker_id": target.trainer_id, **_delivery(record, times)}
         target.add("deliveries", delivery)
-
-
-def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:
-    return {
-        "queued_ns": times.generated_ns,
-        "taken_ns": times.trained_ns,
-        "outcome": "trained",
-        "consumer_version": times.version,
-        "reward": number(_only(record.get("rewards"))),
-    }
 
 
 def _group(step: int, index: object, group_size: object) -> str | None:

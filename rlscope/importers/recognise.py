@@ -243,10 +243,11 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         return _not_of(source, source.own)
     if framework is not None:
         kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
+        known = next((known_names(each) for each in frameworks() if each.name == framework), "")
         return ImportFileError.of(
             path,
             found=f"no metric that {framework} writes",
-            expected=kinds + _names_of(framework),
+            expected=f"{kinds} ({known})" if known else kinds,
             next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
     if unread := _unread_console(source):
@@ -320,12 +321,6 @@ def _missing(framework: Framework, names: Collection[str]) -> list[str]:
     """Return the fewest metrics that a file with these names lacks to be one of the framework."""
     bare = {framework.bare(name) for name in names}
     return min((sorted({*group} - bare) for group in framework.known_by), key=len, default=[])
-
-
-def _names_of(framework: str) -> str:
-    """Return the metrics of a framework in brackets; empty if its table has none."""
-    known = next((known_names(each) for each in frameworks() if each.name == framework), "")
-    return f" ({known})" if known else ""
 
 
 _PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"PK\x03\x04")

@@ -5,6 +5,7 @@ places the steps in time.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -186,10 +187,6 @@ def recognise_steps(framework: Framework, source: ImportSource) -> bool:
     return _release_of(framework, names_in(source)) is not None
 
 
-def _alternatives(framework: Framework) -> str:
-    return " or ".join(" and ".join(f"`{name}`" for name in names) for names in framework.known_by)
-
-
 def _release_of(framework: Framework, names: frozenset[str]) -> Framework | None:
     return next((each for each in framework.releases() if _is_of(each, names)), None)
 
@@ -212,31 +209,32 @@ def _collect(
 ) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
     """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
     limits, wanted = _limits(framework), framework.wanted
+    marks = {worker_id: set(process.marks) for worker_id, process in framework.phases.items()}
     by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
     met: set[str] = set()
-    repeated = dict.fromkeys(by_worker, 0)
+    repeated: Counter[str] = Counter()
     ahead: tuple[int | None, dict[str, float]] = None, {}
     for row in rows:
         values = {framework.bare(name): value for name, value in row.values.items()}
         met |= values.keys()
         kept = {name: value for name, value in values.items() if name in wanted or name.startswith(framework.reported)}
-        owner = _owner_of(framework, kept)
         try:
             number = _step_number(framework, row, values)
             _check(kept, limits)
         except RefusedNumberError:
             tally.bad_lines += 1
             continue
-        if owner is None:
-            for steps in by_worker.values():
-                if number in steps:
-                    steps[number].values.update(kept)
-            if kept:
-                ahead = number, {**(ahead[1] if ahead[0] == number else {}), **kept}
-        else:
-            # Some frameworks write other metrics of a step before its times.
-            kept = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
-            repeated[owner] += _add(by_worker[owner], number, kept, row.time_ns, framework.phases[owner])
+        # Some frameworks write other metrics of a step before its times.
+        known = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
+        owner = next((worker_id for worker_id, names in marks.items() if names & kept.keys()), None)
+        if owner is not None:
+            repeated[owner] += _add(by_worker[owner], number, known, row.time_ns, framework.phases[owner])
+            continue
+        for steps in by_worker.values():
+            if number in steps:
+                steps[number].values.update(kept)
+        if kept:
+            ahead = number, known
     processes = tuple(
         ProcessSteps(worker_id, process, _of_each_step(by_worker[worker_id], process), repeated[worker_id])
         for worker_id, process in framework.phases.items()
@@ -319,11 +317,6 @@ def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
         if not ordered or step.end_ns is None or (ordered[-1].end_ns or 0) <= step.end_ns:
             ordered.append(step)
     return tuple(ordered)
-
-
-def _owner_of(framework: Framework, values: Mapping[str, float]) -> str | None:
-    """Return the process that logged a row; None if no name identifies it."""
-    return next((id_ for id_, process in framework.phases.items() if values.keys() & set(process.marks)), None)
 
 
 def _step_number(framework: Framework, row: MetricRow, values: Mapping[str, float]) -> int | None:
@@ -433,7 +426,8 @@ def has_steps_of(role: Role, source: ImportSource) -> bool:
 
 def known_names(framework: Framework) -> str:
     """Return the metrics that identify a framework's files, as a phrase; empty if its table has none."""
-    names = " or ".join(filter(None, map(_alternatives, framework.releases())))
+    groups = [group for release in framework.releases() for group in release.known_by]
+    names = " or ".join(" and ".join(f"`{name}`" for name in group) for group in groups)
     return f"metrics named {names}" if names else ""
 
 

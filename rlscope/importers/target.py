@@ -6,7 +6,7 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -363,7 +363,8 @@ class ImportTarget:
         if rows:
             self._written[table] += len(rows)
             name = f"{table}/import-{self._written[table]:012d}.parquet"
-            self._write(name, lambda part: pq.write_table(_arrow(table, rows), part, compression="zstd"))
+            arrow = pa.Table.from_pylist(rows, schema=arrow_schema(table))
+            self._write(name, lambda part: pq.write_table(arrow, part, compression="zstd"))
             rows.clear()
 
     def _write_json(self, name: str, document: Mapping[str, object]) -> None:
@@ -389,7 +390,3 @@ def _fits(table: str, row: Mapping[str, Any]) -> bool:
     return all(-most < (row.get(name) or 0) < most for name, most in _WHOLES[table]) and all(
         abs(number) < _LARGEST_VERSION for number in versions
     )
-
-
-def _arrow(table: str, rows: Iterable[Mapping[str, object]]) -> pa.Table:
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema(table))

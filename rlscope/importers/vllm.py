@@ -95,15 +95,11 @@ class _Reader:
                 if name not in self.settings and (found := pattern.search(line.text)):
                     self.settings[name] = whole(found[1].replace(",", ""))
 
-    def _name(self, actor: str | None) -> str:
-        if actor is None or _OWN_PROCESSES.match(actor):
-            return self.path.stem
-        return process_of(actor)
-
     def _engine(self, actor: str | None, found: re.Match[str]) -> _Engine:
+        name = self.path.stem if actor is None or _OWN_PROCESSES.match(actor) else process_of(actor)
         rank = whole(found["engine"] or 0)
-        name = safe_worker_id(self._name(actor) + (f"-{rank}" if rank else ""))
-        engine = self.engines.setdefault(name, _Engine(name))
+        worker_id = safe_worker_id(f"{name}-{rank}" if rank else name)
+        engine = self.engines.setdefault(worker_id, _Engine(worker_id))
         engine.count = whole(found["engines"] or 1, MOST_GPUS)
         return engine
 

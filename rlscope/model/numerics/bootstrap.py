@@ -68,12 +68,10 @@ def ratio_of_sums(
     """Rate over a series of steps with its confidence interval; never a mean of the steps' rates.
 
     The bootstrap's quantiles are moved outwards by `few_blocks_factor`; with fewer than LEAST_BLOCKS blocks, the ends
-    are the minimum and maximum of single blocks. numerators, denominators: one each per step, in order. Raises
-    ValueError if there are no steps, or the denominators sum to 0.
+    are the minimum and maximum of single blocks. numerators, denominators: one each per step, in order; the sum of the
+    denominators is above 0.
     """
     above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
-    if above.size == 0 or above.shape != below.shape or below.sum() == 0.0:
-        raise ValueError("a ratio of sums needs as many numerators as denominators, whose sum is not 0")
     value = float(above.sum() / below.sum())
     residuals = above - value * below
     block = block_steps(residuals)

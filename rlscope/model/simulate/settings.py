@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlscope.model.policies import Dispatch, QueueOrder, Taking
-from rlscope.model.system import Admission, Layout, System
+from rlscope.model.system import Layout, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Settings:
     dequeue: Taking = "batch"
     """Way in which the trainers take samples from the queue."""
     engine_slowness: tuple[float, ...] | None = None
-    """Factor on each engine's times for passes and prefill; None: all 1."""
+    """Factor on each engine's times for passes and prefill, one per engine; None: all 1."""
     step_noise: float = 0.0
     """Standard deviation of the log of each step's time; the mean factor is 1."""
 
@@ -38,9 +38,6 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
         raise ValueError(f"{layout} has no whole engine, no trainer or no request to run")
     if engines * layout.max_running > MOST_PLACES:
         raise ValueError(f"{engines * layout.max_running} requests at once are more than the {MOST_PLACES} at most")
-    slowness = settings.engine_slowness
-    if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
-        raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     # Samples taken one by one leave the queue before the batch is full, and also the in-flight count, if it ends there.
     queued = 1 if settings.dequeue == "as_they_come" else batch
@@ -57,29 +54,10 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     longest = workload.prompt_tokens + workload.lengths.max_tokens
     if engine.kv_capacity_tokens is not None and longest > engine.kv_capacity_tokens:
         raise ValueError(f"a sample of {longest:.0f} tokens does not fit into {engine.kv_capacity_tokens:.0f}")
-    _refuse_contradictions(system)
-
-
-def _refuse_contradictions(system: System) -> None:
-    admission = system.admission
-    if not 0.0 < system.workload.kept_ratio <= 1.0:
-        raise ValueError(f"a kept_ratio of {system.workload.kept_ratio} trains nothing, or more than there is")
-    if admission.staleness_policy == "drop" and admission.max_staleness is None:
-        raise ValueError("staleness_policy drop needs a max_staleness")
-    if admission.queue_policy == "drop_oldest" and admission.queue_capacity_samples is None:
-        raise ValueError("drop_oldest needs a capacity of the queue")
-    prefetched = system.workload.prefetched_batches
+    prefetched = workload.prefetched_batches
     if admission.staleness_policy != "drop" and prefetched > (admission.max_staleness or math.inf):
         raise ValueError(f"{prefetched} prefetched batches are older than a max_staleness of {admission.max_staleness}")
-    if admission.staleness_policy == "publication_waits":
-        _refuse_what_cannot_wait(admission, prefetched)
-
-
-def _refuse_what_cannot_wait(admission: Admission, prefetched_batches: float) -> None:
-    """Raise ValueError for settings that are not supported if publications wait for the staleness cap."""
-    if not (admission.max_staleness or 0) >= 1:
+    if admission.staleness_policy == "publication_waits" and not admission.max_staleness:
         raise ValueError("publication_waits needs a max_staleness of 1 or more")
-    if prefetched_batches:
+    if admission.staleness_policy == "publication_waits" and prefetched:
         raise ValueError("publication_waits is simulated only for trainers without prefetched batches")
-    if admission.queue_policy != "wait":
-        raise ValueError("publication_waits drops nothing: it needs queue_policy wait")

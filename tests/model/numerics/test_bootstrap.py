@@ -92,9 +92,3 @@ def test_many_blocks_need_no_widening_and_two_are_the_least_that_count() -> None
     assert few_blocks_factor(100_000, 1) == pytest.approx(1.0, abs=1e-3)
     assert few_blocks_factor(10, 1) == pytest.approx(1.833 / 1.645 * (10 / 9) ** 0.5, rel=1e-3)
     assert few_blocks_factor(3, 3) == few_blocks_factor(2, 1)
-
-
-@pytest.mark.parametrize(("above", "below"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 1.0], [0.0, 0.0])])
-def test_sums_that_make_no_ratio_are_refused(above: list[float], below: list[float]) -> None:
-    with pytest.raises(ValueError, match="ratio of sums"):
-        ratio_of_sums(above, below, np.random.default_rng(0))

@@ -472,15 +472,7 @@ WAITING = {"staleness_policy": "publication_waits", "max_staleness": 1}
         (with_limits(queue_capacity_samples=23), LAYOUT, {}, "the queue's capacity of 23"),
         (with_limits(queue_capacity_samples=3), LAYOUT, {"dequeue": "as_they_come"}, "the queue's capacity of 3"),
         (with_limits(max_in_flight_samples=23), LAYOUT, {}, "max_in_flight_samples of 23 samples holds fewer whole"),
-        (with_limits(staleness_policy="drop"), LAYOUT, {}, "staleness_policy drop needs"),
-        (with_limits(queue_policy="drop_oldest"), LAYOUT, {}, "drop_oldest needs"),
         (with_limits(staleness_policy="publication_waits"), LAYOUT, {}, "needs a max_staleness of 1"),
-        (
-            with_limits(**WAITING, queue_policy="drop_oldest", queue_capacity_samples=48),
-            LAYOUT,
-            {},
-            "drops nothing",
-        ),
         (with_limits(1.5, max_staleness=1), LAYOUT, {}, "older than a max_staleness of 1"),
         (with_limits(1.0, **WAITING), LAYOUT, {}, "without prefetched batches"),
         (with_engine(STARVED, kv_capacity_tokens=162), LAYOUT, {}, "does not fit"),
@@ -488,8 +480,6 @@ WAITING = {"staleness_policy": "publication_waits", "max_staleness": 1}
         (STARVED, Layout(0, 3, 8), {}, "no trainer"),
         (STARVED, Layout(1, 3, 0), {}, "no request"),
         (STARVED, Layout(1, 3, 10**9), {}, "3000000000 requests at once"),
-        (STARVED, LAYOUT, {"engine_slowness": (1.0, 1.0)}, "2 slowness factors for 3 engines"),
-        (STARVED, LAYOUT, {"engine_slowness": (1.0, 1.0, 0.0)}, "above 0"),
     ],
 )
 def test_what_no_step_can_pass_is_refused_by_name(

@@ -142,7 +142,9 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
     step_s = _step_s(fleet, levels)
     running = levels.running
     if surplus_of(fleet.system.admission) == "held":
-        running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
+        # The smallest batch that makes a step's samples in the trainers' time; NaN if there is none.
+        running = first_running(lambda batch: fleet.period_s(batch) <= train_s, levels.running)
+        running = np.fmin(running, levels.running)
     made_in_s = fleet.period_s(running)
     columns: dict[str, Reals] = {
         "step_s": step_s,
@@ -159,11 +161,6 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
         SteadyState(layout, **dict(zip(columns, row, strict=True)), sample_p95=None if math.isnan(age) else age)
         for layout, age, row in zip(layouts, ages, numbers, strict=True)
     ]
-
-
-def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Smallest batch up to `most` that makes a step's samples in the trainers' time; NaN if there is none."""
-    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
 def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Reals:

@@ -307,7 +307,10 @@ class Counterfactuals:
             yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
         slowness = self._calibration.engine_slowness
         if slowness is not None and speed_without_stragglers(observed.passes, system.engine.curve) > 1.0:
-            evened, names = self._evened(slowness), slow_engine_names(observed.passes, system.engine.curve)
+            median, names = float(np.median(slowness)), slow_engine_names(observed.passes, system.engine.curve)
+            forecast = self._solve(lambda each: with_engine_speed(each, 1.0 / median), evened=True)
+            within = (0.0, np.inf)
+            evened = self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=within)
             yield evened and replace(evened, engines=names)
 
     def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
@@ -323,11 +326,6 @@ class Counterfactuals:
         phase_s = float(observed.steps.other_s.sum())
         held = [each for each in self._calibration.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
         return min(1.0, lost_s / phase_s) * held[0].step_s if phase_s and held else 0.0
-
-    def _evened(self, slowness: Sequence[float]) -> Action | None:
-        """Make every engine as fast as the median one."""
-        forecast = self._solve(lambda system: with_engine_speed(system, 1.0 / float(np.median(slowness))), evened=True)
-        return self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=(0.0, np.inf))
 
     def _limits(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if self._calibration.synchronous:

@@ -228,21 +228,19 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
         is_rebuilt = action.what == "colocated" and reached > 0.0
         return (not is_sure, action.is_staler, is_rebuilt)
 
+    def is_alike(action: Action, first: Action) -> bool:
+        is_setting = action.kind != "fix" and first.kind != "fix"
+        gains_as_much = first.gain_ratio.value - action.gain_ratio.value <= TIE_RATIO
+        return action is first or (is_setting and gains_as_much and rank(action) == rank(first))
+
     left = sorted(worth, key=lambda each: (rank(each), -each.gain_ratio.value))
     ordered: list[Action] = []
     while left:
-        first = left[0]
-        alike = [first, *(each for each in left[1:] if rank(each) == rank(first) and _is_alike(each, first))]
         # Ties go first to settings that cannot cost throughput, then to the one that drops least, then the freshest.
+        alike = [each for each in left if is_alike(each, left[0])]
         ordered.append(min(alike, key=_harm))
         left.remove(ordered[-1])
     return tuple(ordered)
-
-
-def _is_alike(action: Action, first: Action) -> bool:
-    """Whether an action is a setting like the first one, and gains as much."""
-    is_setting = action.kind != "fix" and first.kind != "fix"
-    return is_setting and first.gain_ratio.value - action.gain_ratio.value <= TIE_RATIO
 
 
 def _harm(action: Action) -> tuple[bool, float, float]:

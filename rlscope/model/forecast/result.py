@@ -201,6 +201,7 @@ def _advised(
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.granularity)
     reached = ranking.reached(whole.trained_tokens_per_s)
+    shared = colocated_step(calibration.system, calibration.layout.gpus, calibration.layout.max_running)
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
@@ -210,7 +211,7 @@ def _advised(
         anchor=anchor,
         recommendation=recommendation,
         ranking=ranking,
-        synchronous_tokens_per_s=_colocated_rate(calibration, anchor.rate_ratio),
+        synchronous_tokens_per_s=None if shared is None else shared.trained_tokens_per_s * anchor.rate_ratio,
         efficiency=batch_efficiency(calibration, whole),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
         warnings=_warnings(whole, prediction, lengths, model_config, replay, forecasts, short=halves is None),
@@ -307,11 +308,6 @@ def _prediction(
     first, rest = halves
     calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), model_config.scheduling)
     return compare(calibration, rest, rng)
-
-
-def _colocated_rate(calibration: Calibration, anchor_ratio: float) -> float | None:
-    step = colocated_step(calibration.system, calibration.layout.gpus, calibration.layout.max_running)
-    return None if step is None else step.trained_tokens_per_s * anchor_ratio
 
 
 def _finish(

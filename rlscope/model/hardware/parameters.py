@@ -66,21 +66,23 @@ def count_parameters(config: Mapping[str, object], bytes_per_weight: float, byte
     shared = routed_layers * (experts * hidden + _shared(config))
     tables = (1 if config.get("tie_word_embeddings", False) else 2) * _entry(config, "vocab_size") * hidden
     always = tables + layers * (attention + 2 * hidden) + hidden + dense + shared
-    per_token = _experts_per_token(config) if routed_layers else 0
+    per_token = _entry(config, "num_experts_per_tok") if routed_layers else 0
+    latent = _entry(config, "kv_lora_rank") + _entry(config, "qk_rope_head_dim") if family == "deepseek_v3" else None
+    heads = _heads(config)
     shape = ModelShape(
         parameters=always + routed_layers * experts * expert,
         active_parameters=always + routed_layers * per_token * expert if routed_layers else None,
         layers=layers,
-        kv_heads=_heads(config).kv,
-        head_dim=_heads(config).width,
+        kv_heads=heads.kv,
+        head_dim=heads.width,
         bytes_per_weight=bytes_per_weight,
         bytes_per_kv=bytes_per_kv,
         experts=experts if routed_layers else None,
         experts_per_token=per_token or None,
-        kv_latent_dim=_latent(config) if family == "deepseek_v3" else None,
+        kv_latent_dim=latent,
         **_window(config),
     )
-    return Counted(shape, _heads(config).queries * _heads(config).width, hidden)
+    return Counted(shape, heads.queries * heads.width, hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +123,10 @@ def _compressed_attention(config: Mapping[str, object]) -> int:
     return queries + keys_values + heads * value * hidden
 
 
-def _latent(config: Mapping[str, object]) -> int:
-    return _entry(config, "kv_lora_rank") + _entry(config, "qk_rope_head_dim")
-
-
 def _experts(config: Mapping[str, object]) -> int:
     """Number of experts that tokens are routed to, under any of its names; 0: a dense model."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     return next((count for name in names if (count := _optional(config, name))), 0)
-
-
-def _experts_per_token(config: Mapping[str, object]) -> int:
-    return _entry(config, "num_experts_per_tok")
 
 
 def _expert_width(config: Mapping[str, object]) -> int:

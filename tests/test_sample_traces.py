@@ -88,13 +88,16 @@ def _settled(document: Any) -> Any:
     agree between machines to within their intervals, not to digits, and with them what is best measured next. They are
     held to the truth in `tests/model`.
     """
-    advice, model, finish = (document[name] or {} for name in ("recommendation", "model", "time_to_finish"))
+    advice, model, latency, finish = (
+        document[name] or {} for name in ("recommendation", "model", "latency", "time_to_finish")
+    )
     # Of layouts to try several are as fast.
     best = {} if advice["action"] == "probe" else advice["best"] or {}
     settled = {name: document["throughput"][name] for name in _ACHIEVED}
     settled["predicts"] = document["throughput"]["predicted_tokens_per_s"] is not None
     return {
         "throughput": settled,
+        "latency": {name: latency.get(name) for name in ("form", "warnings")},
         "recommendation": {
             "action": advice["action"],
             "reason": advice["reason"],

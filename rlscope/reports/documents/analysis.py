@@ -16,9 +16,11 @@ from rlscope.model.system import Layout
 from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.documents.layouts import ToldPrice, told_price
 from rlscope.reports.documents.model import (
+    Latency,
     ModelDetails,
     ModeledThroughput,
     RankedLayouts,
+    latency,
     model_details,
     modeled_throughput,
     ranked_layouts,
@@ -139,6 +141,8 @@ class AnalysisDocument(Document):
     """GPU time by state."""
     staleness: Staleness
     """Staleness of the trained tokens."""
+    latency: Latency | None
+    """The fitted time of a decode pass; None if the model could not be fitted."""
     recommendation: RankedLayouts
     """The recommended layout."""
     actions: tuple[ToldAction, ...]
@@ -178,6 +182,7 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         throughput=modeled_throughput(analysis.throughput, analysis.model),
         ledger=analysis.ledger,
         staleness=analysis.staleness,
+        latency=model and latency(model),
         recommendation=ranked_layouts(analysis.model),
         actions=tuple(_action(each, analysis, model) for each in ranked) if model else (),
         time_to_finish=model and model.finish,

@@ -1,9 +1,11 @@
-"""The model's parts of the analysis document: rate, recommendation and details."""
+"""The model's parts of the analysis document: rate, decode passes, recommendation and details."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlscope.analysis.result import Throughput
 from rlscope.document import extended
+from rlscope.model.decode.curves import Form
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.layouts import Preemption
@@ -43,6 +45,24 @@ class ModeledThroughput(Throughput):
     gap: tuple[GapStep, ...] | None = None
     """Steps from the bound down to the steady rate, one per cause: the bound less all of them is
     `steady_tokens_per_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The fitted time of a decode pass."""
+
+    form: Form
+    """Form of the fitted curve."""
+    parameters: Mapping[str, float]
+    """Parameters of the curve: times in seconds, batch sizes in requests, all others as ratios."""
+    visited_batch_low: float | None
+    """Smallest batch size that the run measured, in requests."""
+    visited_batch_high: float | None
+    """Largest batch size that the run measured, in requests."""
+    mape_ratio: float | None
+    """Mean absolute error of the fit divided by the measured time."""
+    warnings: tuple[ModelWarning, ...]
+    """Questions that the fit could not settle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +140,20 @@ def modeled_throughput(throughput: Throughput, model: ModelResult | NoModelResul
         bound_tokens_per_s=model.gap.bound_tokens_per_s,
         synchronous_tokens_per_s=model.synchronous_tokens_per_s,
         gap=model.gap.steps,
+    )
+
+
+def latency(model: ModelResult) -> Latency:
+    """Return the fitted curve of decode passes."""
+    fit = model.calibration.curve
+    visited = fit.visited
+    return Latency(
+        form=fit.form,
+        parameters=fit.parameters,
+        visited_batch_low=None if visited is None else visited.batch_low,
+        visited_batch_high=None if visited is None else visited.batch_high,
+        mape_ratio=fit.mape_ratio,
+        warnings=fit.warnings,
     )
 
 

@@ -116,7 +116,7 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
     advice = document["recommendation"]
     assert (advice["action"], advice["why"], advice["candidates"]) == ("unknown", "no pass was recorded", [])
     assert {advice[name] for name in ("current", "best")} == {None}
-    assert {document[name] for name in ("model", "time_to_finish")} == {None}
+    assert {document[name] for name in ("latency", "model", "time_to_finish")} == {None}
     assert document["throughput"]["gap"] is None
 
 

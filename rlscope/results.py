@@ -290,7 +290,7 @@ class Comparison(_WithPage, InBlocks, RunComparison):
 
 
 @dataclass(frozen=True, repr=False)
-class RunList(InBlocks, Document):
+class RunList(_WithPage, InBlocks, Document):
     """Output of `rlscope list --format json`, returned by `list_runs`: the runs below a folder."""
 
     runs: tuple[RunEntry, ...]
@@ -312,6 +312,12 @@ class RunList(InBlocks, Document):
         from rlscope.reports.text.history import as_csv
 
         return as_csv(self.runs)
+
+    def _page(self) -> str:
+        from rlscope.reports.page.html import page
+
+        title = f"{counted(len(self.runs), 'run', 'runs')} in {self.folder}"
+        return page("history.html", title, {"blocks": self.blocks})
 
     def __len__(self) -> int:
         return len(self.runs)

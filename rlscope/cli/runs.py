@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, print_answer, print_or_write, progress_on
+from rlscope.cli.app import STDOUT, note_written, output_option, print_answer, print_or_write, progress_on
 
 
 def list_(
@@ -24,10 +24,12 @@ def list_(
         ),
     ] = None,
     list_format: Annotated[Literal["text", "csv", "json"], typer.Option("--format", help="Output format.")] = "text",
+    output: Annotated[Path | None, output_option("Also write the list as an HTML page.")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyze every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
-    with progress_on(Console(stderr=True), "looking for runs") as progress:
+    notes = Console(stderr=True)
+    with progress_on(notes, "looking for runs") as progress:
         runs = rlscope.list_runs(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
@@ -35,3 +37,5 @@ def list_(
         print_or_write(STDOUT, runs.to_csv(), is_data=True)
     else:
         print_answer(runs, Console(), list_format)
+    if output is not None:
+        note_written(notes, runs.to_html(output))

@@ -82,6 +82,7 @@ OUTPUTS = [
     ("compare", "{run}", "{run}", "--json"),
     ("what-if", "{run}", "--max-running", "8", "--json"),
     ("plan", "plan.toml", "--json"),
+    ("list", "{run}", "-o"),
     ("check", "{run}", "-o"),
     ("query", "{run}", "ledger", "-o"),
     ("export", "{run}", "--perfetto"),

@@ -42,8 +42,9 @@ def test_check_exits_three_on_a_regression(limit: str, code: int) -> None:
 def test_list_prints_a_line_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rlscope.comparison.history.analyze", analyze_kept)
-    done = invoke("list", TRACES / "starved_trainer")
-    assert done.exit_code == 0 and "1 run. " in done.stdout and "3.19k" in done.stdout
+    done = invoke("list", TRACES / "starved_trainer", "-o", tmp_path / "list.html")
+    assert done.exit_code == 0 and "1 run. " in done.stdout
+    assert "3.19k" in done.stdout and "3.19k" in (tmp_path / "list.html").read_text()
     found = json.loads(invoke("list", TRACES / "starved_trainer", "--format", "json").stdout)
     assert [each["bottleneck"] for each in found["runs"]] == ["samplers"]
     assert "0 runs. " in invoke("list", TRACES / "starved_trainer", "--filter", "alerts > 50").stdout

@@ -242,5 +242,6 @@ def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(runs.to_csv())))
     assert [row["run_id"] for row in rows] == ["run", HOSTILE] == [each["run_id"] for each in document["runs"]]
     assert isinstance(runs.frame(), pl.DataFrame) and runs.frame()["path"].to_list() == ["a", "b"]
-    page = runs._repr_html_()
-    assert "<table" in page and "<script" not in page and "<img" not in page
+    page = runs.to_html(tmp_path / "list.html").read_text()
+    assert page.rstrip().endswith("</html>") and "<script" not in page and "<img" not in page
+    assert "<table" in runs._repr_html_()

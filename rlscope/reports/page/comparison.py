@@ -38,7 +38,7 @@ def render_comparison(compared: RunComparison) -> str:
         zoom=None,
         foot=f"Compared by rlscope {metadata.version('rlscope')}.",
     )
-    return page(title, words, page_scripts(_SCRIPTS))
+    return page("report.html", title, words, page_scripts(_SCRIPTS))
 
 
 def comparison_charts(compared: RunComparison) -> PageCharts:

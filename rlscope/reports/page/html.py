@@ -77,14 +77,15 @@ def _page(analysis: AnalysisResult, sections: Sequence[Section]) -> str:
         foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
         f"the run, {started}.",
     )
-    return page(f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())
+    return page("report.html", f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())
 
 
-def page(title: str, words: Mapping[str, object], scripts: Sequence[Markup]) -> str:
-    """Return a page with its styles and scripts. words: what `report.html` shows besides."""
+def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:
+    """Return a page with its styles and scripts; the template extends `page.html`."""
     return filled(
-        "report.html",
+        template,
         title=title,
+        version=metadata.version("rlscope"),
         states=STATES,
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),

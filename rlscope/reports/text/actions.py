@@ -298,7 +298,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     wider = ""
     if action.what == "publish_every" and cap:
         then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap stays at {fmt.counted(cap, 'version', 'versions')}, then {then} steps"
+        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then spans {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"

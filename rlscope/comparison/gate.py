@@ -143,19 +143,13 @@ def _read_document(path: Path) -> _BaselineDocument:
     """
     try:
         return load(_BaselineDocument, path.read_bytes())
-    except OSError as error:
-        raise _refused(path, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise _refused(path, str(error)) from None
-
-
-def _refused(path: Path, found: str) -> AnalysisError:
-    return AnalysisError.of(
-        path,
-        found=found,
-        expected="a run folder, or the JSON document of an analysis",
-        next_step="Write one with `rlscope analyze RUN_DIR --json FILE`.",
-    )
+    except (OSError, ValueError) as error:
+        raise AnalysisError.of(
+            path,
+            found=getattr(error, "strerror", None) or str(error),
+            expected="a run folder, or the JSON document of an analysis",
+            next_step="Write one with `rlscope analyze RUN_DIR --json FILE`.",
+        ) from None
 
 
 def _idle_ratio(ledger: Ledger, roles: tuple[str, ...]) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult
+from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.attribution import Attribution, attribute
 from rlscope.comparison.differences import Differences, differences_of
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, counting_prompts, run_of
@@ -75,11 +75,7 @@ def read_runs(
 def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> ComparedRun:
     if isinstance(source, AnalysisResult):
         return run_of(source)
-
-    def say(doing: str) -> None:
-        progress(f"{source}: {doing}")
-
-    return run_of(analyze(source, progress=say, constraints=NO_CONSTRAINTS, also_ask=ALSO_ASKED))
+    return run_of(analyze(source, progress=lambda doing: progress(f"{source}: {doing}"), also_ask=ALSO_ASKED))
 
 
 def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] = ()) -> tuple[ComparedRun, ...]:
@@ -87,10 +83,12 @@ def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] 
     ids = [run.name for run in runs]
     if len(set(ids)) == len(ids):
         return tuple(runs)
-    given = [source.stem if isinstance(source, Path) and source.is_file() else _name(source) for source in sources]
+    given = [_name(source) for source in sources]
     names = given if len(set(given)) == len(runs) and all(given) else [f"{each} #{n}" for n, each in enumerate(ids, 1)]
     return tuple(replace(run, name=name) for run, name in zip(runs, names, strict=True))
 
 
 def _name(source: Path | AnalysisResult) -> str:
-    return source.resolve().name if isinstance(source, Path) else ""
+    if not isinstance(source, Path):
+        return ""
+    return source.stem if source.is_file() else source.resolve().name

@@ -4,11 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import polars as pl
 import pytest
@@ -29,7 +27,6 @@ SECOND = 10**9
 class Token:
     """One use of one token."""
 
-    step: int | None
     age: int
     in_flight: int
     in_queue: int
@@ -46,13 +43,13 @@ def single_tokens(tables: Mapping[str, Sequence[Row]]) -> list[Token]:
     version_in = {row["step"]: row["version_in"] for row in tables["train_steps"]}
     counted: list[Token] = []
     for row in tables["deliveries"]:
-        stated, step = row["consumer_version"], row["step"]
-        consumer = version_in.get(step) if stated is None else stated
+        stated = row["consumer_version"]
+        consumer = version_in.get(row["step"]) if stated is None else stated
         if row["outcome"] != "trained" or consumer is None:
             continue
         tokens = tokens_of.get(row["sample_id"], [])
         newest = max((version for version, _ in tokens), default=0)
-        counted += [Token(step, consumer - v, newest - v, consumer - newest, source) for v, source in tokens]
+        counted += [Token(consumer - v, newest - v, consumer - newest, source) for v, source in tokens]
     return counted
 
 
@@ -95,33 +92,6 @@ def test_the_staleness_of_a_run_is_what_counting_single_tokens_gives(seed: int, 
     assert staleness.version_source_tokens == Counter(token.source for token in tokens)
     oldest = sample_ages(tables)
     assert (staleness.samples.mean, staleness.samples.max) == (pytest.approx(mean(oldest)), max(oldest))
-
-
-@pytest.mark.parametrize("seed", [0, nightly(1), nightly(2)])
-def test_the_staleness_of_each_step_is_what_counting_its_single_tokens_gives(seed: int, tmp_path: Path) -> None:
-    workers, tables = scattered_rows(seed, 60)
-    with open_run(write_run(tmp_path, workers, **tables)) as run:
-        answer = ask(run, "token_staleness_by_step").rows(named=True)
-    in_steps = sorted((t for t in single_tokens(tables) if t.step is not None), key=lambda token: token.step)
-    expected: list[dict[str, Any]] = []
-    for step, group in groupby(in_steps, key=lambda token: token.step):
-        tokens = list(group)
-        ages = [token.age for token in tokens]
-        expected.append(
-            {
-                "step": step,
-                "tokens": len(tokens),
-                "staleness_mean": pytest.approx(mean(ages)),
-                "staleness_p50": quantile(ages, 50),
-                "staleness_p95": quantile(ages, 95),
-                "staleness_p99": quantile(ages, 99),
-                "staleness_max": max(ages),
-                "in_flight_mean": pytest.approx(mean([token.in_flight for token in tokens])),
-                "in_queue_mean": pytest.approx(mean([token.in_queue for token in tokens])),
-            }
-        )
-    assert len(expected) > 8
-    assert answer == expected
 
 
 def test_a_quantile_is_the_smallest_value_that_enough_of_the_weight_does_not_exceed() -> None:

@@ -22,7 +22,7 @@ from rlscope.reports.text.watch import fact_rows
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
 VLLM = (PAGES / "vllm-0.32.0.txt").read_text()
 PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
-STEP_S = 0.25
+STEP_S = 0.125
 STEP = {"time/total": STEP_S, "time/sampling": 0.75 * STEP_S, "time/train_step": 0.25 * STEP_S}
 TIME_LIMIT_S = 60
 
@@ -63,6 +63,12 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is read, and its rows are written, every tenth of a second."""
+    monkeypatch.setattr("rlscope.alerts.live.scrape._MODULE", "tests.alerts.live.quick_scrape")
+
+
 def until(look: Callable[[], Any]) -> Any:
     """What a look finds once it finds something."""
     ends_s = time.monotonic() + TIME_LIMIT_S
@@ -77,7 +83,7 @@ def address(server: Server) -> str:
 
 
 class Training:
-    """A trainer that logs a step every quarter of a second: it waits for three quarters of it."""
+    """A trainer that logs a step every eighth of a second: it waits for three quarters of it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.looks, self._steps = path, list[Look](), 0
@@ -99,6 +105,7 @@ class Training:
         return 2 if is_seen or time.monotonic() > self.ends_s else 0
 
 
+@pytest.mark.usefixtures("no_model", "quick")
 def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(server: Server, tmp_path: Path) -> None:
     training, notes = Training(tmp_path / "m.jsonl"), list[str]()
     options = import_options(phases=PHASES, gpus="trainer=1,sampler=2", gpus_per_engine=2)
@@ -125,6 +132,7 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
     assert next_step(analysis).startswith("Speed up sampling") and "--engine-log" not in next_step(analysis)
 
 
+@pytest.mark.usefixtures("no_model", "quick")
 def test_the_engines_of_a_run_folder_are_recorded_into_it_and_its_analysis_has_the_verdict_of_the_watch(
     server: Server, tmp_path: Path
 ) -> None:

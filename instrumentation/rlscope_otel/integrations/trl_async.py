@@ -36,7 +36,7 @@ import sys
 import urllib.request
 from typing import Any, NamedTuple
 
-from rlscope_otel.integrations.seams import Call, Watch, during, end_phase
+from rlscope_otel.integrations.seams import Call, Watch, during
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
 from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, hook_of, model_facts
 from rlscope_otel.phases import Phase
@@ -147,7 +147,7 @@ class AsyncGrpoHook(TrainerHook):
         self._takings = Takings(run, _capacity(trainer))
         self._queue: WatchedQueue | None = None
         callbacks = trainer.callback_handler
-        self.watch(callbacks, "on_train_begin", self._begin, end_phase)
+        self.phase(callbacks, "on_train_begin", self._begin)
         self.watch(callbacks, "on_train_end", self._end)
         self.watch(trainer, "training_step", self._train)
         self.watch(trainer, "compute_loss", self._importance.losing, self._lost)
@@ -180,13 +180,12 @@ class AsyncGrpoHook(TrainerHook):
         packing = during(self._packing, then=self._packed)
         self.seams.watch(_part_of(trainer, "DataCollatorForRollout"), "torch_call", packing)
         if trainer.weight_transfer is not None:
-            self.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
+            self.phase(trainer.weight_transfer, "send_weights", self._send, self._sent)
             for call, part in (("pause", "drain"), ("resume", "resume")):
                 self.phase(trainer.weight_transfer, call, functools.partial(self._part, part))
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Call) -> Phase:
         """TRL waits for its server, sends it the weights and starts its rollout worker, which begins under watch."""
-        call.memo = self.run.activity("startup").__enter__()
         self._syncs = self.trainer.model_version
         begun_at_step = self.trainer.state.global_step
         self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""
@@ -196,6 +195,7 @@ class AsyncGrpoHook(TrainerHook):
         if isinstance(loop_class, type) and self.run.run_dir is not None:
             recording = Recording(str(self.run.run_dir), f"{self.run.worker_id}-rollouts", self._takings.prefix)
             worker._loop_cls = functools.partial(start_loop, loop_class, recording)
+        return self.run.activity("startup")
 
     def _end(self, call: Call) -> None:
         if self._queue is not None:
@@ -244,17 +244,16 @@ class AsyncGrpoHook(TrainerHook):
     def _part(self, part: str, call: Call) -> Phase:
         return self.run.weight_update_part(part, self.version + 1)
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: Call) -> Phase:
         if self._bytes_sent is None:
             self._bytes_sent = _bytes_of(self.trainer)
-        call.memo = self.run.transfer_weights(self.version + 1, bytes=self._bytes_sent).__enter__()
+        return self.run.transfer_weights(self.version + 1, bytes=self._bytes_sent)
 
     def _sent(self, call: Call) -> None:
         client = getattr(call.args[0], "vllm", None)
         is_own = type(call.args[0]).__module__.startswith("trl.")
         if call.error is None and is_own and client is not None:
             _label(client.server_url, self.version + 1, self.run)
-        end_phase(call)
 
     def _config(self) -> dict[str, object]:
         args, processes = self.trainer.args, self.trainer.accelerator.num_processes

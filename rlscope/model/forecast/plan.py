@@ -8,7 +8,7 @@ at once (make one plan for each), links between nodes, stragglers, and lengths t
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -124,9 +124,12 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     """
     layouts = layouts_of(plan)
     calibration = assumed_calibration(plan, plan.present or layouts[0])
-    candidates = _candidates(predicted(sweep(calibration, plan, layouts)))
+    swept = Sweep(calibration, plan, layouts)
+    swept.predict_leaders()
+    candidates = swept.candidates()
     present = next((each for each in candidates if each.layout == plan.present), None)
-    best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
+    drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
+    best = _freshest(drawn, median_rate) if drawn else None
     advice = None
     if present is not None and best is not None and present.drawn_tokens_per_s is not None:
         others = tuple(each for each in candidates if each is not present)
@@ -154,9 +157,8 @@ def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
     Raises UnplannableError if the GPUs make no split.
     """
     layouts = layouts_of(plan)
-    swept = sweep(assumed_calibration(plan, layouts[0]), plan, layouts)
-    fastest = by_split(swept, swept.forecasts.values())[0]
-    return swept.typical_tokens_per_s.get(fastest.layout)
+    swept = Sweep(assumed_calibration(plan, layouts[0]), plan, layouts)
+    return swept.typical_tokens_per_s.get(swept.by_split()[0].layout)
 
 
 def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
@@ -166,18 +168,6 @@ def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
         return None
     tokens = steps * best.timing.step_tokens / planned.calibration.steps_per_version
     return Estimate.of(tokens / best.drawn_tokens_per_s / SECONDS_PER_HOUR)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sweep:
-    """Every layout of a plan, by the closed forms or predicted."""
-
-    calibration: Calibration
-    plan: PlanInputs
-    forecasts: Mapping[Layout, Forecast]
-    """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
-    typical_tokens_per_s: Mapping[Layout, float]
-    """Median over draws by the closed form, for layouts that can be used."""
 
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
@@ -203,43 +193,71 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
     return replace(given, gpus_per_trainer_replica=step) if splits > _MOST_SPLITS else given
 
 
-def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
-    """Solve every layout by the closed forms."""
-    forecasts = {
-        each.layout: without_stale(each, _cap(plan, each.layout))
-        if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-        else Forecast.of_none(each.layout, "trainer_memory")
-        for each in closed_forecasts(calibration.system, layouts)
-    }
-    usable = [layout for layout, each in forecasts.items() if each.excluded is None]
-    rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else (), usable)
-    typical = np.median(rates, axis=0).tolist() if usable else []
-    return Sweep(calibration, plan, forecasts, dict(zip(usable, typical, strict=True)))
+class Sweep:
+    """Every layout of a plan: all by the closed forms, and the leading splits predicted."""
 
+    def __init__(self, calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> None:
+        """Solve every layout by the closed forms."""
+        self._calibration, self._plan = calibration, plan
+        self.forecasts = {
+            each.layout: without_stale(each, self._cap(each.layout))
+            if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
+            else Forecast.of_none(each.layout, "trainer_memory")
+            for each in closed_forecasts(calibration.system, layouts)
+        }
+        """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
+        usable = [layout for layout, each in self.forecasts.items() if each.excluded is None]
+        rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else (), usable)
+        typical = np.median(rates, axis=0).tolist() if usable else []
+        self.typical_tokens_per_s = dict(zip(usable, typical, strict=True))
+        """Median over draws by the closed form, for layouts that can be used."""
 
-def predicted(swept: Sweep) -> Sweep:
-    """Predict the leading splits. One that falls back makes room for the next, which is then considered."""
-    calibration, plan, asked = swept.calibration, swept.plan, set[Layout]()
-    while len(asked) < _MOST_PREDICTED:
-        leaders = by_split(swept, swept.forecasts.values())[:_LEADERS]
-        leaders += [swept.forecasts[plan.present]] if plan.present is not None else []
-        found = next((each for each in leaders if each.excluded is None and each.layout not in asked), None)
-        if found is None:
-            break
-        layout = found.layout
-        asked.add(layout)
-        forecast = without_stale(predict(calibration, layout), _cap(plan, layout))
-        swept = replace(swept, forecasts={**swept.forecasts, layout: forecast})
-    return swept
+    def predict_leaders(self) -> None:
+        """Predict the leading splits. One that falls back makes room for the next, which is then considered."""
+        asked, present = set[Layout](), self._plan.present
+        while len(asked) < _MOST_PREDICTED:
+            leaders = [*self.by_split()[:_LEADERS], *([self.forecasts[present]] if present is not None else [])]
+            left = [each.layout for each in leaders if each.excluded is None and each.layout not in asked]
+            if not left:
+                break
+            asked.add(left[0])
+            self.forecasts[left[0]] = without_stale(predict(self._calibration, left[0]), self._cap(left[0]))
 
+    def by_split(self, *, but: Layout | None = None) -> list[Forecast]:
+        """Return one forecast per split, at the limit that suits it: the fastest first, excluded ones last.
 
-def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
-    """Return one forecast per split, at the limit that suits it: the fastest first, excluded ones last."""
-    splits: dict[tuple[int, int], list[Forecast]] = {}
-    for each in forecasts:
-        splits.setdefault((each.layout.trainer_gpus, each.layout.sampler_gpus), []).append(each)
-    chosen = [_of_split(swept, each) for each in splits.values()]
-    return sorted(chosen, key=lambda each: (each.excluded is not None, -_typical_rate(swept, each)))
+        but: a layout to leave out.
+        """
+        splits: dict[tuple[int, int], list[Forecast]] = {}
+        for layout, each in self.forecasts.items():
+            if layout != but:
+                splits.setdefault((layout.trainer_gpus, layout.sampler_gpus), []).append(each)
+        chosen = map(self._of_split, splits.values())
+        return sorted(chosen, key=lambda each: (each.excluded is not None, -self._typical_rate(each)))
+
+    def candidates(self) -> tuple[Forecast, ...]:
+        """Return the splits that were predicted, the fastest by median first, then those that cannot be used."""
+        present = self._plan.present
+        listed = [*self.by_split(but=present), *([self.forecasts[present]] if present is not None else [])]
+        usable = [each for each in listed if each.excluded is None and each.tokens_per_s is not None]
+        return (*sorted(usable, key=lambda each: -median_rate(each)), *(each for each in listed if each.excluded))
+
+    def _of_split(self, forecasts: Sequence[Forecast]) -> Forecast:
+        """Return the one that was predicted, else the least stale of the fastest; if none can be used, the nearest.
+
+        Limits of a split are not compared by simulations: there would be too many.
+        """
+        usable = [each for each in forecasts if each.excluded is None]
+        if not usable:
+            return min(forecasts, key=staleness_rank)
+        return _freshest([each for each in usable if each.tokens_per_s is not None] or usable, self._typical_rate)
+
+    def _typical_rate(self, forecast: Forecast) -> float:
+        return self.typical_tokens_per_s.get(forecast.layout, 0.0) * _form_ratio(forecast)
+
+    def _cap(self, layout: Layout) -> int | None:
+        """The other layouts are compared with the current one, so its staleness does not matter."""
+        return None if layout == self._plan.present else self._plan.most_staleness
 
 
 def staleness_rank(forecast: Forecast) -> tuple[int, int]:
@@ -255,44 +273,10 @@ def _form_ratio(forecast: Forecast) -> float:
     return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
 
 
-def _cap(plan: PlanInputs, layout: Layout) -> int | None:
-    """The other layouts are compared with the current one, so its staleness does not matter."""
-    return None if layout == plan.present else plan.most_staleness
-
-
-def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
-    """Return the one that was predicted, else the least stale of the fastest; if none can be used, the nearest to it.
-
-    Limits of a split are not compared by simulations: there would be too many.
-    """
-    usable = [each for each in forecasts if each.excluded is None]
-    if not usable:
-        return min(forecasts, key=staleness_rank)
-    usable = [each for each in usable if each.tokens_per_s is not None] or usable
-    most = max(_typical_rate(swept, each) for each in usable)
-    equals = [each for each in usable if _typical_rate(swept, each) >= (1.0 - TIE_RATIO) * most]
-    return min(equals, key=staleness_rank)
-
-
-def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
-    return swept.typical_tokens_per_s.get(forecast.layout, 0.0) * _form_ratio(forecast)
-
-
-def _candidates(swept: Sweep) -> tuple[Forecast, ...]:
-    """Return the splits that were predicted, the fastest by median first, then those that cannot be used."""
-    present, forecasts = swept.plan.present, swept.forecasts
-    others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
-    listed = [*others, *([forecasts[present]] if present is not None else [])]
-    usable = [each for each in listed if each.excluded is None and each.tokens_per_s is not None]
-    return (*sorted(usable, key=lambda each: -median_rate(each)), *(each for each in listed if each.excluded))
-
-
-def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
-    """Return the fastest by median over the draws; the least stale of those that are as fast."""
-    if not drawn:
-        return None
-    most = max(map(median_rate, drawn))
-    return min((each for each in drawn if median_rate(each) >= (1.0 - TIE_RATIO) * most), key=staleness_rank)
+def _freshest(forecasts: Sequence[Forecast], rate: Callable[[Forecast], float]) -> Forecast:
+    """Return the least stale of those that are as fast as the fastest."""
+    most = max(map(rate, forecasts))
+    return min((each for each in forecasts if rate(each) >= (1.0 - TIE_RATIO) * most), key=staleness_rank)
 
 
 def _unknown_costs(

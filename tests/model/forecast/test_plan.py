@@ -10,7 +10,7 @@ import pytest
 
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.prior import LogNormal
-from rlscope.model.forecast.plan import PlanResult, hours_of, layouts_of, limits_of, plan_layouts, sweep
+from rlscope.model.forecast.plan import PlanResult, Sweep, hours_of, layouts_of, limits_of, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     PlanInputs,
@@ -124,7 +124,7 @@ def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small
 
 def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]]:
     plan = replace(planned.plan, training=replace(planned.plan.training, state_bytes=state_bytes))
-    swept = sweep(planned.calibration, plan, layouts_of(plan))
+    swept = Sweep(planned.calibration, plan, layouts_of(plan))
     return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
 
 

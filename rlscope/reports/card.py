@@ -227,20 +227,20 @@ def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
 def throughput_blocks(analysis: AnalysisResult) -> list[Block]:
     """Return the measured rates, those that the framework reports, and the steps of the steady state."""
     rates, run, reported = analysis.throughput, analysis.run, reported_throughput(analysis)
-    note = f"measured{counted_words(rates)}"
     # Of a log that counts tokens by step, no sample is known.
-    samples = "" if rates.counted_tokens is not None else f", {fmt.counted(run.samples_trained, 'sample', 'samples')}"
+    counted = counted_words(rates).removeprefix(", ")
+    samples = counted or fmt.counted(run.samples_trained, "sample", "samples")
     facts = [
-        _rate("Trained, steady state", rates.steady_tokens_per_s, note),
-        _rate("Trained, whole run", rates.achieved_tokens_per_s, f"{note}{samples}"),
+        _rate("Trained, steady state", rates.steady_tokens_per_s, counted),
+        _rate("Trained, whole run", rates.achieved_tokens_per_s, samples),
         _rate("Effective, whole run", rates.effective_tokens_per_s, "from importance ratios"),
-        _rate("Generated, whole run", rates.generated_tokens_per_s, "measured"),
+        _rate("Generated, whole run", rates.generated_tokens_per_s),
     ]
     window = Paragraph(verdict_words.window_sentence(analysis), "note")
     return [Facts(facts), *([Bullets(reported, "·")] if reported else []), window]
 
 
-def _rate(name: str, tokens_per_s: float | None, note: str) -> Fact:
+def _rate(name: str, tokens_per_s: float | None, note: str = "") -> Fact:
     return Fact(name, fmt.tokens_per_second(tokens_per_s), "" if tokens_per_s is None else note)
 
 

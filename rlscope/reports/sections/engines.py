@@ -161,10 +161,8 @@ def _emptiest(frame: pl.DataFrame) -> list[str]:
 
 def _efficient_running(analysis: AnalysisResult) -> int | None:
     """The smallest efficient batch in requests; None if the model has none."""
-    model = analysis.model
-    if not isinstance(model, ModelResult) or model.efficiency is None:
-        return None
-    return model.efficiency.efficient_running
+    efficiency = analysis.model.efficiency if isinstance(analysis.model, ModelResult) else None
+    return efficiency and efficiency.efficient_running
 
 
 def _note(engine_count: int) -> str:

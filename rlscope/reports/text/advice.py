@@ -44,7 +44,9 @@ def why(model: ModelResult) -> str:
     parts = [REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
         parts.append(f"It is {_odds(advised.worthwhile_probability)} likely to gain at least 5%.")
-        parts += _why_not_fastest(model)
+        gains = [1.0 + _gain_ratio(model, each) for each in model.forecasts.rivals]
+        if 1.0 + _gain_ratio(model, advised.best) < (1.0 - TIE_RATIO) * max(gains, default=-math.inf):
+            parts.append("Faster layouts are staler, drop more tokens or are less certain.")
     doubts: list[UncertaintySource] = [each.source for each in advised.uncertainties if each.spread_ratio > 0.0]
     # A stretch that is too short lacks steps before anything else, and its reason says so.
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
@@ -54,20 +56,6 @@ def why(model: ModelResult) -> str:
 
 def _odds(probability: float) -> str:
     return f"more than {_CERTAIN:.0%}" if probability > _CERTAIN else fmt.percent(probability)
-
-
-def _why_not_fastest(model: ModelResult) -> list[str]:
-    """Return why a faster layout is not recommended; empty if there is none."""
-    best = 1.0 + _gain_ratio(model, model.recommendation.best)
-    fastest = 1.0 + max((_gain_ratio(model, each) for each in model.forecasts.rivals), default=-math.inf)
-    if fastest <= best:
-        return []
-    if best < (1.0 - TIE_RATIO) * fastest:
-        return ["Faster layouts are staler, drop more tokens or are less certain."]
-    return [
-        f"Among layouts within {TIE_RATIO:.0%} of each other, rlscope prefers one whose decode speed was measured, "
-        "then fewer dropped tokens, then lower staleness."
-    ]
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {

@@ -40,9 +40,10 @@ def source_words(imported: Imported) -> str:
     kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
     if not kinds:
         return f"imported from {imported.framework}"
-    first, *others = (file.name for file in imported.files) if imported.files else ("",)
-    files = first + (f" and {fmt.counted(len(others), 'other file', 'other files')}" if others else "")
-    return f"imported from {imported.framework}'s {kinds} {files}".rstrip()
+    names = [file.name for file in imported.files[:1]]
+    if len(imported.files) > 1:
+        names.append(fmt.counted(len(imported.files) - 1, "other file", "other files"))
+    return f"imported from {imported.framework}'s {kinds} {' and '.join(names)}".rstrip()
 
 
 def start_words(started_ns: int, imported: Imported | None) -> str:

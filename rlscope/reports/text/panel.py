@@ -142,7 +142,7 @@ def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, c
     now = model.forecasts.today
     rate, config = advice.rate_of(forecast, now), model.model_config
     gpus = forecast.layout.gpus + config.auxiliary_gpus
-    gpu_s = None if rate is None or not rate.value else gpus / rate.value * _MILLION
+    gpu_s = gpus / rate.value * _MILLION if rate and rate.value else None
     return [
         fmt.with_interval(fmt.si, *rate) if rate else fmt.NO_DATA,
         age_words(forecast.staleness, steps_per_version),

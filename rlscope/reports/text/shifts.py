@@ -1,7 +1,7 @@
 """Events of a run in words: a sentence for each, with what explains it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.shifts import RunEvent, Shift, ShiftCause, ShiftedQuantity
@@ -10,17 +10,12 @@ from rlscope.reports.blocks import Bullets
 TITLE: Final = "What changed"
 
 
-class _Words(NamedTuple):
-    name: str
-    write: Callable[[float], str]
-
-
-_QUANTITIES: Final[Mapping[ShiftedQuantity, _Words]] = {
-    "step_s": _Words("median step time", fmt.duration),
-    "trained_tokens_per_s": _Words("throughput", fmt.tokens_per_second),
-    "response_tokens": _Words("mean response length", fmt.tokens),
-    "staleness_versions": _Words("mean staleness", fmt.versions),
-    "reward": _Words("mean reward", fmt.significant),
+_QUANTITIES: Final[Mapping[ShiftedQuantity, tuple[str, Callable[[float], str]]]] = {
+    "step_s": ("median step time", fmt.duration),
+    "trained_tokens_per_s": ("throughput", fmt.tokens_per_second),
+    "response_tokens": ("mean response length", fmt.tokens),
+    "staleness_versions": ("mean staleness", fmt.versions),
+    "reward": ("mean reward", fmt.significant),
 }
 _CAUSES: Final[Mapping[ShiftCause | None, str]] = {
     "weight_updates": "Most of the change is in weight updates.",
@@ -39,24 +34,21 @@ def event_sentence(event: RunEvent, started_ns: int) -> str:
 
 
 def _shift_words(shift: Shift) -> str:
-    words, ratio = _QUANTITIES[shift.quantity], shift.change_ratio
+    (name, write), ratio = _QUANTITIES[shift.quantity], shift.change_ratio
     verb = "rose" if shift.after > shift.before else "fell"
     by = "" if ratio is None else f" ({fmt.signed_percent(ratio)})"
-    before, after = words.write(shift.before), words.write(shift.after)
+    before, after = write(shift.before), write(shift.after)
     number, _, unit = before.rpartition(" ")
-    return f"{words.name} {verb} from {number if number and after.endswith(f' {unit}') else before} to {after}{by}"
+    return f"{name} {verb} from {number if number and after.endswith(f' {unit}') else before} to {after}{by}"
 
 
 def _cause_words(event: RunEvent) -> str:
     if event.cause == "engines":
         return f"{fmt.listed(event.workers)} started or ended then."
     if event.cause == "lengths":
-        times = [shift.after > shift.before for shift in event.shifts if shift.quantity == "step_s"]
-        return (
-            ""
-            if not times
-            else f"{'Longer' if times[0] else 'Shorter'} responses make steps {'longer' if times[0] else 'shorter'}."
-        )
+        longer = [shift.after > shift.before for shift in event.shifts if shift.quantity == "step_s"]
+        size = "longer" if any(longer) else "shorter"
+        return f"{size.capitalize()} responses make steps {size}." if longer else ""
     return _CAUSES[event.cause]
 
 

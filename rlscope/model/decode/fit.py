@@ -100,8 +100,7 @@ class CurveFit:
         """Log deviation of passes from the curve beyond its own: as seen within the run, as expected elsewhere."""
         if self.visited is None:
             return 0.0
-        knows_context = self.visited.context_low_tokens is not None
-        if self.grade(running, kv_tokens if knows_context else None) != "measured":
+        if self.grade(running, kv_tokens if self.visited.knows_context else None) != "measured":
             return self.form_error
         cells = self.cells
         curve_s = self.curve.pass_s(cells.running) + self.curve.kv_s_per_token * np.nan_to_num(cells.kv_tokens)

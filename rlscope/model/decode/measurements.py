@@ -6,6 +6,7 @@ so it is known before anything is fitted. Not covered: passes that verify drafte
 tokens, engines that differ, and the width of a prediction, which the fitted sample of curves gives.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -154,21 +155,18 @@ def gather(points: DecodePoints) -> DecodePoints:
     points = points.where(_decodes_only(points))
     if not len(points):
         return points
-    if _rows(points, ~np.isnan(points.kv_tokens)) * 2 > points.rows.sum():
-        points = points.where(~np.isnan(points.kv_tokens))
+    recorded = ~np.isnan(points.kv_tokens)
+    if points.rows[recorded].sum() * 2 > points.rows.sum():
+        points = points.where(recorded)
     else:
         points = replace(points, kv_tokens=np.full(len(points), np.nan))
     points = points.where(_typical(points, _cell_numbers(points)))
     return _averaged(points, _cell_numbers(points))
 
 
-def _rows(points: DecodePoints, chosen: Flags) -> float:
-    return float(points.rows[chosen].sum())
-
-
 def _decodes_only(points: DecodePoints) -> Flags:
     clean = points.prefill_tokens <= 0
-    if _rows(points, clean) > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
+    if points.rows[clean].sum() > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
         return clean
     return points.prefill_tokens <= _LITTLE_PREFILL_RATIO * points.running
 
@@ -205,13 +203,13 @@ class Visited:
 
     batch_low: float
     batch_high: float
-    context_low_tokens: float | None
-    """Resident tokens per running request; None if not recorded; likewise below."""
-    context_high_tokens: float | None
+    context_low_tokens: float
+    """Resident tokens per running request; NaN if not recorded; likewise below."""
+    context_high_tokens: float
     running: Reals
     """Batch size of each cell with enough rows."""
     context_tokens: Reals
-    """Resident tokens per running request of those cells; NaN if not recorded."""
+    """Resident tokens per running request of those cells."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Visited | None":
@@ -220,14 +218,9 @@ class Visited:
             return None
         solid = cells.where(cells.rows >= min(_SOLID_ROWS, float(cells.rows.max())))
         context_tokens = solid.kv_tokens / solid.running
-        batch_low, batch_high = np.quantile(solid.running, _INNER)
-        return cls(
-            float(batch_low),
-            float(batch_high),
-            *_inner(context_tokens),
-            solid.running,
-            context_tokens,
-        )
+        batch_low, batch_high = np.quantile(solid.running, _INNER).tolist()
+        context_low, context_high = np.quantile(context_tokens, _INNER).tolist()
+        return cls(batch_low, batch_high, context_low, context_high, solid.running, context_tokens)
 
     @property
     def one_batch_size(self) -> bool:
@@ -235,10 +228,13 @@ class Visited:
         return self.batch_high < _ONE_SIZE * self.batch_low
 
     @property
+    def knows_context(self) -> bool:
+        """Whether resident tokens were recorded."""
+        return not math.isnan(self.context_low_tokens)
+
+    @property
     def kv_follows_batch(self) -> bool:
         """Whether resident tokens are about proportional to the batch size everywhere."""
-        if self.context_low_tokens is None or self.context_high_tokens is None:
-            return False
         return self.context_high_tokens < _BEYOND * self.context_low_tokens
 
     def grade(self, running: float, kv_tokens: float | None) -> Grade:
@@ -246,13 +242,12 @@ class Visited:
 
         kv_tokens None stands for the tokens that were resident at that batch size in the run.
         """
-        asks_context = kv_tokens is not None and self.context_low_tokens is not None
-        context = kv_tokens / running if kv_tokens is not None and asks_context else None
+        context = kv_tokens / running if kv_tokens is not None and self.knows_context else None
         if self._was_there(running, context):
-            return "interpolated" if kv_tokens is not None and not asks_context else "measured"
+            return "interpolated" if kv_tokens is not None and context is None else "measured"
         beyond = 1.0 if self.one_batch_size else _BEYOND
         inside = self.batch_low / beyond <= running <= self.batch_high * beyond
-        if context is not None and self.context_low_tokens is not None and self.context_high_tokens is not None:
+        if context is not None:
             inside = inside and self.context_low_tokens / _BEYOND <= context <= self.context_high_tokens * _BEYOND
         return "interpolated" if inside else "extrapolated"
 
@@ -266,10 +261,3 @@ class Visited:
 def _ratio(values: Reals, to: float) -> Reals:
     """Ratio of the larger to the smaller, 1 or more."""
     return np.exp(np.abs(np.log(values / to)))
-
-
-def _inner(values: Reals) -> tuple[float, float] | tuple[None, None]:
-    if np.isnan(values).any():
-        return (None, None)
-    low, high = np.quantile(values, _INNER)
-    return (float(low), float(high))

@@ -52,7 +52,7 @@ def test_batches_that_differ_by_a_fifth_are_two_sizes(high: float, one: bool) ->
 
 def test_without_resident_tokens_no_context_is_measured() -> None:
     blind = visited([16.0, 32.0, 64.0], None)
-    assert blind.context_low_tokens is None and blind.context_high_tokens is None
+    assert not blind.knows_context
     assert blind.grade(32, None) == "measured"
     assert blind.grade(32, 32_000) == "interpolated"
     assert blind.grade(320, 32_000) == "extrapolated"

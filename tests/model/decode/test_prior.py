@@ -13,19 +13,19 @@ EXPERTS = ModelShape(
 )
 
 
-def test_a_dense_model_streams_computes_and_reads_its_cache_at_shares_of_the_peaks() -> None:
-    prior = hardware_prior(LLAMA_8B, H100, 1)
-    assert prior is not None and prior.kv_s_per_token is not None
-    assert prior.flat_s.median == pytest.approx(8_030_261_248 * 2 / (3.35e12 * 0.75))
-    assert prior.per_request_s.median == pytest.approx(2 * 8_030_261_248 / (989e12 * 0.8))
-    assert prior.kv_s_per_token.median == pytest.approx(131_072 / (3.35e12 * 0.85))
-    assert prior.experts is None
-
-
 def known_prior(shape: ModelShape, gpus: int) -> HardwarePrior:
     prior = hardware_prior(shape, H100, gpus)
     assert prior is not None
     return prior
+
+
+def test_a_dense_model_streams_computes_and_reads_its_cache_at_shares_of_the_peaks() -> None:
+    prior = known_prior(LLAMA_8B, 1)
+    assert prior.kv_s_per_token is not None
+    assert prior.flat_s.median == pytest.approx(8_030_261_248 * 2 / (3.35e12 * 0.75))
+    assert prior.per_request_s.median == pytest.approx(2 * 8_030_261_248 / (989e12 * 0.8))
+    assert prior.kv_s_per_token.median == pytest.approx(131_072 / (3.35e12 * 0.85))
+    assert prior.experts is None
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,20 @@ def test_a_request_keeps_the_links_of_a_shared_engine_busy() -> None:
 
 
 def test_gpus_that_share_a_pass_divide_it_and_are_known_less_well() -> None:
-    one, four = hardware_prior(LLAMA_8B, H100, 1), hardware_prior(LLAMA_8B, H100, 4)
-    assert one is not None and four is not None
+    one, four = known_prior(LLAMA_8B, 1), known_prior(LLAMA_8B, 4)
     assert four.flat_s.median == pytest.approx(one.flat_s.median / 4)
     assert four.flat_s.log_sd > one.flat_s.log_sd
 
 
 def test_weights_of_one_byte_are_multiplied_at_twice_the_rate() -> None:
-    eight_bit = ModelShape(parameters=8_030_261_248, bytes_per_weight=1)
-    prior, wide = hardware_prior(eight_bit, H100, 1), hardware_prior(LLAMA_8B, H100, 1)
-    assert prior is not None and wide is not None
-    assert prior.per_request_s.median == pytest.approx(wide.per_request_s.median / 2)
+    prior = known_prior(ModelShape(parameters=8_030_261_248, bytes_per_weight=1), 1)
+    assert prior.per_request_s.median == pytest.approx(known_prior(LLAMA_8B, 1).per_request_s.median / 2)
     assert prior.kv_s_per_token is None
 
 
 def test_experts_and_the_rest_follow_from_total_and_active_parameters() -> None:
-    prior = hardware_prior(EXPERTS, H100, 1)
-    assert prior is not None and prior.experts is not None
+    prior = known_prior(EXPERTS, 1)
+    assert prior.experts is not None
     routed = 27e9 / (1 - 8 / 128)
     streams_per_s = 3.35e12 * 0.75 / 2
     assert prior.experts.experts_s.median == pytest.approx(routed / streams_per_s)

@@ -21,15 +21,10 @@ HALF_WIDTH = 1.6448536269514722
 def prediction(off: float, predicted_sd: float = 0.0, achieved_sd: float = 0.0) -> Prediction:
     """The rate as so many logs off what was predicted, with intervals of such log deviations."""
 
-    def interval(middle: float, log_sd: float) -> tuple[float, float, float]:
-        return middle, middle * math.exp(-HALF_WIDTH * log_sd), middle * math.exp(HALF_WIDTH * log_sd)
+    def interval(middle: float, log_sd: float) -> Estimate:
+        return Estimate(middle, middle * math.exp(-HALF_WIDTH * log_sd), middle * math.exp(HALF_WIDTH * log_sd))
 
-    return Prediction(
-        20,
-        20,
-        Estimate(*interval(1_000.0, predicted_sd)),
-        Estimate(*interval(1_000.0 * math.exp(off), achieved_sd)),
-    )
+    return Prediction(20, 20, interval(1_000.0, predicted_sd), interval(1_000.0 * math.exp(off), achieved_sd))
 
 
 @pytest.mark.parametrize(

@@ -25,39 +25,31 @@ def fit(*given: object) -> TrainingRate:
     return fit_training_rate(*given, np.random.default_rng(1))
 
 
-def test_an_overhead_shows_in_steps_of_different_size() -> None:
-    found = fit(*steps(60))
-    assert found.trainer.overhead_s > 0.0
-    assert found.trainer.overhead_s == pytest.approx(5.0, rel=0.15)
-    assert found.trainer.tokens_per_gpu_s == pytest.approx(3000, rel=0.03)
+@pytest.mark.parametrize(("overhead_s", "spread"), [(5.0, 0.3), (50.0, 0.2)])
+def test_an_overhead_shows_in_steps_of_different_size(overhead_s: float, spread: float) -> None:
+    found = fit(*steps(60, overhead_s, spread))
+    assert found.trainer.overhead_s == pytest.approx(overhead_s, rel=0.15)
+    assert found.trainer.tokens_per_gpu_s == pytest.approx(3000, rel=0.05)
     assert (len(found.draws), drawn(found).overhead_s.min() > 0.0) == (200, True)
 
 
 @pytest.mark.parametrize(
     "given",
-    [steps(60, spread=0.0), steps(60, spread=0.01, noise=0.05), steps(60, overhead_s=0.0, seed=2)],
-    ids=["all steps alike", "more noise than spread", "no overhead"],
+    [
+        steps(60, spread=0.0),
+        steps(60, spread=0.01, noise=0.05),
+        steps(60, overhead_s=0.0, seed=2),
+        steps(40, overhead_s=50.0, spread=0.02),
+        (np.array([1000.0, 2000.0, 3000.0]), np.array([7.0, 9.0, 11.0]), 8),
+        (np.array([800.0]), np.array([2.0]), 8),
+    ],
+    ids=["all alike", "more noise than spread", "no overhead", "nearly alike", "three steps", "one step"],
 )
 def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: tuple[np.ndarray, ...]) -> None:
     found = fit(*given)
     assert (found.trainer.overhead_s, drawn(found).overhead_s.max()) == (0.0, 0.0)
     tokens, seconds, _ = given
     assert found.trainer.tokens_per_gpu_s == pytest.approx(tokens.sum() / seconds.sum() / 8)
-
-
-def test_a_large_overhead_is_not_told_apart_by_steps_that_are_nearly_alike() -> None:
-    assert fit(*steps(40, overhead_s=50.0, spread=0.2)).trainer.overhead_s > 0.0
-    assert fit(*steps(40, overhead_s=50.0, spread=0.02)).trainer.overhead_s == 0.0
-
-
-def test_three_steps_are_too_few_to_tell_an_overhead() -> None:
-    assert fit([1000, 2000, 3000], [7.0, 9.0, 11.0], 4).trainer.overhead_s == 0.0
-
-
-def test_one_step_is_a_rate_without_a_spread() -> None:
-    found = fit([800.0], [2.0], 4)
-    assert (found.trainer.tokens_per_gpu_s, found.trainer.overhead_s) == (100.0, 0.0)
-    assert drawn(found).tokens_per_gpu_s == pytest.approx(100.0)
 
 
 def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:

@@ -61,16 +61,14 @@ def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission
 
 
 @pytest.mark.parametrize(
-    ("admission", "cap"),
-    [
-        (Admission(max_staleness=5, staleness_policy="publication_waits"), 5),
-        (Admission(max_staleness=3, staleness_policy="drop"), 4),
-    ],
+    ("policy", "most", "ahead", "cap"),
+    [("publication_waits", 5, 0.0, 5), ("drop", 3, 0.25, 4)],
     ids=["kept by publications", "dropped, and then held ahead"],
 )
-def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(admission: Admission, cap: int) -> None:
-    ahead = 0.25 if admission.staleness_policy == "drop" else 0.0
-    plain = system(admission=admission)
+def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(
+    policy: StalenessPolicy, most: int, ahead: float, cap: int
+) -> None:
+    plain = system(admission=Admission(max_staleness=most, staleness_policy=policy))
     asked = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
     assert (state(asked).sample_p95, strict_cap(asked)) == (math.inf, cap)
 

@@ -21,9 +21,7 @@ from rlscope.reports.text.price import costly_words, dropped_words, longest_word
 from tests.model.generated_runs import Drawn, told_of
 from tests.model.simulated_systems import BUSY, ENGINE, LAYOUT, STARVED, constant, with_admission, with_workload
 
-
-def exactly(value: float) -> Estimate:
-    return Estimate(value, value, value)
+exactly = Estimate.exactly
 
 
 def price(dropped: float, longest: float = 1.0, tokens: float = 100.0) -> Price:

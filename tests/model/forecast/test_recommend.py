@@ -84,8 +84,10 @@ def test_a_layout_is_changed_to_when_nine_draws_in_ten_gain_5_percent(
 
 
 def costing(given: Forecast, dropped: float | None) -> Forecast:
-    ratio = None if dropped is None else Estimate.exactly(dropped)
-    return replace(given, price=replace(given.price, dropped_ratio=ratio))
+    """The layout, which drops this share of the tokens."""
+    return replace(
+        given, price=replace(given.price, dropped_ratio=None if dropped is None else Estimate.exactly(dropped))
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,10 +234,7 @@ def test_the_probability_of_being_the_fastest_is_taken_over_all_that_was_drawn()
 
 
 def dropping(rate: float, dropped_ratio: float, trainer_gpus: int, *, slow_draws: int = 0) -> Forecast:
-    """A layout that drops this share of the tokens."""
-    made = forecast(rate, trainer_gpus, slow_draws=slow_draws)
-    dropped = Estimate(dropped_ratio, dropped_ratio, dropped_ratio)
-    return replace(made, price=replace(made.price, dropped_ratio=dropped))
+    return costing(forecast(rate, trainer_gpus, slow_draws=slow_draws), dropped_ratio)
 
 
 def test_a_sure_layout_with_a_high_price_is_tried_and_gives_way_to_one_that_is_nearly_as_fast():

@@ -2,10 +2,10 @@
 
 Dropping is not blind: the longest samples wait longest and are dropped first, so the trained lengths shift. The event
 simulator sees this sample by sample; the closed forms know only how much a full queue drops, and roughly how old
-samples get: enough to tell how both differ between draws. Intervals
-cover the posterior draws, the error of the forecast and the sampling error of the simulation, in which lengths are
-drawn. The calibrated price of the current layout is moved to its measurements, and every other price with it. Not
-covered: what stale or dropped samples cost in learning.
+samples get: enough to tell how both differ between draws. Intervals cover the posterior draws, the error of the
+forecast and the sampling error of the simulation, in which lengths are drawn. The calibrated price of the current
+layout is moved to its measurements, and every other price with it. Not covered: what stale or dropped samples cost in
+learning.
 """
 
 import math
@@ -174,13 +174,15 @@ class Anchor:
     @classmethod
     def of(cls, observed: Observed, tokens_per_s: float | None, price: Price) -> "Anchor":
         """Compare a run with the rate and the price that the model gives for it."""
-        measured, modeled, tokens = _measured(observed), price.dropped_ratio, price.mean_trained_tokens
-        known = modeled is not None and measured[0] is not None
+        delivered, samples = observed.delivered, int(observed.steps.samples.sum())
+        left = delivered.trained_tokens + delivered.dropped_tokens + delivered.filtered_tokens
+        measured_tokens = float(observed.steps.response_tokens.sum()) / samples if samples else 0.0
+        dropped, tokens = price.dropped_ratio if left else None, price.mean_trained_tokens
         return cls(
             rate_ratio=observed.trained_tokens_per_s / tokens_per_s if tokens_per_s else 1.0,
-            modeled_dropped_ratio=modeled.value if modeled and known else 0.0,
-            dropped_difference=(measured[0] or 0.0) - modeled.value if modeled and known else 0.0,
-            length_ratio=measured[1] / tokens.value if tokens and tokens.value and measured[1] else 1.0,
+            modeled_dropped_ratio=dropped.value if dropped else 0.0,
+            dropped_difference=delivered.dropped_tokens / left - dropped.value if dropped else 0.0,
+            length_ratio=measured_tokens / tokens.value if tokens and tokens.value and measured_tokens else 1.0,
         )
 
     def moved(self, price: Price) -> Price:
@@ -208,16 +210,6 @@ class Anchor:
 
 def _differs(before: Estimate | None, after: Estimate | None) -> bool:
     return before is not None and after is not None and abs(after.value - before.value) >= NOTABLE_RATIO
-
-
-def _measured(observed: Observed) -> tuple[float | None, float | None]:
-    """Dropped share of the tokens that left, and mean length of the trained samples; None if nothing was recorded."""
-    delivered, samples = observed.delivered, int(observed.steps.samples.sum())
-    left = delivered.trained_tokens + delivered.dropped_tokens + delivered.filtered_tokens
-    return (
-        delivered.dropped_tokens / left if left else None,
-        float(observed.steps.response_tokens.sum()) / samples if samples else None,
-    )
 
 
 def price_simulated(simulated: Simulated, admission: Admission) -> Price:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
-from rlscope.comparison.facts import ComparedRun, GpuTime, version_steps
+from rlscope.comparison.facts import NOT_RUNNING, ComparedRun, GpuTime, version_steps
 from rlscope.comparison.statistics import (
     Difference,
     Measure,
@@ -359,5 +359,10 @@ def _breakdown(
 
 def _share_series(key: StateKey, run: ComparedRun) -> StepSeries:
     assert run.table is not None and run.steady is not None
-    spent = run.table.state_gpu_s.get(key, np.zeros(run.table.step.size))
-    return StepSeries(spent, run.table.period_s * run.steady.gpus[key.role])
+    states = run.table.state_gpu_s
+    owned_gpu_s = run.table.period_s * run.steady.gpus[key.role]
+    spent = states.get(key, np.zeros(run.table.step.size))
+    if key.state == NOT_RUNNING:
+        running = sum(gpu_s for each, gpu_s in states.items() if each.role == key.role)
+        spent = np.maximum(owned_gpu_s - running, 0.0)
+    return StepSeries(spent, owned_gpu_s)

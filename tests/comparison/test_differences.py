@@ -205,6 +205,23 @@ def test_time_in_which_no_worker_was_there_is_a_part_of_its_own() -> None:
     assert np.sum(list(_closed({}, {"trainer": 1}, 10).values())) == 10
 
 
+def test_engines_that_stop_are_a_reason_for_the_change() -> None:
+    """Two sampler GPUs all the time, then one of them for the second half of every step only."""
+
+    def run(decoding_s: float) -> ComparedRun:
+        made = made_run(
+            periods_s=EVEN, states={WORK: EVEN, DECODE: [decoding_s] * 20}, gpus={"trainer": 1, "sampler": 2}
+        )
+        assert made.steady is not None
+        states = _closed(made.steady.states, made.steady.gpus, made.steady.length_ns)
+        return replace(made, steady=replace(made.steady, states=states))
+
+    share = breakdown(differences_of(run(4.0), run(3.0)), "role_share", "sampler")
+    (stopped,) = (part for part in share.parts if part.name == NOT_RUNNING)
+    assert stopped.difference is not None
+    assert (stopped.change, stopped.difference.change, stopped.is_significant) == (0.25, 0.25, True)
+
+
 def aged(versions: float, steps_per_version: float, count: int = 20) -> ComparedRun:
     """A run whose tokens are that stale, nine tenths of it from the queue, with a little noise."""
     wobble = [1000.0 * versions * (1.0 + 0.02 * (-1) ** step) for step in range(count)]

@@ -66,25 +66,23 @@ def judge(
         refusal: Reason that the data does not support a verdict. None if it does.
     """
     inside = _inside(timeline, bucket_ns, interval)
-    unknown_reason = refusal or _unknown_reason(total_gpus, steps, inside)
-    unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
-    if unrecorded is not None:
-        unknown_reason = _unrecorded_reason(inside, unrecorded)
     bottleneck: Bottleneck = Cause.BALANCED
     tied: tuple[LossCause, ...] = ()
+    most_unrecorded_ratio, uncovered = UNEXPLAINED_SHARE_RATIO, None
     if ranking is not None and ranking.losses:
         losses = _priced(losses, ranking)
         bottleneck, tied = ranking.cause or Cause.BALANCED, _seen(ranking.tied_with, losses, ranking)
-    elif not _is_balanced(inside, losses):
-        unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
-        bottleneck, tied = losses[0].cause, _tied(losses)
-    if bottleneck == Cause.BALANCED and not (ranking and ranking.losses) and unknown_reason is None:
+    elif _is_balanced(inside, losses):
         # What is in no state may be a loss: neither side can be said to lose less.
-        unrecorded = _unrecorded_side(inside, BALANCED_SHARE_RATIO)
-        unknown_reason = None if unrecorded is None else _unrecorded_reason(inside, unrecorded)
+        most_unrecorded_ratio = BALANCED_SHARE_RATIO
+    else:
+        bottleneck, tied, uncovered = losses[0].cause, _tied(losses), _uncovered_reason(inside, losses[0])
+    unknown_reason, side = refusal or _unknown_reason(total_gpus, steps, inside), None
+    if unknown_reason is None:
+        side, unknown_reason = _unrecorded(inside, most_unrecorded_ratio) or (None, uncovered)
     if unknown_reason is not None:
         bottleneck, tied = Cause.UNKNOWN, ()
-    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, unrecorded)
+    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, side)
 
 
 def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
@@ -198,12 +196,11 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     Counts idle and updating states, trainers that save or evaluate, and generation of dropped samples.
     """
     idle = pl.col("state").is_in((*IDLE_STATES, *UPDATING)) | _saving()
-    trainers = {loss.cause: loss for loss in losses}[Cause.TRAINERS]
-    for side, roles in _SIDES.items():
-        lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))
-        if lost_gpu_s > BALANCED_SHARE_RATIO * _side_gpu_s(inside, side):
-            return False
-    return trainers.side_share_ratio <= BALANCED_SHARE_RATIO
+    lost = inside.filter(idle)
+    held_back = next(loss for loss in losses if loss.cause == Cause.TRAINERS)
+    return held_back.side_share_ratio <= BALANCED_SHARE_RATIO and all(
+        _side_gpu_s(lost, side) <= BALANCED_SHARE_RATIO * _side_gpu_s(inside, side) for side in _SIDES
+    )
 
 
 def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
@@ -219,23 +216,19 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
     )
 
 
-def _unrecorded_side(inside: pl.DataFrame, most_ratio: float = UNEXPLAINED_SHARE_RATIO) -> _Side | None:
-    """Return the side with the largest share of GPU time in no recorded state, if that exceeds the threshold."""
-    shares: list[tuple[float, _Side]] = [
-        (_unrecorded_gpu_s(inside, side) / gpu_s, side) for side in _SIDES if (gpu_s := _side_gpu_s(inside, side))
+def _unrecorded(inside: pl.DataFrame, most_ratio: float) -> tuple[_Side, str] | None:
+    """Return the side with the largest share of GPU time in no recorded state, and words for it, if above a share."""
+    sides: list[tuple[float, _Side]] = [
+        (_side_gpu_s(inside.filter(state="unattributed"), side) / gpu_s, side)
+        for side in _SIDES
+        if (gpu_s := _side_gpu_s(inside, side))
     ]
-    most = max(shares, default=None)
-    return most[1] if most is not None and most[0] > most_ratio else None
-
-
-def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
-    return _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
-
-
-def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
-    gpu_s, side_gpu_s = _unrecorded_gpu_s(inside, side), _side_gpu_s(inside, side)
-    share = f"{gpu_s / side_gpu_s:.0%} of the {side}' GPU time"
-    return f"{share} ({_whole(gpu_s)} of {_whole(side_gpu_s)} GPU-seconds) is in no recorded state"
+    ratio, side = max(sides, default=(0.0, "trainers"))
+    if ratio <= most_ratio:
+        return None
+    gpu_s = _side_gpu_s(inside, side)
+    seconds = f"{_whole(ratio * gpu_s)} of {_whole(gpu_s)} GPU-seconds"
+    return side, f"{ratio:.0%} of the {side}' GPU time ({seconds}) is in no recorded state"
 
 
 def _whole(gpu_s: float) -> str:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner, Result
 
 import rlscope
 from rlscope.alerts.config import example
 from rlscope.alerts.metrics import METRICS
-from rlscope.cli import app, main
+from rlscope.cli import main
 from rlscope.trace.questions import questions
 from tests.alerts.given import run_of
+from tests.cli.command import invoke
 from tests.trace_folder import small_run
 
 COLOURED = ("NO_COLOR", "FORCE_COLOR")
@@ -47,11 +47,6 @@ def analyzed(analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch) -> Pat
     """The folder of a run whose analysis takes no time."""
     monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
     return analysis.page_path.parent
-
-
-def invoke(*arguments: str | Path) -> Result:
-    """The command in this process; errors that it turns into a message are raised."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import rlscope
 from rlscope.cli import app, main
 from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
+from tests.cli.command import invoke
 from tests.trace_folder import small_run
 
 SECOND = 10**9
@@ -69,10 +70,6 @@ def nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("analyze", "compare", "plan", "check", "list_runs", "export_perfetto", "open"):
         monkeypatch.setattr(rlscope, name, fail)
-
-
-def invoke(*arguments: str | Path, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False, input=stdin)
 
 
 OUTPUTS = [
@@ -173,9 +170,9 @@ def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_di
     with pytest.raises(QueryError, match="--arg with SQL: found arguments a; expected none"):
         invoke("query", run_dir, "SELECT 1", "--arg", "a=1")
     with pytest.raises(QueryError, match="standard input: found text that cannot be read"):
-        CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b"\xff", catch_exceptions=False)
+        invoke("query", run_dir, "-f", "-", stdin=b"\xff")
     with pytest.raises(QueryError, match=r"found text that cannot be read \(more than 4,000,000 bytes\)"):
-        CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b" " * 4_000_001, catch_exceptions=False)
+        invoke("query", run_dir, "-f", "-", stdin=b" " * 4_000_001)
 
 
 def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir: Path) -> None:

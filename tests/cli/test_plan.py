@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 import rlscope
-from rlscope.cli import app
 from rlscope.document import as_dict
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
@@ -19,6 +17,7 @@ from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
 from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.plan import assumption_lines, plan_blocks, why
+from tests.cli.command import invoke
 from tests.planning.small_plan import SMALL_PLAN
 
 PLAN = f"""\
@@ -36,10 +35,6 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "plan.toml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["plan", *map(str, arguments)], catch_exceptions=False)
 
 
 def shown(answer: tuple[PlanFile, PlanResult], width: int) -> str:
@@ -61,9 +56,9 @@ def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
 
 
 def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
-    printed = invoke("--example")
+    printed = invoke("plan", "--example")
     assert printed.exit_code == 0 and printed.stdout == EXAMPLE.read_text(encoding="utf-8")
-    done = invoke(write(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
+    done = invoke("plan", write(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
     assert done.exit_code == 0
     best = json.loads((tmp_path / "answer.json").read_text())["recommendation"]["best"]
     assert f"Start with {best['trainer_gpus']} trainer GPUs and {best['sampler_gpus']} sampler GPUs" in done.stdout
@@ -72,7 +67,7 @@ def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path: Path) -> None:
-    done = invoke(write(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
+    done = invoke("plan", write(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
     answer = json.loads(done.stdout)
     assert done.exit_code == 0
     assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
@@ -115,7 +110,7 @@ def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_pa
 
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
 def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
-    assert invoke(*arguments).exit_code == 2
+    assert invoke("plan", *arguments).exit_code == 2
 
 
 def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner, Result
 
 import rlscope
-from rlscope.cli import app
 from rlscope.errors import AnalysisError
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.model.warnings import ModelWarning
+from tests.cli.command import invoke
 from tests.kept import analyze_kept
 from tests.model.known_run import observed
 from tests.reports.analysis_fixture import full_analysis
@@ -48,13 +47,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
 
 
-def invoke(*arguments: str | Path, columns: int = 120) -> Result:
-    texts = ["what-if", *(str(argument) for argument in arguments)]
-    return CliRunner().invoke(app, texts, env={"COLUMNS": str(columns)}, catch_exceptions=False)
-
-
 def document(*arguments: str | Path) -> Any:
-    return json.loads(invoke(*arguments, "--json", "-").stdout)
+    return json.loads(invoke("what-if", *arguments, "--json", "-").stdout)
 
 
 def test_a_recorded_run_is_asked_about_and_every_rate_lies_in_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +67,14 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["current"] == found["predicted"]
     assert (found["gain_ratio"]["value"], found["obstacle"]) == (0.0, None)
-    assert "Predicted throughput: no change" in invoke("run").stdout
+    assert "Predicted throughput: no change" in invoke("what-if", "run").stdout
 
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
     asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
-    done = invoke("run", *asked, columns=columns)
+    done = invoke("what-if", "run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
     assert "…" not in done.stdout
     rows = {line[:22].strip(): line[22:].split() for line in done.stdout.splitlines()}
@@ -95,7 +89,9 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
 
 @pytest.mark.usefixtures("known")
 def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
-    done = invoke("run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4")
+    done = invoke(
+        "what-if", "run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4"
+    )
     rows = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()}
     assert rows["queue capacity"] == ["512", "none"]
     assert rows["max in flight"] == ["none", "800"]
@@ -113,7 +109,7 @@ def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_pu
 
 @pytest.mark.usefixtures("known")
 def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
-    done, found = invoke("run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
+    done, found = invoke("what-if", "run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
     assert done.exit_code == 0
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in done.stdout
     assert "trained tokens/s " not in done.stdout
@@ -139,7 +135,7 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
     ],
 )
 def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:
-    done = invoke("run", *options)
+    done = invoke("what-if", "run", *options)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
@@ -158,7 +154,7 @@ def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytes
     rough = replace(model(), warnings=(*model().warnings, ModelWarning.PREDICTION_MISSED))
     known = replace(full_analysis(), model=rough)
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
-    done = invoke("run", "--max-running", "48", "--json", "-")
+    done = invoke("what-if", "run", "--max-running", "48", "--json", "-")
     assert json.loads(done.stdout)["warnings"][0] == "prediction_missed"
     assert "! The throughput that was predicted from the first half" in next(
         line for line in done.stderr.splitlines() if line.startswith("!")
@@ -174,7 +170,7 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
 
 @pytest.mark.usefixtures("known")
 def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it() -> None:
-    done = invoke("run", "--target-tokens-per-s", "4000.5")
+    done = invoke("what-if", "run", "--target-tokens-per-s", "4000.5")
     text = " ".join(done.stdout.split())
     assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
     assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)
@@ -182,6 +178,6 @@ def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it(
 
 @pytest.mark.usefixtures("known")
 def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached() -> None:
-    done = invoke("run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
+    done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
     assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout

@@ -125,13 +125,3 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
         assert f"{number}. {row['what']}" in terminal
     for text in (page, digest, terminal):
         assert ("Actions, in the recommended order" in text) == bool(rows)
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
-    lines = card(with_model(changing_model()), width).splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, predicted"))
-    blocks = lines[start : start + len(model_words.loss_rows(changing_model())) + 2]
-    ends = [max(map(line.rfind, "█▒▏")) for line in blocks]
-    assert ends[0] == max(ends)
-    assert ends[-1] < ends[0]

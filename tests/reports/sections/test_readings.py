@@ -9,7 +9,6 @@ from rlscope.analysis.result import SteadyWindow, Throughput
 from rlscope.reports.blocks import Facts
 from rlscope.reports.card import per_gpu_facts
 from rlscope.reports.charts.encoding import shown_from_s
-from rlscope.reports.charts.lengths import response_lengths
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
@@ -70,14 +69,6 @@ def test_the_mean_batch_is_set_against_its_limit_or_the_efficient_one(running, l
 )
 def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(waiting, used, limit, said):
     assert said in said_of_batch(8.0, waiting, used, limit)
-
-
-@pytest.mark.parametrize(("censored", "kinds"), [(0, ["finished", "capped"]), (1, ["finished", "capped", "censored"])])
-def test_the_legend_of_the_lengths_names_endings_that_occurred(censored, kinds):
-    row = {"length_from_tokens": 1, "length_to_tokens": 3, "finished_samples": 2, "capped_samples": 1}
-    frame = pl.DataFrame([{**row, "censored_samples": censored}])
-    document = response_lengths(frame, full_analysis().run, cap_tokens=None).to_dict(validate=False)
-    assert document["layer"][0]["encoding"]["color"]["scale"]["domain"] == kinds
 
 
 @pytest.mark.parametrize(("median", "said"), [(0.03, "less than 1 of 100"), (11.0, "less than 11 of 100")])

@@ -6,8 +6,7 @@ import pytest
 
 from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.warnings import ModelWarning
-from rlscope.reports.text.names import WARNINGS, layout_remark, overflow_line, preemption_sentence
+from rlscope.reports.text.names import layout_remark, overflow_line, preemption_sentence
 from tests.reports.model_fixture import short_model
 
 MANY, NONE = Preemption(1.71, 0.123), Preemption(0.0, 0.0)
@@ -59,10 +58,3 @@ def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
     holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"
     assert overflow_line(limited(19.3, None)) == f"{holds}."
     assert overflow_line(limited(19.3, Preemption(2.2, None))) == f"{holds}; predicted: 2.2 preemptions a sample."
-
-
-def test_warnings_claim_no_more_than_the_condition_that_raises_them() -> None:
-    scheduling, prefill = (WARNINGS[each] for each in (ModelWarning.MANNER_ASSUMED, ModelWarning.PREFILL_NOT_RECORDED))
-    # One of the two settings may be stated, and samples may have prompts that no engine step counts.
-    assert "does not state both dispatch and queue_policy" in scheduling
-    assert prefill.startswith("No engine step counts prefill tokens")

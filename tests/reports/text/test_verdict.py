@@ -71,12 +71,6 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
         assert verdict_words.why(analysis).endswith(".")
 
 
-def test_a_finding_adds_nothing_to_the_next_step():
-    full = full_analysis()
-    assert full.findings
-    assert verdict_words.next_step(full) == verdict_words.next_step(replace(full, findings=()))
-
-
 @pytest.mark.parametrize("side", ["samplers", "trainers"])
 def test_a_side_that_is_mostly_unrecorded_is_sent_to_the_lines_of_code_to_add(side):
     reason = f"71% of the {side}' GPU time (64 of 90 GPU-seconds) is in no recorded state"

@@ -31,6 +31,9 @@ _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 _OPENS: Final = re.compile(r"(?<![\w/])step:\d+(?: -|$)")
 _REST: Final = re.compile(r"\s*- \S+:|(?!step:)(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]+$")
 """The rest of such a line that was wrapped before a metric, or cut inside a name or a number."""
+_CUT_NAME: Final = re.compile(r" - [^\s:]+$")
+"""End of such a line that was cut inside a name."""
+_ENDS_NAME: Final = re.compile(r"[\w/.@-]*:\S+(?: - |$)")
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
@@ -78,6 +81,9 @@ _DURATION: Final = re.compile(
 )
 _LEAST_LINES: Final = 3
 _LONGEST_STEP: Final = 64 * 1024
+_LONGEST_NAME: Final = 200
+_MOST_PARTS: Final = 200
+"""Lines in which a wrapped dictionary is looked for."""
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_PARSED: Final = 8 * _LONGEST_CONFIG
 """Characters that are parsed in search of the config: many lines look like its last one, or like stray ones."""
@@ -93,7 +99,8 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    for line in map(without_time, _unwrapped(LogFile(path, progress, tally=tally).raw_lines())):
+    lines = map(without_time, _unwrapped(LogFile(path, progress, tally=tally).raw_lines()))
+    for line in _closed(lines, leads[:-1]):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -125,9 +132,9 @@ def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
     held: ConsoleLine | None = None
     for raw in lines:
         line = clean(raw.decode("utf-8", errors="replace").rstrip())
-        if held is not None and line.printer in ("", held.printer) and _REST.match(line.text):
+        if held is not None and line.printer in ("", held.printer) and len(held.text) < _LONGEST_STEP:
             start, rest = held.text, line.text.lstrip()
-            if len(start) < _LONGEST_STEP:
+            if _REST.match(line.text) or (_CUT_NAME.search(start[-_LONGEST_NAME:]) and _ENDS_NAME.match(rest)):
                 gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
                 held = replace(held, text=start + gap + rest)
                 continue
@@ -138,6 +145,27 @@ def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
             yield line
     if held is not None:
         yield held
+
+
+def _closed(lines: Iterable[ConsoleLine], leads: Leads) -> Iterator[ConsoleLine]:
+    """Yield the lines, with the parts of a wrapped dictionary joined that stands behind a known text."""
+    held: list[ConsoleLine] = []
+    depth = 0
+    for line in lines:
+        opened = line.text.count("{") - line.text.count("}")
+        opens = opened > 0 and any(lead.match(line.text) for lead in leads)
+        if held and (opens or len(held) == _MOST_PARTS or line.printer not in ("", held[0].printer)):
+            yield from held
+            held = []
+        if not held and not opens:
+            yield line
+            continue
+        held.append(line)
+        depth = opened if opens else depth + opened
+        if depth <= 0:
+            yield replace(held[0], text="".join(part.text for part in held))
+            held = []
+    yield from held
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float]]:

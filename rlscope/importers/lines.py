@@ -26,9 +26,10 @@ LONGEST_RECORD_BYTES: Final = 64 << 20
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _COLLECTOR: Final = re.compile(
-    r"(?:\[pod/[^\]\s]{1,200}\] |[\w.-]{1,100}-\d{1,4} +\| |[\w./-]{1,200}\.(?:log|out|txt):(?:\d+:)?|\d{1,5}: |> )+"
+    r"(?:\[pod/[^\]\s]{1,200}\] |[\w.-]{1,100}-\d{1,4} +\| |[\w./-]{1,200}\.(?:log|out|txt):(?:\d+:)?|\d{1,5}: "
+    r"|\[[a-z]{1,40}\d{1,5}\]: ?|> )+"
 )
-"""Prefixes of kubectl, docker compose, grep and srun, and of a quotation."""
+"""Prefixes of kubectl, docker compose, grep, srun and torchrun, and of a quotation."""
 _COLLECTED: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"
 )

@@ -10,7 +10,7 @@ from typing import Final
 
 from rlscope.trace.footers import LATEST_NS
 
-_PAIR: Final = re.compile(r"'([^']+)': '?(?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?'?(?=\s*(?:[,}]|$))")
+_PAIR: Final = re.compile(r"'([^']+)':\s?'?(?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?'?(?=\s*(?:[,}]|$))")
 MOST: Final = 10**15
 """More tokens than any run has."""
 MOST_STEPS: Final = 10**9

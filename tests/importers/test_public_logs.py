@@ -4,6 +4,7 @@ Each case names the source of the form, with the date of the text that was read.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -566,6 +567,7 @@ CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnode
         "trainer-1  | ",
         "train.log:12:",
         "0: ",
+        "[default0]:",
         "> ",
         "    ",
         "\x1b[36m(main_task pid=77, ip=10.0.0.2)\x1b[0m ",
@@ -593,6 +595,7 @@ def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp
         ("41.25", "4\n1.25"),
         ("41.25", "41\n.25"),
         ("timing_s/gen", "timin\ng_s/gen"),
+        ("timing_s/step", "timing_s/st\nep"),
         ("timing_s/ref", "\ntiming_s/ref"),
         ("55.75", "55\n.75"),
         ("55.75", "55.\n75"),
@@ -603,6 +606,17 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
     assert imported(tmp_path, text).framework == "verl"
     assert spent_s(tmp_path / "run") == {"trainer generate": 82.5, "trainer logprobs": 5.0, "trainer train": 24.0}
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
+
+
+@pytest.mark.parametrize("columns", [100, 120, 200])
+@pytest.mark.parametrize(
+    "name", ["OpenRLHF in turn", "TRL", "Trinity-RFT", "ROLL's totals", "PipelineRL's wait adds up"]
+)
+def test_a_dictionary_that_a_terminal_wrapped_is_read_as_one(tmp_path: Path, name: str, columns: int) -> None:
+    lines = re.sub(r"\x1b\[\d+m", "", LOGS[name].text).splitlines()
+    parts = (line[at : at + columns] for line in lines for at in range(0, len(line), columns))
+    assert imported(tmp_path, "\n".join(parts)).framework == LOGS[name].framework
+    assert worker_s(tmp_path / "run") == LOGS[name].spent
 
 
 GRPO = {

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
@@ -191,9 +192,10 @@ def without_time(line: ConsoleLine) -> ConsoleLine:
     return clean(line.text[collected.end() :]) if collected else line
 
 
-def clean_lines(text: str) -> Iterator[ConsoleLine]:
-    """Return the lines of the head of a file."""
-    return (clean(line) for line in re.split(r"\r\n|[\r\n]", text))
+@lru_cache(maxsize=2)
+def clean_lines(text: str) -> tuple[ConsoleLine, ...]:
+    """Return the lines of the head of a file, which every importer looks at."""
+    return tuple(map(clean, re.split(r"\r\n|[\r\n]", text)))
 
 
 def to_ns(seconds: float) -> int:

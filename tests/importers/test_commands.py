@@ -81,11 +81,6 @@ def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
         assert run.sql("SELECT count(*) AS n FROM activities WHERE worker_id = 'sampler'")["n"][0] == 0
 
 
-def test_a_wrong_framework_is_an_error_that_says_what_is_missing() -> None:
-    with pytest.raises(ImportFileError, match="found no metric that openrlhf writes"):
-        invoke("analyze", VERL / "console.log", "--as", "openrlhf")
-
-
 @pytest.mark.parametrize("gpus", ["trainer", "trainer=0", "trainer=1.5", "auxiliary=1", "controller=1"])
 def test_gpus_are_those_of_a_role_whose_time_a_log_can_show(gpus: str) -> None:
     with pytest.raises(ArgumentError, match=r"--gpus: found .*; expected ROLE=N with ROLE one of trainer, sampler"):

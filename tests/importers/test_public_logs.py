@@ -5,6 +5,7 @@ Each case names the source of the form, with the date of the text that was read.
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class Log:
     """Seconds of the trainer by what it did. It generates only where it shares its GPUs with the samplers."""
     length_s: float | None = None
     """How long the trainer ran; the sum of these seconds where it is not given."""
-    steps: dict[str, list[tuple[object, ...]]] = field(default_factory=dict[str, list[tuple[object, ...]]])
+    steps: Mapping[str, Sequence[tuple[object, ...]]] = field(default_factory=dict[str, Sequence[tuple[object, ...]]])
     """Columns of training steps, and their rows."""
     name: str = "a.log"
     worker: str = "trainer"

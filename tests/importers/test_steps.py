@@ -212,15 +212,22 @@ def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: byte
         import_run(tmp_path / "a.log", tmp_path / "run")
 
 
-def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(tmp_path: Path) -> None:
-    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC), import_options(gpus="trainer=8"))
-    assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers") == [("trainer", "colocated", 8)]
-    assert asked(tmp_path / "run", "SELECT DISTINCT activity FROM activities") == [("generate",)]
-    assert asked(tmp_path / "run", "SELECT version_in, version_out, samples FROM train_steps ORDER BY step") == [
-        (0, 1, None),
-        (1, 2, None),
-        (2, 3, None),
-    ]
+@pytest.mark.parametrize(
+    ("metrics", "gpus", "workers"),
+    [
+        (SYNC, "trainer=8", [("trainer", "colocated", 8)]),
+        # They count before those of the config.
+        (ASYNC, "trainer=4,sampler=12", [("sampler", "sampler", 12), ("trainer", "trainer", 4)]),
+    ],
+)
+def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(
+    tmp_path: Path, metrics: dict[str, float], gpus: str, workers: list[tuple[str, str, int]]
+) -> None:
+    head = CONFIG if metrics is ASYNC else ""
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), metrics, head), import_options(gpus=gpus))
+    assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers ORDER BY ALL") == workers
+    versions = "SELECT version_in, version_out FROM train_steps ORDER BY step"
+    assert asked(tmp_path / "run", versions) == [(0, 1), (1, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -236,19 +243,23 @@ def test_gpus_follow_from_the_rates_where_they_make_a_whole_number(
     assert any("--gpus trainer=N" in note for note in imported.notes) is is_said
 
 
-def test_the_user_s_gpus_count_before_those_of_the_config(tmp_path: Path) -> None:
-    path = console(tmp_path / "a.log", range(2), ASYNC, CONFIG)
-    imported_to(tmp_path / "run", path, import_options(gpus="trainer=4,sampler=12"))
-    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers ORDER BY ALL") == [(4,), (12,)]
-
-
-def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
-    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 53, 54, 55)]
-    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, SYNC))
-    assert imported.coverage == {"trainer": 0.93}
-    assert imported.is_incomplete and imported.thinned_evenly == ()
-    assert "contains 93 of 100 steps; missing: 7, 50-55" in (imported.refusal or "")
-    assert analyze(tmp_path / "run", page=False).verdict.bottleneck == "unknown"
+@pytest.mark.parametrize(
+    ("missing", "coverage", "words", "is_refused"),
+    [
+        ({7, 50, 51, 52, 80}, 0.95, "contains 95 of 100 steps; missing: 7, 50-52, 80", False),
+        ({7, 50, 51, 52, 53, 54, 55}, 0.93, "contains 93 of 100 steps; missing: 7, 50-55", True),
+    ],
+)
+def test_missing_steps_are_named_and_more_than_a_few_give_no_verdict(
+    tmp_path: Path, missing: set[int], coverage: float, words: str, is_refused: bool
+) -> None:
+    steps = [step for step in range(100) if step not in missing]
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC), OWN_GPUS)
+    assert imported.coverage == {"trainer": coverage}
+    assert any(words in note for note in imported.notes)
+    assert (imported.is_incomplete, imported.thinned_evenly) == (is_refused, ())
+    assert (words in (imported.refusal or "")) is is_refused
+    assert (analyze(tmp_path / "run", page=False).verdict.bottleneck == "unknown") is is_refused
 
 
 @pytest.mark.parametrize(
@@ -270,14 +281,6 @@ def test_an_export_that_is_thinned_evenly_supports_a_verdict(
     imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, SYNC))
     assert imported.is_incomplete and (imported.refusal is None) is is_even
     assert imported.thinned_evenly == (("trainer",) if is_even else ())
-
-
-def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> None:
-    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80)]
-    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC), OWN_GPUS)
-    assert imported.coverage == {"trainer": 0.95}
-    assert not imported.is_incomplete and imported.refusal is None
-    assert any("95 of 100 steps" in note for note in imported.notes)
 
 
 @pytest.mark.parametrize(

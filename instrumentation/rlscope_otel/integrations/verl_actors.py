@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -75,17 +76,15 @@ def _settings(config: Any) -> dict[str, Any]:
     }
 
 
-class _Pass:
-    """Records each call as an activity, unless the trainer has switched it off. A class, so that it can be pickled."""
+def _passed(activity: str, switch: str | None, call: Call) -> None:
+    """A call has ended that is an activity, unless the trainer's attribute `switch` is off."""
+    if switch is None or getattr(call.args[0], switch):
+        run = own_run()
+        run.activity(activity).between(call.started_ns, run.now_ns())
 
-    def __init__(self, activity: str, switch: str | None = None) -> None:
-        self._activity = activity
-        self._switch = switch
 
-    def __call__(self, call: Call) -> None:
-        if self._switch is None or getattr(call.args[0], self._switch):
-            run = own_run()
-            run.activity(self._activity).between(call.started_ns, run.now_ns())
+def _pass(activity: str, switch: str | None = None) -> Watch:
+    return Watch(after=partial(_passed, activity, switch))
 
 
 # The samples of verl's agent loops: each request to a server is a segment, with the version that the server reports.
@@ -350,7 +349,7 @@ ROLLOUTER = {
     "_streaming_generation_main": Watch(before=_begin_generation, after=_end_generation),
     "_should_pause_generation": Watch(after=_judge_pause),
     "reset_staleness": Watch(before=_new_weights),
-    "do_validate": Watch(after=_Pass("eval")),
+    "do_validate": _pass("eval"),
 }
 
 
@@ -482,24 +481,20 @@ def _validated(call: Call) -> None:
         run.activity("eval").between(call.started_ns, run.now_ns())
 
 
-_PASSES = {
-    "_fit_compute_reward": _Pass("reward"),
-    "_fit_compute_log_prob": _Pass("logprobs"),
-    "_fit_compute_ref_log_prob": _Pass("logprobs", "use_reference_policy"),
-    "_fit_compute_critic": _Pass("logprobs", "use_critic"),
-    "_fit_compute_advantage": _Pass("other"),
-    "_fit_update_critic": _Pass("train", "use_critic"),
-    "_save_checkpoint": _Pass("checkpoint"),
-}
-
 TRAINER = {
     "__init__": Watch(before=_begin_trainer),
     "fit": Watch(before=_begin_fit, after=_end_fit),
     "_get_samples_from_queue": Watch(before=_begin_collecting, after=_end_collecting),
+    "_fit_compute_reward": _pass("reward"),
+    "_fit_compute_log_prob": _pass("logprobs"),
+    "_fit_compute_ref_log_prob": _pass("logprobs", "use_reference_policy"),
+    "_fit_compute_critic": _pass("logprobs", "use_critic"),
+    "_fit_compute_advantage": _pass("other"),
+    "_fit_update_critic": _pass("train", "use_critic"),
     "_fit_update_actor": Watch(after=_trained),
     "_fit_update_weights": Watch(after=_published),
     "_fit_validate": Watch(after=_validated),
-    **{name: Watch(after=recorded) for name, recorded in _PASSES.items()},
+    "_save_checkpoint": _pass("checkpoint"),
 }
 QUEUE_CLIENT = {"get_sample": Watch(after=_took)}
 ASSEMBLY = {"addition_process": Watch(before=_deliver)}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 from rlscope_otel import Run, SetupError, open_journal, start_run, upload, uploader
+from rlscope_otel.object_store import ObjectStore
 from rlscope_otel.worker_copy import WorkerCopy
 
 from rlscope.trace.worker_files import read_workers
@@ -32,30 +33,22 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 # --- one round after the other
 
 
-class Folder:
+class Folder(ObjectStore):
     """A store that is a folder, and that is looked at after each change."""
 
     def __init__(self, path: Path, look: Callable[[], None] = lambda: None) -> None:
-        self.path = path
+        super().__init__(f"file://{path}")
         self.look = look
         self.puts: list[str] = []
 
     def put(self, name: str, data: bytes) -> None:
-        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.path / name).write_bytes(data)
+        super().put(name, data)
         self.puts.append(name)
         self.look()
 
-    def get(self, name: str) -> bytes | None:
-        path = self.path / name
-        return path.read_bytes() if path.exists() else None
-
     def remove(self, name: str) -> None:
-        (self.path / name).unlink()
+        super().remove(name)
         self.look()
-
-    def names(self, folder: str) -> list[str]:
-        return [path.name for path in (self.path / folder).glob("*")]
 
 
 def record(run: Run, count: int = 1) -> None:

@@ -239,6 +239,14 @@ def play(core: Any, clock: ManualClock, story: str) -> None:
             core.scheduler.reset_prefix_cache(reset_running_requests=words == ["running"])
         elif what == "wait":
             clock.advance(int(words[0]))
+        elif what == "preempt":
+            core.scheduler.scheduled.clear()
+        elif what == "drafts":
+            for request in core.scheduler.requests.values():
+                request.drafts = int(words[0])
+        elif what == "fail":
+            with pytest.raises(RuntimeError):
+                core.collective_rpc(words[0], None, ("breaks",))
         else:
             core.collective_rpc(what)
 
@@ -253,6 +261,10 @@ def versions(rows: Rows) -> dict[str, tuple[str, list[tuple[int, int, int]]]]:
 
 def torn(rows: Rows) -> dict[str, int | None]:
     return {row["sample_id"]: row["torn_tokens"] for row in rows("samples")}
+
+
+def starts(rows: Rows) -> dict[str, int]:
+    return {row["sample_id"]: row["started_ns"] - START_NS for row in rows("samples")}
 
 
 def ends(rows: Rows) -> dict[str, str | None]:
@@ -400,6 +412,18 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
         "add a; step; state PAUSED_NEW; step a=stop; wait 100; add b; state UNPAUSED",
         {spans: [("wait", None, 225, 330)]},
     ),
+    "accepted drafts are tokens": (
+        "add a; step; drafts 3; step",
+        {loads: [(1, 0, 1, 3, 250), (1, 0, 4, 0, 250)]},
+    ),
+    "a request that is scheduled anew after a preemption started the first time": (
+        "add a; step; preempt; step a=stop",
+        {starts: {"a": 10}},
+    ),
+    "an update that failed gives no version": (
+        "add a; step; start_weight_update; fail update_weights; step a=stop",
+        {updates: [], versions: {"a": ("engine", [(0, 0, 2)])}, torn: {"a": None}},
+    ),
     "an update that was never finished gives no version": (
         "add a; step; start_weight_update; step a=stop",
         {updates: [], versions: {"a": ("engine", [(0, 0, 2)])}},
@@ -519,21 +543,6 @@ def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, row
     assert rows("samples")[0]["submitted_ns"] == START_NS - before_s * 1_000_000_000
 
 
-def test_a_request_that_is_scheduled_anew_after_a_preemption_started_the_first_time(core, clock, rows):
-    play(core, clock, "add a; step")
-    core.scheduler.scheduled.clear()
-    core.step(a="stop")
-    assert rows("samples")[0]["started_ns"] - START_NS == 10
-
-
-def test_a_failed_update_gives_no_version(core, clock, rows):
-    play(core, clock, "add a; step; start_weight_update")
-    with pytest.raises(RuntimeError):
-        core.collective_rpc("update_weights", None, ("breaks",))
-    core.step(a="stop")
-    assert (updates(rows), versions(rows), torn(rows)) == ([], {"a": ("engine", [(0, 0, 2)])}, {"a": None})
-
-
 @pytest.mark.parametrize(
     ("stop", "ids", "status", "reason"),
     [
@@ -640,14 +649,6 @@ def test_in_process_a_step_of_two_passes_ends_with_the_second(engine, clock, row
     engine.core.step = lambda: (once(), once())
     engine.step()
     assert steps(rows) == [(0, 113, 100), (128, 237, 100)]
-
-
-def test_accepted_drafts_are_tokens(core, rows):
-    add(core, "a")
-    core.step()
-    core.scheduler.requests["a"].drafts = 3
-    core.step()
-    assert [row["decode_tokens"] for row in rows("engine_steps")] == [1, 4]
 
 
 def test_in_process_a_call_without_a_pass_gives_no_time_to_the_next_one(engine, clock, rows):

@@ -7,6 +7,7 @@ from rlscope_otel.integrations.host import (
     engine_samples_wanted,
     host_run,
     leave_samples_to_framework,
+    own_run,
     recording_wanted,
 )
 
@@ -14,6 +15,7 @@ from rlscope_otel.integrations.host import (
 def test_without_a_run_folder_the_host_s_run_is_inert(monkeypatch: pytest.MonkeyPatch):
     assert not recording_wanted()
     assert not host_run("sampler").active
+    assert not own_run().active
 
 
 def test_the_role_of_the_environment_goes_before_the_hook_s_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -26,7 +28,7 @@ def test_the_role_of_the_environment_goes_before_the_hook_s_guess(tmp_path: Path
 def test_one_process_has_one_run_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     mine = rlscope_otel.start_run(role="trainer")
-    assert host_run("sampler") is mine
+    assert host_run("sampler") is own_run() is mine
     mine.stop()
     assert host_run("sampler") is not mine
 

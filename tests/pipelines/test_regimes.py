@@ -8,6 +8,7 @@ import pytest
 from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import Ended, run
+from tests.pipelines.processes import assert_accounted
 
 pytestmark = pytest.mark.pipelines
 
@@ -87,18 +88,8 @@ def test_generated_tokens_equal_the_engines_own_count(recorded):
     assert generated == sum(sampler["tokens_generated"] for sampler in recorded.ended.counted["samplers"])
 
 
-def test_the_ledger_closes_and_little_is_unattributed(recorded):
-    ledger = recorded.analysis.ledger
-    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
-    unattributed = sum(state.gpu_ns for state in ledger.states if state.state == "unattributed")
-    assert unattributed < 0.1 * ledger.total_gpu_ns
-
-
-def test_nothing_is_missing_from_the_data(recorded):
-    quality = recorded.analysis.data_quality
-    assert quality.skipped_files == ()
-    assert quality.workers_without_end == ()
-    assert sum(quality.dropped_rows.values()) == 0
+def test_nothing_is_missing_and_little_is_unattributed(recorded):
+    assert_accounted(recorded.analysis, unattributed_ratio=0.1)
 
 
 @pytest.mark.parametrize("recorded", ["stale samples are dropped", "publication waits"], indirect=True)

@@ -4,13 +4,15 @@ Real: WorkflowExecutor and its threads, StalenessManager, GroupedRolloutWorkflow
 an abort, `stats_tracker`. Stand-ins: the HTTP servers, which make one token every few milliseconds and stop at an
 abort; the backend that words requests for them; the trainer's loop, which has the scopes of AReaL's.
 
-`python -m tests.pipelines.frameworks.areal_run` prints what each of them counted, as JSON.
+`python -m tests.pipelines.frameworks.areal_run RUN_DIR` leaves there what each of them counted.
 """
 
 import asyncio
 import json
 import random
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -20,6 +22,8 @@ from areal.api.io_struct import ModelRequest
 from areal.infra import remote_inf_engine
 from areal.utils import stats_tracker
 from rlscope_otel.integrations import areal as rlscope_areal
+
+from tests.pipelines.processes import COUNTED
 
 GROUP, GROUPS_A_STEP, STEPS, CAP = 2, 3, 6, 2
 SECONDS_A_TOKEN, SECONDS_A_STEP = 0.003, 0.15
@@ -209,4 +213,4 @@ def main() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))
+    Path(sys.argv[1], COUNTED).write_text(json.dumps(main()))

@@ -1,12 +1,12 @@
 """What rlscope finds in a run of AReaL's own executor is what its manager, its servers and its workflow counted."""
 
 import importlib.util
-import json
 from collections import Counter
 
 import pytest
 
 from tests.pipelines import processes
+from tests.pipelines.processes import assert_accounted
 
 pytestmark = pytest.mark.frameworks
 
@@ -17,20 +17,14 @@ GROUPS_A_STEP, CAP = 3, 2
 def recorded(tmp_path_factory):
     if importlib.util.find_spec("areal") is None:
         pytest.skip("AReaL is not installed: make pipelines installs it into .venv-frameworks")
-    switches = {"RLSCOPE_WORKER_ID": "trainer-0", "RLSCOPE_GPU_COUNT": "4", "AREAL_SPMD_MODE": "1"}
     run_dir = tmp_path_factory.mktemp("areal") / "run"
+    switches = {"WORKER_ID": "trainer-0", "GPU_COUNT": "4", "RUN_DIR": str(run_dir)}
+    switches = {f"RLSCOPE_{name}": value for name, value in switches.items()} | {"AREAL_SPMD_MODE": "1"}
     return processes.recorded(run_dir, "tests.pipelines.frameworks.areal_run", **switches)
 
 
 def group_of(sample_id):
     return sample_id.rsplit("/", 1)[0]
-
-
-def tokens_by_sample(recorded):
-    tokens: Counter[str] = Counter()
-    for row in recorded.rows("samples"):
-        tokens[row["sample_id"]] += row["output_tokens"]
-    return tokens
 
 
 def test_steps_samples_and_tokens_are_what_the_trainer_took(recorded):
@@ -43,9 +37,9 @@ def test_steps_samples_and_tokens_are_what_the_trainer_took(recorded):
 
 
 def test_the_samples_of_each_step_have_the_tokens_and_rewards_that_it_saw(recorded):
-    tokens = tokens_by_sample(recorded)
+    tokens = recorded.tokens_by_sample()
     for step in recorded.counted["steps"]:
-        trained = [row for row in recorded.rows("deliveries", "trained") if row["step"] == step["version"]]
+        trained = recorded.rows("deliveries", outcome="trained", step=step["version"])
         assert sorted(tokens[row["sample_id"]] for row in trained) == sorted(step["tokens_by_sample"])
         # The reward of an episode is its length, so that each reward tells whose it is.
         assert all(row["reward"] == tokens[row["sample_id"]] for row in trained)
@@ -61,17 +55,14 @@ def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
 
 
 def test_the_runs_of_versions_are_the_servers_own_count(recorded):
-    found: Counter[int] = Counter()
-    for row in recorded.rows("samples"):
-        for run in row["versions"]:
-            found[run["version"]] += run["end"] - run["start"]
-    assert found == Counter({int(version): count for version, count in recorded.counted["tokens_by_version"].items()})
+    counted = {int(version): count for version, count in recorded.counted["tokens_by_version"].items()}
+    assert recorded.tokens_by_version() == counted
     assert any(len(row["versions"]) > 1 for row in recorded.rows("samples"))
 
 
 def test_accepted_and_rejected_are_what_the_staleness_manager_counted(recorded):
     finished = {group_of(row["sample_id"]) for row in recorded.rows("samples")}
-    out = {group_of(row["sample_id"]) for row in recorded.rows("deliveries", "abandoned")}
+    out = {group_of(row["sample_id"]) for row in recorded.rows("deliveries", outcome="abandoned")}
     in_task: dict[str, set[str]] = {}
     for row in recorded.rows("deliveries"):
         in_task.setdefault(group_of(row["sample_id"]), set()).add(row["outcome"])
@@ -91,54 +82,44 @@ def test_what_is_left_undelivered_is_accepted_and_waits(recorded):
     assert len(waiting_groups(recorded)) == recorded.counted["accepted_tasks"] - taken
     last = recorded.rows("queue_depths")[-1]["depth"]
     delivered = {row["sample_id"] for row in recorded.rows("deliveries")}
-    assert last == len(tokens_by_sample(recorded).keys() - delivered)
+    assert last == len(recorded.tokens_by_sample().keys() - delivered)
 
 
 def test_empty_and_failed_episodes_are_never_trained(recorded):
     ended = recorded.counted["episodes"]
-    assert len(tokens_by_sample(recorded)) == sum(ended.values())
-    assert len(recorded.rows("deliveries", "trained")) <= ended["kept"]
-    assert len(recorded.rows("deliveries", "abandoned")) >= ended["failed"] + ended["cancelled"] > 0
+    assert len(recorded.tokens_by_sample()) == sum(ended.values())
+    assert len(recorded.rows("deliveries", outcome="trained")) <= ended["kept"]
+    assert len(recorded.rows("deliveries", outcome="abandoned")) >= ended["failed"] + ended["cancelled"] > 0
 
 
 def test_the_cap_is_the_run_s_and_what_exceeds_it_is_counted(recorded):
-    config = json.loads((recorded.run_dir / "run.json").read_text())["config"]
+    config = recorded.config
     assert (config["max_staleness"], config["staleness_policy"]) == (CAP, "admission")
     ages = [age for step in recorded.counted["steps"] for age in step["token_staleness"]]
     assert recorded.analysis.staleness.over_cap_tokens == sum(age > CAP for age in ages)
 
 
 def test_the_trainer_s_scopes_are_as_many_and_as_long_as_areal_s_own(recorded):
-    timings, spans = recorded.counted["timings"], recorded.rows("activities")
-    trainer = [row for row in spans if row["worker_id"] == "trainer-0"]
-    steps, published = recorded.rows("train_steps"), recorded.rows("weight_updates")
+    timings, own = recorded.counted["timings"], {"worker_id": "trainer-0"}
     found = {
-        "rollout": [row for row in trainer if (row["activity"], row["reason"]) == ("wait", "samples")],
-        "recompute_logp": [row for row in trainer if row["activity"] == "logprobs"],
-        "save": [row for row in trainer if row["activity"] == "checkpoint"],
-        "train_step": steps,
-        "update_weights": [row for row in published if row["phase"] == "publish"],
+        "rollout": recorded.rows("activities", activity="wait", reason="samples", **own),
+        "recompute_logp": recorded.rows("activities", activity="logprobs", **own),
+        "save": recorded.rows("activities", activity="checkpoint", **own),
+        "train_step": recorded.rows("train_steps"),
+        "update_weights": recorded.updates("publish"),
     }
     for name, rows in found.items():
         assert len(rows) == timings[f"timeperf/{name}__count"]
         mean_s = sum(row["end_ns"] - row["start_ns"] for row in rows) / len(rows) / 1e9
         assert mean_s >= timings[f"timeperf/{name}"]
     assert [row["version"] for row in found["update_weights"]] == [1, 2, 3, 4, 5, 6]
-    applied = [row for row in published if row["phase"] == "apply"]
-    assert [(row["version"], row["paused"]) for row in applied] == [(version, True) for version in range(1, 7)]
+    applied = [(row["version"], row["paused"]) for row in recorded.updates("apply")]
+    assert applied == [(version, True) for version in range(1, 7)]
 
 
-def test_both_sides_are_in_the_ledger_and_it_closes(recorded):
-    facts, ledger = recorded.analysis.run, recorded.analysis.ledger
+def test_both_sides_are_in_the_ledger_and_nothing_is_missing(recorded):
+    facts, samplers = recorded.analysis.run, recorded.states("sampler")
     assert (facts.trainer_gpus, facts.sampler_gpus) == (4, 2)
-    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
-    samplers = {state.state: state.share_ratio for state in ledger.states if state.role == "sampler"}
     assert samplers["generating"] > samplers["applying_weights"] > 0
-    assert samplers["unattributed"] < 0.2
-
-
-def test_nothing_is_missing_from_the_data(recorded):
-    quality = recorded.analysis.data_quality
-    assert (quality.skipped_files, quality.workers_without_end) == ((), ())
-    assert sum(quality.dropped_rows.values()) == 0
-    assert not any("negative staleness" in gap or "not recorded" in gap for gap in quality.gaps)
+    assert samplers["unattributed"] < 0.2 * sum(samplers.values())
+    assert_accounted(recorded.analysis)

@@ -8,6 +8,7 @@ import rlscope_otel
 from rlscope_otel.integrations import ray as rlscope_ray
 
 from rlscope.pipeline import analyze
+from tests.pipelines.processes import assert_accounted
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make pipelines installs it into .venv-frameworks")
 pytestmark = pytest.mark.frameworks
@@ -57,10 +58,8 @@ def test_a_killed_actor_keeps_what_it_flushed_and_is_shown_as_silent(run_dir):
     del other
     await_end(run_dir, "other")
     analysis = analyze(run_dir)
-    assert analysis.data_quality.workers_without_end == ("killed",)
-    assert analysis.data_quality.skipped_files == ()
+    assert_accounted(analysis, without_end=("killed",))
     assert analysis.answers["token_balance"]["generated_tokens"][0] == (7 + 4) * TOKENS_A_SAMPLE
-    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns
 
 
 def test_actors_never_take_the_driver_s_name(run_dir, monkeypatch, request):

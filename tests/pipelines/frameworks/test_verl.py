@@ -1,12 +1,12 @@
 """What rlscope finds in a run of verl's own rollouter, queue and trainer is what each of them counted itself."""
 
 import importlib.util
-import json
 from collections import Counter, defaultdict
 
 import pytest
 
 from tests.pipelines import processes
+from tests.pipelines.processes import assert_accounted
 
 pytestmark = pytest.mark.frameworks
 
@@ -17,10 +17,9 @@ GROUP = 2
 def recorded(tmp_path_factory):
     if importlib.util.find_spec("verl") is None:
         pytest.skip("verl is not installed: make pipelines installs it into .venv-frameworks")
-    hook = {"VERL_USE_EXTERNAL_MODULES": "rlscope_otel.integrations.verl"}
-    return processes.recorded(
-        tmp_path_factory.mktemp("verl") / "run", "tests.pipelines.frameworks.verl_run", 1, 0.3, **hook
-    )
+    run_dir = tmp_path_factory.mktemp("verl") / "run"
+    hook = {"VERL_USE_EXTERNAL_MODULES": "rlscope_otel.integrations.verl", "RLSCOPE_RUN_DIR": str(run_dir)}
+    return processes.recorded(run_dir, "tests.pipelines.frameworks.verl_run", 1, 0.3, **hook)
 
 
 def steps_of(recorded):
@@ -35,10 +34,7 @@ def test_steps_samples_and_tokens_are_the_trainer_s_own_count(recorded):
 
 
 def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorded):
-    tokens: Counter[str] = Counter()
-    for row in recorded.rows("samples"):
-        tokens[row["sample_id"]] += row["output_tokens"]
-    delivered = recorded.rows("deliveries", "trained")
+    tokens, delivered = recorded.tokens_by_sample(), recorded.rows("deliveries", outcome="trained")
     found = [(row["step"], row["consumer_version"], row["sample_id"], tokens[row["sample_id"]]) for row in delivered]
     seen = [
         (step["step"], step["version"], f"{uid}/{row % GROUP}", count)
@@ -66,18 +62,14 @@ def test_generated_tokens_and_their_versions_are_the_server_s_own_count(recorded
     replies: Counter[int] = Counter()
     for version, tokens in recorded.counted["server"]:
         replies[version] += tokens
-    found: Counter[int] = Counter()
-    for row in recorded.rows("samples"):
-        for run in row["versions"]:
-            found[run["version"]] += run["end"] - run["start"]
-    assert +found == +replies
+    assert recorded.tokens_by_version() == +replies
     assert len(recorded.rows("samples")) == len(recorded.counted["server"])
     assert recorded.analysis.answers["token_balance"]["generated_tokens"][0] == replies.total()
 
 
 def test_the_queue_s_depth_and_drops_are_the_queue_s_own_statistics(recorded):
     statistics, depths = recorded.counted["queue"], recorded.rows("queue_depths")
-    dropped = recorded.rows("deliveries", "dropped_stale")
+    dropped = recorded.rows("deliveries", outcome="dropped_stale")
     assert len(dropped) == statistics["dropped_samples"] * GROUP > 0
     assert len(depths) == statistics["total_produced"] + statistics["total_consumed"]
     assert max(row["depth"] for row in depths) == statistics["max_queue_size"]
@@ -96,38 +88,29 @@ def test_only_an_unfinished_last_batch_is_neither_trained_nor_dropped(recorded):
 
 
 def test_every_publication_is_recorded_under_verl_s_own_version(recorded):
-    published = [row for row in recorded.rows("weight_updates") if row["phase"] == "publish"]
-    assert sorted(row["version"] for row in published) == recorded.counted["trainer"]["published"]
+    assert [row["version"] for row in recorded.updates("publish")] == recorded.counted["trainer"]["published"]
     steps = recorded.analysis.answers["training_steps"]
     assert steps["version_in"].to_list() == [step["version"] for step in steps_of(recorded)]
     followers = [step["version"] for step in steps_of(recorded)][1:]
     assert steps["version_out"].to_list()[:-1] == followers
 
 
-def test_the_gpus_of_both_sides_are_in_the_ledger_and_it_closes(recorded):
-    ledger, facts = recorded.analysis.ledger, recorded.analysis.run
+def test_the_gpus_of_both_sides_are_in_the_ledger(recorded):
+    facts, trainer = recorded.analysis.run, recorded.states("trainer")
     assert (facts.trainer_gpus, facts.sampler_gpus) == (4, 2)
-    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
-    states = {(state.role, state.state): state.gpu_ns for state in ledger.states}
-    trainer_ns = sum(gpu_ns for (role, _), gpu_ns in states.items() if role == "trainer")
-    assert states["trainer", "unattributed"] < 0.1 * trainer_ns
-    assert {"train", "waiting_for_samples", "publishing_weights", "startup"} <= {
-        state for role, state in states if role == "trainer"
-    }
-    assert {"generating", "startup"} <= {state for role, state in states if role == "sampler"}
+    assert trainer["unattributed"] < 0.1 * sum(trainer.values())
+    assert {"train", "waiting_for_samples", "publishing_weights", "startup"} <= trainer.keys()
+    assert {"generating", "startup"} <= recorded.states("sampler").keys()
 
 
 def test_the_settings_are_verl_s(recorded):
-    config = json.loads((recorded.run_dir / "run.json").read_text())["config"]
+    config = recorded.config
     assert (config["framework"], config["group_size"], config["samples_per_step"]) == ("verl", GROUP, 4)
     assert config["staleness_policy"] == "admission"
     assert "max_staleness" not in config
 
 
 def test_nothing_is_missing_but_the_ends_of_the_actors_that_verl_kills(recorded):
-    quality = recorded.analysis.data_quality
-    assert quality.skipped_files == ()
-    assert sum(quality.dropped_rows.values()) == 0
-    roles = {name.split("-")[0] for name in quality.workers_without_end}
-    assert roles <= {"controller", "sampler"}
-    assert not any("negative staleness" in gap or "not recorded" in gap for gap in quality.gaps)
+    without_end = recorded.analysis.data_quality.workers_without_end
+    assert {name.split("-")[0] for name in without_end} <= {"controller", "sampler"}
+    assert_accounted(recorded.analysis, without_end=without_end)

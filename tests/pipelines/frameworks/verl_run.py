@@ -4,7 +4,7 @@ Real: FullyAsyncRollouter's loop, AgentLoopWorker's dispatch, FullyAsyncLLMServe
 the load balancer, MessageQueue, FullyAsyncTrainer's loop and its advantages. Stand-ins: the server, which makes one
 token every few milliseconds and tags its replies as verl's servers do; the model's update; the transfer of its weights.
 
-`python -m tests.pipelines.frameworks.verl_run` prints what each of them counted, as JSON.
+`python -m tests.pipelines.frameworks.verl_run RUN_DIR SEED SECONDS_A_STEP` leaves there what each of them counted.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,6 +30,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import get_router_handle
 
+from tests.pipelines.processes import COUNTED
 from tests.ray_start import start_ray
 
 PROMPTS, GROUP, PROMPTS_A_STEP, STEPS_A_VERSION = 36, 2, 2, 2
@@ -310,4 +312,5 @@ def main(seed: int, seconds_a_step: float) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(seed=int(sys.argv[1]), seconds_a_step=float(sys.argv[2]))))
+    counted = main(seed=int(sys.argv[2]), seconds_a_step=float(sys.argv[3]))
+    Path(sys.argv[1], COUNTED).write_text(json.dumps(counted))

@@ -1,8 +1,5 @@
 """A recorded run of `examples.trl_async`, what TRL logged of it itself, and what its tests ask of both."""
 
-import json
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,9 +8,7 @@ import pytest
 
 from rlscope import api
 from rlscope.analysis.result import AnalysisResult
-from rlscope.pipeline import analyze
-from tests.journals import recorded_rows
-from tests.pipelines.processes import run_module
+from tests.pipelines.processes import Recorded, run_module
 
 AGREE_RATIO = 0.03
 """Of the time that the steps took: what docs/importers.md promises of each state of TRL's trainer,"""
@@ -27,36 +22,20 @@ _STATES = {
 """By the state of an imported run, the states of a recorded one: TRL's log does not tell the transfer apart."""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    run_dir: Path
-
-    @cached_property
-    def counted(self) -> dict[str, Any]:
-        return json.loads((self.run_dir / "pipeline_summary.json").read_text())
-
-    @cached_property
-    def analysis(self) -> AnalysisResult:
-        return analyze(self.run_dir)
+class TrlRecorded(Recorded):
+    COUNTED = "pipeline_summary.json"
 
     @property
     def logs(self) -> Path:
         """What TRL wrote itself."""
         return self.run_dir / "trl_logs"
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return recorded_rows(self.run_dir, table)
-
     def logged(self, name: str) -> list[float]:
         return [entry[name] for entry in self.counted["logged"]]
 
-    def phases(self, phase: str) -> list[dict[str, Any]]:
-        updates = (row for row in self.rows("weight_updates") if row["phase"] == phase)
-        return sorted(updates, key=lambda row: row["start_ns"])
-
     def kept(self) -> list[dict[str, Any]]:
         """What the trainer took and did not drop, in the order of taking, with the version when it was taken."""
-        published_ns = [row["end_ns"] for row in self.phases("publish")]
+        published_ns = [row["end_ns"] for row in self.updates("publish")]
         kept = [row for row in self.rows("deliveries") if row["outcome"] != "dropped_stale"]
         for row in kept:
             row["taken_version"] = sum(end_ns <= row["taken_ns"] for end_ns in published_ns)
@@ -64,7 +43,7 @@ class Recorded:
 
     def kept_by_log(self) -> list[list[dict[str, Any]]]:
         """The same by the entry of TRL's log that speaks of them: two batches are taken before the first step."""
-        batch = json.loads((self.run_dir / "run.json").read_text())["config"]["samples_per_step"]
+        batch = self.config["samples_per_step"]
         rest = iter(self.kept())
         sizes = [2 * batch, *[batch] * (self.counted["steps"] - 1)]
         return [list(islice(rest, size)) for size in sizes]
@@ -86,7 +65,7 @@ def assert_agrees(recorded: AnalysisResult, log: Path) -> None:
         assert found[state] == pytest.approx(expected[state], abs=most_s), (log.name, state)
 
 
-def record(run_dir: Path, *flags: str, report_to: str = "tensorboard") -> Recorded:
+def record(run_dir: Path, *flags: str, report_to: str = "tensorboard") -> TrlRecorded:
     """Run the example in a process of its own; TRL logs besides."""
     run_module("examples.trl_async", run_dir, "--report-to", report_to, *flags)
-    return Recorded(run_dir)
+    return TrlRecorded(run_dir)

@@ -6,7 +6,8 @@ import pytest
 from rlscope_otel.integrations.trl_rollouts import limits_of
 
 from tests.nightly import nightly
-from tests.pipelines.trl.async_record import Recorded, assert_agrees, record
+from tests.pipelines.processes import assert_accounted
+from tests.pipelines.trl.async_record import TrlRecorded, assert_agrees, record
 
 pytestmark = pytest.mark.pipelines
 
@@ -23,7 +24,7 @@ REGIMES = {
     params=[nightly("steady"), "syncs every third step", "drops what is stale"],
     ids=lambda regime: regime.replace(" ", "-"),
 )
-def recorded(request, tmp_path_factory) -> Recorded:
+def recorded(request, tmp_path_factory) -> TrlRecorded:
     return record(tmp_path_factory.mktemp("async"), *REGIMES[request.param])
 
 
@@ -46,11 +47,11 @@ def test_forwarded_tokens_count_a_shared_prompt_once(recorded):
 def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):
     versions = list(range(1, recorded.counted["weight_syncs"] + 1))
     for phase in ("publish", "transfer", "apply"):
-        assert [row["version"] for row in recorded.phases(phase)] == versions
-    assert all(row["paused"] for row in recorded.phases("apply"))
+        assert [row["version"] for row in recorded.updates(phase)] == versions
+    assert all(row["paused"] for row in recorded.updates("apply"))
     for part in ("drain", "resume"):
         found = {worker: [] for worker in ("trainer", "sampler")}
-        for row in recorded.phases(part):
+        for row in recorded.updates(part):
             found[row["worker_id"]].append(row["version"])
         assert found == {"trainer": versions, "sampler": versions}
 
@@ -81,8 +82,7 @@ def test_a_sample_is_trained_on_at_most_one_sync_after_it_was_taken(recorded):
 
 
 def test_what_trl_dropped_is_what_it_counted(recorded):
-    dropped = [row for row in recorded.rows("deliveries") if row["outcome"] == "dropped_stale"]
-    assert len(dropped) == recorded.counted["samples_dropped_stale"]
+    assert len(recorded.rows("deliveries", outcome="dropped_stale")) == recorded.counted["samples_dropped_stale"]
 
 
 def test_importance_is_kept_by_the_age_that_the_engine_s_versions_give(recorded):
@@ -104,13 +104,9 @@ def test_the_ratio_of_fresh_tokens_is_1(recorded):
 
 
 def test_the_ledger_closes_and_nothing_is_missing(recorded):
-    analysis = recorded.analysis
-    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns
-    states = {(state.role, state.state) for state in analysis.ledger.states}
-    assert {("trainer", "train"), ("trainer", "publishing_weights"), ("sampler", "decoding")} <= states
-    assert analysis.answers["row_faults"].rows() == []
-    assert analysis.data_quality.dropped_rows == {}
-    assert analysis.data_quality.workers_without_end == ()
+    assert_accounted(recorded.analysis)
+    assert {"train", "publishing_weights"} <= recorded.states("trainer").keys()
+    assert "decoding" in recorded.states("sampler")
 
 
 @pytest.mark.parametrize("name", ["trainer_state.json", "events.out.tfevents.*"])

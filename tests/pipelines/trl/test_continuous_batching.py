@@ -1,33 +1,18 @@
 """transformers' continuous batching, for real: what its hook recorded is what the engine itself gave and scheduled."""
 
-import json
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from rlscope.pipeline import analyze
-from tests.journals import recorded_rows
-from tests.pipelines.processes import run_module
+from tests.pipelines import processes
+from tests.pipelines.processes import assert_accounted
 
 pytestmark = pytest.mark.pipelines
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    run_dir: Any
-    counted: dict[str, Any]
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return recorded_rows(self.run_dir, table)
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("batching")
-    run_module("tests.pipelines.trl.batching_run", run_dir)
-    return Recorded(run_dir, json.loads((run_dir / "counted.json").read_text()))
+    return processes.recorded(tmp_path_factory.mktemp("batching"), "tests.pipelines.trl.batching_run")
 
 
 def test_every_request_is_one_sample_with_the_tokens_of_its_result(recorded):
@@ -58,24 +43,16 @@ def test_with_too_little_cache_requests_are_preempted_and_the_cache_is_never_ove
 
 
 def test_tokens_are_of_the_version_whose_update_ended_before_their_pass(recorded):
-    updates = [row for row in recorded.rows("weight_updates") if row["phase"] == "apply"]
-    assert [(row["version"], row["phase"], row["paused"]) for row in updates] == [
-        (version, "apply", True) for version in range(1, recorded.counted["updates"] + 1)
+    updates = recorded.updates("apply")
+    assert [(row["version"], row["paused"]) for row in updates] == [
+        (version, True) for version in range(1, recorded.counted["updates"] + 1)
     ]
     expected: Counter[int] = Counter()
     for row in recorded.rows("engine_steps"):
         expected[sum(update["end_ns"] <= row["start_ns"] for update in updates)] += row["decode_tokens"]
-    found: Counter[int] = Counter()
-    for row in recorded.rows("samples"):
-        for run in row["versions"]:
-            found[run["version"]] += run["end"] - run["start"]
-    assert found == expected
+    assert recorded.tokens_by_version() == +expected
 
 
 def test_the_engine_s_time_is_accounted_for(recorded):
-    analysis = analyze(recorded.run_dir)
-    ledger = {(state.state, state.reason): state.gpu_ns for state in analysis.ledger.states}
-    assert sum(ledger.values()) == analysis.ledger.total_gpu_ns
-    assert {"decoding", "mixed_passes", "between_passes", "applying_weights"} <= {state for state, _ in ledger}
-    assert analysis.answers["row_faults"].rows() == []
-    assert analysis.data_quality.dropped_rows == {}
+    assert_accounted(recorded.analysis)
+    assert {"decoding", "mixed_passes", "between_passes", "applying_weights"} <= recorded.states().keys()

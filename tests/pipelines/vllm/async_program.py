@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.vllm_cpu.environment import prepare
+from tests.pipelines.processes import COUNTED
 
 REQUESTS = 24
 RESPONSE_TOKENS = 240
@@ -99,13 +100,13 @@ async def serve(checkpoint: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`RUN_DIR RESULT`."""
-    run_dir, result = sys.argv[1:]
+    """`RUN_DIR`."""
+    (run_dir,) = sys.argv[1:]
     os.environ.update(RLSCOPE_RUN_DIR=run_dir, RLSCOPE_WORKER_ID="engine")
     prepare()
     with tempfile.TemporaryDirectory() as checkpoint:
         said = asyncio.run(serve(Path(checkpoint)))
-    Path(result).write_text(json.dumps(said))
+    Path(run_dir, COUNTED).write_text(json.dumps(said))
 
 
 if __name__ == "__main__":

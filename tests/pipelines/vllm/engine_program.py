@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.vllm_cpu.environment import prepare
+from tests.pipelines.processes import COUNTED
 
 UPDATES = {40: "1", 90: "2"}
 """Label of the update before each of these steps."""
@@ -116,13 +117,13 @@ def _said_of(output: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`RUN_DIR RESULT calm|pressure`."""
+    """`RUN_DIR calm|pressure`."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     prepare()
-    run_dir, result, regime = sys.argv[1:]
+    run_dir, regime = sys.argv[1:]
     with tempfile.TemporaryDirectory() as checkpoint:
         said = run_engine(Path(run_dir), Path(checkpoint), regime == "pressure")
-    Path(result).write_text(json.dumps(said))
+    Path(run_dir, COUNTED).write_text(json.dumps(said))
 
 
 if __name__ == "__main__":

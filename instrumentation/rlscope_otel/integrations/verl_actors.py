@@ -20,7 +20,6 @@ from rlscope_otel.integrations.host import host_run, own_run, version_of
 from rlscope_otel.integrations.seams import Call, Watch
 from rlscope_otel.integrations.versions import VersionNames
 from rlscope_otel.phases import TrainStep
-from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
 
 # Where each engine looks for plug-ins.
@@ -43,10 +42,22 @@ def gpus_of(config: Any, side: str) -> int | None:
     return None if nodes is None or per_node is None else int(nodes) * int(per_node)
 
 
-def begin(role: str, config: Any, gpu_count: int | None = 0) -> Run:
+_begun_ns: deque[int] = deque(maxlen=1)
+"""When this process began to record, until its loop begins."""
+
+
+def begin(role: str, config: Any, gpu_count: int | None = 0) -> None:
     """Start recording this process, with the verl settings that the trace format has too."""
     settings = {name: value for name, value in _settings(config).items() if value is not None}
-    return host_run(role, gpu_count=gpu_count, framework="verl", framework_version=version_of("verl"), config=settings)
+    version = version_of("verl")
+    run = host_run(role, gpu_count=gpu_count, framework="verl", framework_version=version, config=settings)
+    _begun_ns.append(run.now_ns())
+
+
+def _end_startup(call: Call) -> None:
+    """The loop of this process begins."""
+    if _begun_ns:
+        own_run().activity("startup").between(_begun_ns.pop(), call.started_ns)
 
 
 def engines_are_recorded(config: Any) -> bool:
@@ -283,8 +294,6 @@ class _Stretch:
     """Current state of this process's rollouter, with its start."""
 
     def __init__(self) -> None:
-        self.began_ns: int | None = None
-        """When this worker began to record; None once generation has begun."""
         self.since_ns: int | None = None
         """Up to when all is written down; None before generation and after it."""
         self.reason = "staleness_cap"
@@ -297,16 +306,14 @@ _stretch = _Stretch()
 def _begin_rollouter(call: Call) -> None:
     config = call.argument(1, "config")
     if engines_are_recorded(config):
-        run = begin("controller", config)
+        begin("controller", config)
     else:
-        run = begin("sampler", config, gpus_of(config, "rollout"))
-    _stretch.began_ns = run.now_ns()
+        begin("sampler", config, gpus_of(config, "rollout"))
 
 
 def _begin_generation(call: Call) -> None:
-    if _stretch.began_ns is not None:
-        own_run().activity("startup").between(_stretch.began_ns, call.started_ns)
-    _stretch.began_ns, _stretch.since_ns = None, call.started_ns
+    _end_startup(call)
+    _stretch.since_ns = call.started_ns
 
 
 def _judge_pause(call: Call) -> None:
@@ -365,8 +372,6 @@ class _Collecting:
 
     def __init__(self) -> None:
         self.trainer: Any = None
-        self.began_ns: int | None = None
-        """When this worker began to record; None once training has begun."""
         self.last_taken_ns: int | None = None
         self.taken_ns: deque[int] = deque()
         """When each group was taken, for those that are not delivered yet."""
@@ -377,13 +382,7 @@ _collecting = _Collecting()
 
 def _begin_trainer(call: Call) -> None:
     config = call.argument(1, "config")
-    _collecting.began_ns = begin("trainer", config, gpus_of(config, "trainer")).now_ns()
-
-
-def _begin_fit(call: Call) -> None:
-    if _collecting.began_ns is not None:
-        own_run().activity("startup").between(_collecting.began_ns, call.started_ns)
-    _collecting.began_ns = None
+    begin("trainer", config, gpus_of(config, "trainer"))
 
 
 def _end_fit(call: Call) -> None:
@@ -483,7 +482,7 @@ def _validated(call: Call) -> None:
 
 TRAINER = {
     "__init__": Watch(before=_begin_trainer),
-    "fit": Watch(before=_begin_fit, after=_end_fit),
+    "fit": Watch(before=_end_startup, after=_end_fit),
     "_get_samples_from_queue": Watch(before=_begin_collecting, after=_end_collecting),
     "_fit_compute_reward": _pass("reward"),
     "_fit_compute_log_prob": _pass("logprobs"),

@@ -372,6 +372,15 @@ def test_an_evaluation_is_one_only_when_it_is_time_for_it(
     assert [a["activity"] for a in rows("activities")] == ["eval"] * evaluated
 
 
+@pytest.mark.parametrize(("start", "loop"), [(rollouter_of, "_streaming_generation_main"), (trainer_of, "fit")])
+def test_the_time_before_the_loop_of_a_side_is_its_start_up(recording: Run, rows: Rows, start: Any, loop: str):
+    side, start_ns = start(), recording.now_ns()
+    CLOCK.advance(SECOND_NS)
+    asyncio.run(getattr(side, loop)())
+    recording.stop()
+    assert spans(rows, start_ns) == [("startup", None, 0, 1)]
+
+
 def test_the_end_of_training_ends_the_worker(recording: Run, worker: Callable[[str], dict[str, Any]]):
     asyncio.run(trainer_of().fit())
     recording.stop()

@@ -2,7 +2,6 @@ import errno
 import json
 import os
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -15,15 +14,7 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
 
 from tests.journals import COMPLETE, read_back
-
-
-def until(condition, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+from tests.waiting import until
 
 
 def refuse(*_: object) -> None:
@@ -33,7 +24,7 @@ def refuse(*_: object) -> None:
 def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
         run.engine_step(0, 1)
-        assert until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
+        until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
 
 
 def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker, monkeypatch) -> None:
@@ -41,7 +32,7 @@ def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worke
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(101):
             run.engine_step(number, number + 1)
-        assert until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
+        until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
 
 
 def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, rows, monkeypatch) -> None:
@@ -139,7 +130,7 @@ def test_background_work_that_fails_is_counted_and_the_writing_goes_on() -> None
     faults = Faults()
     thread = FlushThread(lambda last: True, interval_s=3600, faults=faults, aside=refuse, finish=refuse)
     thread.start()
-    assert until(lambda: faults.counts == {"closing": 1})
+    until(lambda: faults.counts == {"closing": 1})
     assert thread.flush(timeout_s=10)
     seen = faults.counts["closing"]
     assert thread.stop(timeout_s=10)

@@ -18,16 +18,10 @@ from rlscope_otel.worker_copy import WorkerCopy
 
 from rlscope.trace.worker_files import read_workers
 from tests.journals import COMPLETE, read_back
+from tests.waiting import until
 
 TABLE = "engine_steps"
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # --- one round after the other

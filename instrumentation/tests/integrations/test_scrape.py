@@ -20,12 +20,12 @@ from rlscope_otel.integrations import scrape
 from rlscope_otel.integrations.engine_readings import Point, Reading, points_of, readings_of
 
 from tests.manual_clock import ManualClock
+from tests.waiting import TIME_LIMIT_S, until
 
 PAGES = Path(__file__).parent / "pages"
 VLLM, SGLANG = (PAGES / name for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))
 MS = 1_000_000
 KV_CAPACITY_TOKENS = 16_384 * 128
-TIME_LIMIT_S = 60
 
 
 def page_with(path: Path, **values: float) -> str:
@@ -298,9 +298,7 @@ def test_the_command_records_a_server_until_it_is_told_to_stop(
         "scrape.start_run = functools.partial(scrape.start_run, flush_interval_s=0.05)\n"
         f"sys.exit(scrape.main({arguments!r}))"
     )
-    deadline_s = time.monotonic() + TIME_LIMIT_S
-    while not list((tmp_path / "engine_steps").glob("*.arrows")):
-        assert process.poll() is None and time.monotonic() < deadline_s
+    until(lambda: list((tmp_path / "engine_steps").glob("*.arrows")))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=TIME_LIMIT_S)
     assert set(seen(rows, "worker_id", "source", "running")) == {("vllm-0", "sampled", 3)}

@@ -3,10 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rlscope_otel
@@ -18,13 +17,13 @@ from rlscope.errors import ArgumentError
 from rlscope.importers.options import import_options
 from rlscope.reports.text.verdict import headline, label, next_step
 from rlscope.reports.text.watch import fact_rows
+from tests.waiting import TIME_LIMIT_S, until
 
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
 VLLM = (PAGES / "vllm-0.32.0.txt").read_text()
 PHASES = "step=time/total,generate=time/sampling,train=time/train_step"
 STEP_S = 0.125
 STEP = {"time/total": STEP_S, "time/sampling": 0.75 * STEP_S, "time/train_step": 0.25 * STEP_S}
-TIME_LIMIT_S = 60
 
 
 def vllm_page(tokens: int) -> str:
@@ -67,15 +66,6 @@ def server() -> Iterator[Server]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is read, and its rows are written, every tenth of a second."""
     monkeypatch.setattr("rlscope.alerts.live.scrape._MODULE", "tests.alerts.live.quick_scrape")
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """What a look finds once it finds something."""
-    ends_s = time.monotonic() + TIME_LIMIT_S
-    while not (found := look()):
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)
-    return found
 
 
 def address(server: Server) -> str:

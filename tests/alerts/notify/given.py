@@ -1,6 +1,5 @@
 """Alerts and messages as tests need them."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,6 @@ from tests.alerts.given import S
 
 NOON_NS = 1_767_268_800 * S
 """2026-01-01 12:00:00 UTC."""
-TIME_LIMIT_S = 60
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIME_LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never came about"
-        time.sleep(0.02)
 
 
 def at(seconds: float) -> int:

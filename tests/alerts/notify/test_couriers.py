@@ -4,8 +4,9 @@ import pytest
 
 from rlscope.alerts.notify import couriers as couriers_module
 from rlscope.alerts.notify.couriers import Couriers, pause_s
-from tests.alerts.notify.given import alert, at, at_once, eventually, receiver
+from tests.alerts.notify.given import alert, at, at_once, receiver
 from tests.alerts.notify.listener import Listener
+from tests.waiting import until
 
 
 def look(couriers: Couriers, seconds: float) -> None:
@@ -48,7 +49,7 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
         look(couriers, seconds)
         assert (couriers.troubles, couriers.waiting) == ((), 1)
     listener.hold.set()
-    eventually(lambda: couriers.collect(at(20)))
+    until(lambda: couriers.collect(at(20)))
     assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)
 
 

@@ -1,14 +1,12 @@
 """Two real actors, one killed: what is on disk is what they had flushed, and the analysis says who fell silent."""
 
-import time
-from pathlib import Path
-
 import pytest
 import rlscope_otel
 from rlscope_otel.integrations import ray as rlscope_ray
 
 from rlscope.pipeline import analyze
 from tests.pipelines.processes import assert_accounted
+from tests.waiting import until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make pipelines installs it into .venv-frameworks")
 pytestmark = pytest.mark.frameworks
@@ -40,13 +38,6 @@ def start(**given):
     return ray.remote(num_cpus=1)(Sampler).options(runtime_env=rlscope_ray.runtime_env(**given)).remote()
 
 
-def await_end(run_dir: Path, worker_id: str) -> None:
-    deadline_s = time.monotonic() + 120
-    while worker_id in analyze(run_dir).data_quality.workers_without_end:
-        assert time.monotonic() < deadline_s, f"{worker_id} never said that it stopped"
-        time.sleep(0.1)
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_killed_actor_keeps_what_it_flushed_and_is_shown_as_silent(run_dir):
     killed, other = start(role="sampler", worker_id="killed"), start(role="sampler", worker_id="other")
@@ -56,7 +47,7 @@ def test_a_killed_actor_keeps_what_it_flushed_and_is_shown_as_silent(run_dir):
     ray.kill(killed)
     ray.get(other.generate.remote(3, 1))
     del other
-    await_end(run_dir, "other")
+    until(lambda: "other" not in analyze(run_dir).data_quality.workers_without_end)
     analysis = analyze(run_dir)
     assert_accounted(analysis, without_end=("killed",))
     assert analysis.answers["token_balance"]["generated_tokens"][0] == (7 + 4) * TOKENS_A_SAMPLE

@@ -9,9 +9,7 @@ import pytest
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
 from rlscope.diagnose import RULES
-from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.layouts import Forecast, trainer_rate_bound, with_noise_of_work
-from rlscope.model.forecast.recommend import worthwhile_probability
+from rlscope.model.forecast.layouts import trainer_rate_bound
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.text import findings
@@ -47,19 +45,6 @@ def card_of(run: Told) -> str:
         model=run.model,
     )
     return f"{headline(analysis)}. {next_step(analysis)}"
-
-
-def within_staleness_budget(run: Told, forecast: Forecast) -> bool:
-    """Without a cap that bounds it in steps, staleness may rise to half as much again, or to 4 versions."""
-    model = model_of(run)
-    admission = model.model_config.scheduling.admission
-    is_capped = admission.max_staleness is not None and admission.staleness_policy != "publication_waits"
-    if model.model_config.most_staleness is not None or is_capped:
-        return True
-    today = model.forecasts.today.staleness
-    if forecast.staleness is None:
-        return False
-    return today is None or forecast.staleness.p95_steps <= max(1.5 * today.p95_steps, 4)
 
 
 def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) -> Iterator[str]:
@@ -146,35 +131,6 @@ def the_staleness_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
         yield f"{shown} is shown, {mean}, {p95} and {oldest.max()} were measured"
 
 
-def a_model_that_misses_the_run_says_nothing_of_what_to_do(run: Told) -> Iterator[str]:
-    model = model_of(run)
-    missed = abs((model.replay.rate.replayed or 0.0) / run.observed.trained_tokens_per_s - 1.0) > 0.1
-    said = (model.recommendation.advice, bool(model.ranking.actions or model.ranking.losses))
-    if missed != (model.recommendation.advice == "unknown") or (missed and said[1]):
-        yield f"the rate is {'missed' if missed else 'met'}, and the advice is {said}"
-
-
-def what_keeps_the_rate_saves_something_and_comes_before_every_fix(run: Told) -> Iterator[str]:
-    listed = model_of(run).ranking.actions
-    for place, each in enumerate(listed):
-        if each.kind not in KEEPING:
-            continue
-        noise = with_noise_of_work(np.zeros(each.gains.size), run.observed)
-        if each.gain_ratio.value < -0.01 or each.gain_ratio.low < 0.94 * (1.0 + Estimate.of(noise).low) - 1.0:
-            yield f"{each.what} costs throughput: {each.gain_ratio}"
-        if any(other.kind == "fix" or other.is_staler for other in listed[:place]):
-            yield f"{each.what} comes after work on code or a staler setting"
-        if each.kind == "cheaper":
-            gpus = [layout.trainer_gpus + layout.sampler_gpus for layout in (each.before, each.after)]
-            if gpus[1] > 0.95 * gpus[0]:
-                yield f"{each.after} spares too few of {gpus[0]} GPUs"
-            continue
-        saved = [price.dropped_ratio.value for price in (each.price_before, each.price) if price.dropped_ratio]
-        ages = [price.staleness.p95_steps for price in (each.price_before, each.price) if price.staleness]
-        if len(saved) == len(ages) == 2 and saved[0] - saved[1] < 0.05 and ages[0] - ages[1] < 1.0:
-            yield f"{each.what} saves nothing: {saved} dropped, p95 {ages}"
-
-
 def a_remedy_for_the_balance_of_both_sides_is_the_first_action(run: Told) -> Iterator[str]:
     ranked = model_of(run).ranking.actions
     for rule in RULES if ranked else ():
@@ -183,27 +139,12 @@ def a_remedy_for_the_balance_of_both_sides_is_the_first_action(run: Told) -> Ite
             yield f"{rule.name} says {told_remedy!r} beside {ranked[0].what}"
 
 
-def a_change_is_sure_fresh_enough_and_the_first_of_the_actions(run: Told) -> Iterator[str]:
+def a_recommended_layout_is_the_first_of_the_changes(run: Told) -> Iterator[str]:
     model = model_of(run)
-    advice, today = model.recommendation, model.forecasts.today
-    if advice.advice != "change":
-        return
-    if worthwhile_probability(advice.best, today) < 0.9:
-        yield f"only {worthwhile_probability(advice.best, today):.0%} of the draws gain 5%"
-    if not within_staleness_budget(run, advice.best):
-        yield f"staleness rises from {today.staleness} to {advice.best.staleness}"
     changes = [each for each in model.ranking.actions if each.kind == "change" and isinstance(each.after, Layout)]
-    if not changes or changes[0].after != advice.best.layout:
-        yield f"{advice.best.layout} is recommended, the first change is {changes[:1]}"
-
-
-def a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent(run: Told) -> Iterator[str]:
-    model = model_of(run)
-    if model.recommendation.advice != "keep":
-        return
-    for each in model.forecasts.rivals:
-        if within_staleness_budget(run, each) and worthwhile_probability(each, model.forecasts.today) >= 0.9:
-            yield f"{each.layout} is surely faster"
+    best = model.recommendation.best.layout
+    if model.recommendation.advice == "change" and (not changes or changes[0].after != best):
+        yield f"{best} is recommended, the first change is {changes[:1]}"
 
 
 def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterator[str]:
@@ -239,12 +180,9 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     the_bars_add_up_from_the_bound_to_what_was_measured,
     the_rate_of_today_is_the_measured_one,
     the_staleness_of_today_is_the_measured_one,
-    a_model_that_misses_the_run_says_nothing_of_what_to_do,
     a_remedy_for_the_balance_of_both_sides_is_the_first_action,
-    a_change_is_sure_fresh_enough_and_the_first_of_the_actions,
-    a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent,
+    a_recommended_layout_is_the_first_of_the_changes,
     a_change_is_likely_and_a_sure_fresh_setting_comes_first,
-    what_keeps_the_rate_saves_something_and_comes_before_every_fix,
 )
 
 

@@ -157,12 +157,10 @@ def _decode_curve(
 def _training(
     observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator, draw_count: int
 ) -> TrainingRate:
-    steps, trained = observed.steps, observed.steps.trained
-    if not trained.any():
+    own = observed.steps.of_training(observed.trainer_gpus)
+    if not own.tokens.size:
         raise UncalibratableError("no step of the steady state records how many tokens it trained on, and for how long")
-    tokens, seconds = steps.tokens[trained], steps.train_s[trained]
-    elsewhere = [each.elsewhere for each in others]
-    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, draw_count, elsewhere)
+    return fit_training_rate(own, rng, draw_count, [each.steps.of_training(each.trainer_gpus) for each in others])
 
 
 def _steps_per_version(observed: Observed, admission: Admission) -> float:

@@ -10,7 +10,7 @@ from rlscope.document import LEFT_OUT
 from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import QueueOrder
-from rlscope.model.training.scaling import StepsElsewhere
+from rlscope.model.training.scaling import RunSteps
 from rlscope.model.warnings import ModelWarning
 
 _OTHER_LENGTHS: Final = 1.25
@@ -47,6 +47,11 @@ class TrainerSteps:
     def trained(self) -> Flags:
         """Flags of the steps that record how many tokens they trained on, and for how long."""
         return (self.tokens > 0) & (self.train_s > 0.0)
+
+    def of_training(self, gpus: int) -> RunSteps:
+        """Tokens and seconds of the steps that trained; gpus: trainer GPUs."""
+        trained = self.trained
+        return RunSteps(gpus, self.tokens[trained].astype(np.float64), self.train_s[trained])
 
 
 def steps_per_version(published: Counts) -> float | None:
@@ -217,14 +222,6 @@ class OtherRun:
     """Steps of its steady state."""
     warnings: tuple[ModelWarning, ...] = ()
     """Reasons why the comparison with this run may mislead."""
-
-    @property
-    def elsewhere(self) -> StepsElsewhere:
-        """Tokens and seconds of the steps that trained."""
-        trained = self.steps.trained
-        return StepsElsewhere(
-            self.trainer_gpus, self.steps.tokens[trained].astype(np.float64), self.steps.train_s[trained]
-        )
 
     def beside(self, observed: Observed) -> "OtherRun":
         """Add the warnings that apply beside the calibrated run."""

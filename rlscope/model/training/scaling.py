@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from rlscope.model.arrays import Reals
@@ -89,32 +88,29 @@ class TrainingRate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepsElsewhere:
-    """Train steps of another run."""
+class RunSteps:
+    """Train steps of a run, in order."""
 
     gpus: int
+    """Trainer GPUs."""
     tokens: Reals
+    """Tokens of each step as the trainer counts them, above 0."""
     seconds: Reals
+    """Wall time of its passes, above 0."""
 
 
 def fit_training_rate(
-    tokens: npt.ArrayLike,
-    seconds: npt.ArrayLike,
-    gpus: int,
-    rng: np.random.Generator,
-    draws: int = 200,
-    others: Sequence[StepsElsewhere] = (),
+    steps: RunSteps, rng: np.random.Generator, draws: int = 200, others: Sequence[RunSteps] = ()
 ) -> TrainingRate:
-    """Fit rate and overhead of a step, from one entry per step in order, and the scaling of the rate.
+    """Fit rate and overhead of a step, and the scaling of the rate.
 
-    tokens: as the trainer counts them. seconds: of its passes, wall time; both are above 0. gpus: trainer GPUs. The
-    overhead is the intercept of a least-squares line if it is positive and certain; else all seconds are in the rate,
-    which is then a ratio of sums. The draws resample blocks of steps. Other runs at other numbers of GPUs narrow the
-    exponent (`posterior_exponents`); without any it is drawn by `exponents_from_steps`.
+    The overhead is the intercept of a least-squares line if it is positive and certain; else all seconds are in the
+    rate, which is then a ratio of sums. The draws resample blocks of steps. Other runs at other numbers of GPUs narrow
+    the exponent (`posterior_exponents`); without any it is drawn by `exponents_from_steps`.
     """
-    work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    gpus = steps.gpus
     elsewhere = [(each.gpus / gpus, each) for each in others if each.gpus != gpus]
-    own = _own_steps(work, times, rng, draws)
+    own = _own_steps(steps.tokens, steps.seconds, rng, draws)
     line, is_contradicted = own.line, False
     if elsewhere:
         exponents, line, is_contradicted = posterior_exponents(rng, own, elsewhere)
@@ -217,7 +213,7 @@ def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elast
 
 
 def posterior_exponents(
-    rng: np.random.Generator, own: OwnSteps, elsewhere: Sequence[tuple[float, StepsElsewhere]]
+    rng: np.random.Generator, own: OwnSteps, elsewhere: Sequence[tuple[float, RunSteps]]
 ) -> tuple[Reals, StepTimeLine, bool]:
     """Draw exponents from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
 
@@ -258,7 +254,7 @@ class _Evidence(NamedTuple):
     """Inverse of the covariance of the logs."""
 
 
-def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
+def _evidence(elsewhere: Sequence[tuple[float, RunSteps]]) -> _Evidence:
     ratios, steps = zip(*elsewhere, strict=True)
     errors = np.array([_error(each) for each in steps])
     of_runs = np.full(errors.size, RUN_ERROR)
@@ -271,7 +267,7 @@ def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
     )
 
 
-def _error(steps: StepsElsewhere) -> float:
+def _error(steps: RunSteps) -> float:
     """Log deviation of seconds per token, from resampled blocks of steps."""
     block = block_steps(steps.seconds)
     drawn = block_draws(np.random.default_rng(_SEED), steps.seconds.size, block, _BOOTSTRAPS)

@@ -1,11 +1,13 @@
 """The trainers' rate: overhead where it shows, the exponent's prior, and draws that fan out away from the run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rlscope.model.training.scaling import (
     Elasticity,
-    StepsElsewhere,
+    RunSteps,
     TrainingRate,
     exponents_from_steps,
     fit_training_rate,
@@ -14,20 +16,20 @@ from rlscope.model.training.scaling import (
 from tests.model.training.draws import drawn
 
 
-def steps(count: int, overhead_s: float = 5.0, spread: float = 0.3, noise: float = 0.01, seed: int = 0):
-    """Tokens, seconds and GPUs of steps of a million tokens or so: 3000 per second and GPU at 8."""
+def steps(count: int, overhead_s: float = 5.0, spread: float = 0.3, noise: float = 0.01, seed: int = 0) -> RunSteps:
+    """Steps of a million tokens or so on 8 GPUs: 3000 per second and GPU."""
     rng = np.random.default_rng(seed)
     tokens = 1e6 * np.exp(spread * rng.standard_normal(count))
-    return tokens, (overhead_s + tokens / (3000 * 8)) * np.exp(noise * rng.standard_normal(count)), 8
+    return RunSteps(8, tokens, (overhead_s + tokens / (3000 * 8)) * np.exp(noise * rng.standard_normal(count)))
 
 
-def fit(*given: object) -> TrainingRate:
-    return fit_training_rate(*given, np.random.default_rng(1))
+def fit(given: RunSteps) -> TrainingRate:
+    return fit_training_rate(given, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(("overhead_s", "spread"), [(5.0, 0.3), (50.0, 0.2)])
 def test_an_overhead_shows_in_steps_of_different_size(overhead_s: float, spread: float) -> None:
-    found = fit(*steps(60, overhead_s, spread))
+    found = fit(steps(60, overhead_s, spread))
     assert found.trainer.overhead_s == pytest.approx(overhead_s, rel=0.15)
     assert found.trainer.tokens_per_gpu_s == pytest.approx(3000, rel=0.05)
     assert (len(found.draws), drawn(found).overhead_s.min() > 0.0) == (200, True)
@@ -40,16 +42,15 @@ def test_an_overhead_shows_in_steps_of_different_size(overhead_s: float, spread:
         steps(60, spread=0.01, noise=0.05),
         steps(60, overhead_s=0.0, seed=2),
         steps(40, overhead_s=50.0, spread=0.02),
-        (np.array([1000.0, 2000.0, 3000.0]), np.array([7.0, 9.0, 11.0]), 8),
-        (np.array([800.0]), np.array([2.0]), 8),
+        RunSteps(8, np.array([1000.0, 2000.0, 3000.0]), np.array([7.0, 9.0, 11.0])),
+        RunSteps(8, np.array([800.0]), np.array([2.0])),
     ],
     ids=["all alike", "more noise than spread", "no overhead", "nearly alike", "three steps", "one step"],
 )
-def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: tuple[np.ndarray, ...]) -> None:
-    found = fit(*given)
+def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: RunSteps) -> None:
+    found = fit(given)
     assert (found.trainer.overhead_s, drawn(found).overhead_s.max()) == (0.0, 0.0)
-    tokens, seconds, _ = given
-    assert found.trainer.tokens_per_gpu_s == pytest.approx(tokens.sum() / seconds.sum() / 8)
+    assert found.trainer.tokens_per_gpu_s == pytest.approx(given.tokens.sum() / given.seconds.sum() / 8)
 
 
 def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:
@@ -83,7 +84,7 @@ def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
 
 
 def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> None:
-    trainers = fit(*steps(60)).draws
+    trainers = fit(steps(60)).draws
     spreads = []
     for gpus in (8, 16, 64):
         rates = [each.tokens_per_gpu_s * each.seen_gpus * (gpus / 8) ** each.scaling_exponent for each in trainers]
@@ -94,15 +95,15 @@ def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> 
 
 @pytest.mark.parametrize(("gpus", "seen"), [(1, False), (2, True), (3, True), (8, True), (16, True), (17, False)])
 def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus: int, seen: bool) -> None:
-    others = [StepsElsewhere(count, *steps(20)[:2]) for count in (2, 16)]
-    found = fit_training_rate(*steps(20), np.random.default_rng(1), others=others)
+    others = [replace(steps(20), gpus=count) for count in (2, 16)]
+    found = fit_training_rate(steps(20), np.random.default_rng(1), others=others)
     assert found.has_seen(gpus) == seen
 
 
 def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:
     inside = 0
     for seed in range(100):
-        found = fit_training_rate(*steps(40, noise=0.03, seed=seed), np.random.default_rng(seed))
+        found = fit_training_rate(steps(40, noise=0.03, seed=seed), np.random.default_rng(seed))
         seconds = drawn(found).overhead_s + 1e6 / (8 * drawn(found).tokens_per_gpu_s)
         low_s, high_s = np.quantile(seconds, [0.05, 0.95])
         inside += bool(low_s <= 5.0 + 1e6 / 24_000 <= high_s)
@@ -115,7 +116,7 @@ def test_steps_whose_seconds_do_not_grow_with_their_tokens_leave_the_exponent_to
     rng = np.random.default_rng(4)
     tokens = 1e6 * np.exp(0.3 * rng.standard_normal(60))
     seconds = 10.0 * np.exp(noise * rng.standard_normal(60))
-    found = fit_training_rate(tokens, seconds, 8, np.random.default_rng(1))
+    found = fit_training_rate(RunSteps(8, tokens, seconds), np.random.default_rng(1))
     expected = prior_exponents(np.random.default_rng(1), 20_000)
     assert found.trainer.scaling_exponent == pytest.approx(float(np.median(expected)), abs=0.01)
     assert drawn(found).scaling_exponent.std() == pytest.approx(float(expected.std()), rel=0.15)
@@ -124,6 +125,6 @@ def test_steps_whose_seconds_do_not_grow_with_their_tokens_leave_the_exponent_to
 @pytest.mark.parametrize(("elasticity", "says_something"), [(0.11, True), (0.09, False)])
 def test_a_step_grows_with_its_tokens_from_an_elasticity_of_a_tenth(elasticity: float, says_something: bool) -> None:
     tokens = np.linspace(0.95e6, 1.05e6, 40)
-    found = fit_training_rate(tokens, 10.0 * (tokens / 1e6) ** elasticity, 8, np.random.default_rng(1))
+    found = fit(RunSteps(8, tokens, 10.0 * (tokens / 1e6) ** elasticity))
     assert found.trainer.overhead_s > 0.0
     assert (found.trainer.scaling_exponent > 0.85) == says_something

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.training.scaling import RUN_ERROR, StepsElsewhere, TrainingRate, fit_training_rate
+from rlscope.model.training.scaling import RUN_ERROR, RunSteps, TrainingRate, fit_training_rate
 from tests.model.training.draws import drawn
 
 RATE_PER_S = 24_000.0
@@ -23,15 +23,15 @@ def run_at(
     mean_tokens: float = 1e6,
     steps: int = 40,
     noise: float = 0.0,
-) -> StepsElsewhere:
+) -> RunSteps:
     rng = np.random.default_rng(gpus)
     tokens = mean_tokens * np.exp(spread * rng.standard_normal(steps))
     seconds = overhead_s + tokens / (RATE_PER_S * (gpus / SEEN) ** exponent)
-    return StepsElsewhere(gpus, tokens, seconds * np.exp(noise * rng.standard_normal(steps)))
+    return RunSteps(gpus, tokens, seconds * np.exp(noise * rng.standard_normal(steps)))
 
 
-def fit(own: StepsElsewhere, *others: StepsElsewhere) -> TrainingRate:
-    return fit_training_rate(own.tokens, own.seconds, own.gpus, np.random.default_rng(1), others=others)
+def fit(own: RunSteps, *others: RunSteps) -> TrainingRate:
+    return fit_training_rate(own, np.random.default_rng(1), others=others)
 
 
 def width(found: TrainingRate) -> float:

@@ -107,7 +107,7 @@ def _compare(own: OpenRun, other: OpenRun, folder: Path) -> tuple[ModelWarning, 
 
 
 def _trainer_facts(run: OpenRun) -> dict[str, object]:
-    """Return what is recorded of the trainers, besides the model, by its name in messages."""
+    """Return the recorded facts of the trainers, besides the model, by their names in messages."""
     devices = ask(run, "worker_devices").filter(pl.col("role").is_in(TRAINER_ROLES))["device_name"]
     facts = {
         "config.framework": run.config.framework,

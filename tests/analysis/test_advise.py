@@ -377,21 +377,15 @@ def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_sam
 
 
 def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
-    whole = seen(
-        answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10], "delivery_s": [None]}))
-    )
+    whole = seen(answers(group_deliveries=rows("samples queued_earlier delivery_s", (20, 10, None))))
     assert whole.scheduling.queued_alone_ratio == 0.5
     assert whole.scheduling.disorder_ratios["oldest_first"] is None  # 19 pairs: too few to tell
 
 
 def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
-    queues = pl.DataFrame({"queue": ["a", "b"], "depth_mean_samples": [4.5, 1.0]})
-    few = seen(
-        answers(
-            group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19], "delivery_s": [None]}),
-            queue_level=queues,
-        )
-    )
+    deliveries = rows("samples queued_earlier delivery_s", (19, 19, None))
+    queues = rows("queue depth_mean_samples", ("a", 4.5), ("b", 1.0))
+    few = seen(answers(group_deliveries=deliveries, queue_level=queues))
     assert few.scheduling.queued_alone_ratio is None
     assert few.load.queued_samples is None
 

@@ -102,20 +102,13 @@ def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlsc
         assert total == pytest.approx(analysed.facts.policy_gpus * 1000.0 / analysed.steady_tokens_per_s)
 
 
-def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None:
-    whole = replace(made_run(periods_s=EVEN), table=None, steady=None)
-    found = differences_of(made_run(periods_s=[1.0] * 20), whole)
+def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval() -> None:
+    """A steady rate, here 900, is never compared with that of a whole run: 1,000 tokens each 1 s, and each 2 s."""
+    steady = replace(made_run(periods_s=[1.0] * 20), steady_tokens_per_s=900.0)
+    found = differences_of(steady, replace(made_run(periods_s=EVEN), table=None, steady=None))
     rate = found.row("tokens_per_s")
-    assert (found.basis, found.tested) == ("whole", 0)
-    assert (rate.change, rate.low, rate.is_significant) == (-0.5, None, False)
-
-
-def test_a_steady_rate_is_never_compared_with_that_of_a_whole_run() -> None:
-    """Without a steady state in the second run, both rates are of whole runs: 40 s of 1,000 tokens each 2 s."""
-    steady = replace(made_run(periods_s=EVEN), steady_tokens_per_s=900.0)
-    never = replace(steady, table=None, steady=None, steady_tokens_per_s=None)
-    found = differences_of(steady, never)
-    assert (found.basis, found.row("tokens_per_s").before) == ("whole", 500.0)
+    assert (found.basis, found.tested, rate.before, rate.change) == ("whole", 0, 1000.0, -0.5)
+    assert (rate.low, rate.is_significant) == (None, False)
 
 
 def test_rewards_are_compared_where_both_runs_had_got_to() -> None:

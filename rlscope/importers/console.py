@@ -82,7 +82,7 @@ _DURATION: Final = re.compile(
 _LEAST_LINES: Final = 3
 _LONGEST_STEP: Final = 64 * 1024
 _LONGEST_NAME: Final = 200
-_MOST_PARTS: Final = 200
+_MOST_PARTS: Final = 100
 """Lines in which a wrapped dictionary is looked for."""
 _LONGEST_CONFIG: Final = 256 * 1024
 _MOST_PARSED: Final = 8 * _LONGEST_CONFIG
@@ -150,19 +150,17 @@ def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
 def _closed(lines: Iterable[ConsoleLine], leads: Leads) -> Iterator[ConsoleLine]:
     """Yield the lines, with the parts of a wrapped dictionary joined that stands behind a known text."""
     held: list[ConsoleLine] = []
-    depth = 0
     for line in lines:
-        opened = line.text.count("{") - line.text.count("}")
-        opens = opened > 0 and any(lead.match(line.text) for lead in leads)
-        if held and (opens or len(held) == _MOST_PARTS or line.printer not in ("", held[0].printer)):
+        text = line.text
+        begins = "{" in text and any(lead.match(text) for lead in leads)
+        if held and (begins or len(held) == _MOST_PARTS or line.printer not in ("", held[0].printer)):
             yield from held
             held = []
-        if not held and not opens:
+        if held or (begins and not text.endswith("}") and text.count("{") > text.count("}")):
+            held.append(line)
+        else:
             yield line
-            continue
-        held.append(line)
-        depth = opened if opens else depth + opened
-        if depth <= 0:
+        if held and text.endswith("}"):
             yield replace(held[0], text="".join(part.text for part in held))
             held = []
     yield from held

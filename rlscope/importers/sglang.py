@@ -115,7 +115,7 @@ class _Gap(NamedTuple):
 
     @property
     def grown_tokens(self) -> int | None:
-        """Number of tokens by which the KV cache grew."""
+        """Growth of the KV cache in tokens."""
         if self.before.kv_tokens is None or self.after.kv_tokens is None:
             return None
         return self.after.kv_tokens - self.before.kv_tokens

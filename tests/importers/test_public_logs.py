@@ -620,6 +620,12 @@ def test_a_dictionary_that_a_terminal_wrapped_is_read_as_one(tmp_path: Path, nam
     assert worker_s(tmp_path / "run") == LOGS[name].spent
 
 
+def test_a_dictionary_that_is_cut_off_costs_no_other_step(tmp_path: Path) -> None:
+    first, cut, last = openrlhf("Global step", 13).splitlines()
+    imported(tmp_path, "\n".join((first, cut[:140], "Restarted with {options", last)))
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(7,), (9,)]
+
+
 GRPO = {
     f"train/{name}": 1.0
     for name in ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "completions/mean_length", "reward",

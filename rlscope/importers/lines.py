@@ -32,9 +32,10 @@ _COLLECTOR: Final = re.compile(
 )
 """Prefixes of kubectl, docker compose, grep, srun and torchrun, and of a quotation."""
 _COLLECTED: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) (?:std(?:out|err) [FP] )?"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
+    r"(?:std(?:out|err) [FP] )?"
 )
-"""Time at which a container printed a line. It stays in the line, because some engines state no other."""
+"""Time at which a container or `ts` printed a line. It stays in the line, because some engines state no other."""
 _PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
 """Names of the processes that printed a line, as Ray and some launchers put them before it."""
 _ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")

@@ -569,6 +569,8 @@ CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnode
         "train.log:12:",
         "0: ",
         "[default0]:",
+        "Nov 29 13:45:07 ",
+        "2026-03-04 05:06:07 ",
         "> ",
         "    ",
         "\x1b[36m(main_task pid=77, ip=10.0.0.2)\x1b[0m ",

@@ -57,12 +57,14 @@ def engine_run(config: Any) -> Run:
     index = or_none(lambda: int(parallel.data_parallel_index)) or 0
     given = os.environ.get(settings.WORKER_ID_VARIABLE)
     worker_id = f"{given}-dp{index}" if given and index else None
-    gpus = or_none(lambda: int(parallel.world_size))
-    return host_run("sampler", worker_id, gpu_count=gpus, config=_settings_of(config, gpus))
+    return host_run("sampler", worker_id, gpu_count=_gpus_of(config))
 
 
 def describe(run: Run, config: Any) -> int | None:
     """Say what the engine is, once it has sized its KV cache; returns the tokens that fit into the cache."""
+    # The run's settings are those of the policy, which an auxiliary engine does not serve.
+    if run.role != "auxiliary":
+        run.add_config(_settings_of(config))
     capacity_tokens = kv_capacity_tokens(config.cache_config)
     run.describe(
         framework="vllm",
@@ -86,11 +88,15 @@ def ids_have_suffix() -> bool:
     return hasattr(request, "external_req_id") and not switched_off
 
 
-def _settings_of(config: Any, gpus: int | None) -> dict[str, object]:
+def _gpus_of(config: Any) -> int | None:
+    return or_none(lambda: int(config.parallel_config.world_size))
+
+
+def _settings_of(config: Any) -> dict[str, object]:
     """Return the engine's settings for run.json."""
     known: Mapping[str, object] = {
         "max_running": or_none(lambda: int(config.scheduler_config.max_num_seqs)),
-        "gpus_per_engine": gpus,
+        "gpus_per_engine": _gpus_of(config),
         "model": or_none(lambda: _model_of(config)),
     }
     return {name: value for name, value in known.items() if value}

@@ -63,10 +63,20 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
         return True
     document = read(path)
     known = _config(document)
-    if config.keys() <= known.keys():
+    added = with_added(known, config)
+    if added == known:
         return True
-    json_files.replace(path, {**document, "config": {**config, **known}})
+    json_files.replace(path, {**document, "config": added})
     return False
+
+
+def with_added(known: Mapping[str, object], config: Mapping[str, object]) -> dict[str, object]:
+    """Return the known settings with those that they lack. Facts of one model may come from several workers."""
+    added = {**config, **known}
+    own, model = config.get("model"), known.get("model")
+    if isinstance(own, dict) and isinstance(model, dict) and own.get("name") == model.get("name"):
+        added["model"] = {**own, **model}
+    return added
 
 
 def _config(document: Mapping[str, object]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from rlscope_otel import run_file
 from rlscope_otel.journal import SUFFIX
 from rlscope_otel.object_store import ObjectStore
 
@@ -91,8 +92,9 @@ class WorkerCopy:
         else:
             there = cast("dict[str, object]", json.loads(found))
             known, ours = (cast("dict[str, object]", each.get("config") or {}) for each in (there, own))
-            if not ours.keys() <= known.keys():
-                self._store.put(_RUN_FILE, json.dumps({**there, "config": {**ours, **known}}, indent=1).encode())
+            config = run_file.with_added(known, ours)
+            if config != known:
+                self._store.put(_RUN_FILE, json.dumps({**there, "config": config}, indent=1).encode())
         self._run_text = text
 
     def _copy_table(self, table: str) -> None:

@@ -163,6 +163,15 @@ def test_settings_that_become_known_later_are_added_by_the_next_flush(tmp_path: 
     assert worker("t0")["config"] == {"total_gpus": 3, "samples_per_step": 8}
 
 
+def test_what_a_trainer_and_an_engine_know_of_one_model_is_put_together(tmp_path: Path) -> None:
+    models = {"s": {"name": "m", "kv_heads": 2}, "t": {"name": "m", "kv_heads": 4, "layers": 3}, "other": {"layers": 5}}
+    for worker_id, model in models.items():
+        with start_run(tmp_path, "sampler", worker_id) as run:
+            run.add_config({"model": model})
+    config = json.loads((tmp_path / "run.json").read_text())["config"]
+    assert config == {"model": {"name": "m", "kv_heads": 2, "layers": 3}}
+
+
 def test_settings_that_a_simultaneous_writer_lost_are_added_again_at_the_next_flush(tmp_path: Path) -> None:
     with start_run(tmp_path, "trainer", "t0", config={"samples_per_step": 8}) as run:
         path = tmp_path / "run.json"

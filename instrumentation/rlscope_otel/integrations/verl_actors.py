@@ -48,9 +48,8 @@ _begun_ns: deque[int] = deque(maxlen=1)
 
 def begin(role: str, config: Any, gpu_count: int | None = 0) -> None:
     """Start recording this process, with the verl settings that the trace format has too."""
-    settings = {name: value for name, value in _settings(config).items() if value is not None}
-    version = version_of("verl")
-    run = host_run(role, gpu_count=gpu_count, framework="verl", framework_version=version, config=settings)
+    run = host_run(role, gpu_count=gpu_count, framework="verl", framework_version=version_of("verl"))
+    run.add_config(_settings(config))
     _begun_ns.append(run.now_ns())
 
 

@@ -16,6 +16,7 @@ import pytest
 import rlscope_otel
 from rlscope_otel import Run
 from rlscope_otel.integrations import verl, verl_actors
+from rlscope_otel.integrations.host import own_run
 
 from tests.manual_clock import ManualClock
 
@@ -438,6 +439,7 @@ def test_each_side_owns_its_gpus_and_tells_the_settings(
 ):
     monkeypatch.setattr(verl_actors, "engines_are_recorded", lambda config: engines_are_recorded)
     start()
+    own_run().flush()
     (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
     assert (found["role"], found["gpu_count"], found["framework"]) == (role, gpu_count, "verl")
     config = json.loads((run_dir / "run.json").read_text())["config"]

@@ -240,12 +240,14 @@ class LiveRun:
         with open_rows(self._folder, manifest, workers.since(since_ns), tables) as run:
             frames, ends_ns = gather(run, ticks, self._families_ns, end_ns), step_ends(run)
             self._note_longest(ask(run, "longest_phases"))
-        replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
         self._frames = {
-            name: merged(self._frames.get(name), frame, replaced, self._family_from(name, keep, ticks))
+            name: merged(
+                self._frames.get(name), frame, range(first, until), self._needed_from(self._families_ns[name], ticks)
+            )
             for name, frame in frames.items()
         }
-        kept = [end_ns for end_ns in self._step_ends_ns if keep <= ticks.bucket_of(end_ns) < first]
+        needed = self._needed_from(self._keep_ns, ticks)
+        kept = [end_ns for end_ns in self._step_ends_ns if needed <= ticks.bucket_of(end_ns) < first]
         fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
         self._step_ends_ns = tuple(kept + fresh)
         self._filled = self._dirty_from = until
@@ -255,9 +257,9 @@ class LiveRun:
             kind = (role, doing, reason)
             self._longest_ns[kind] = max(longest_ns, self._longest_ns.get(kind, 0))
 
-    def _family_from(self, family: Family, keep: int, ticks: Ticks) -> int:
-        """The first bucket of a family that the next tick looks at, and no bucket before `keep`."""
-        return max(keep, self._evaluated - -(-self._families_ns[family] // ticks.interval_ns))
+    def _needed_from(self, reach_ns: int, ticks: Ticks) -> int:
+        """The first bucket that the next tick to be evaluated needs if it looks back so far."""
+        return self._evaluated - -(-reach_ns // ticks.interval_ns)
 
     def _judge(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> tuple[Alert, ...]:
         if until <= self._evaluated:

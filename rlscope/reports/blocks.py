@@ -182,15 +182,15 @@ class Legend(Block):
 class Callout(Block):
     """A finding: how severe it is, what it is and costs, and what to try."""
 
-    anchor: str
     severity: str
     title: str
-    cost: str
-    when: str
-    """Either may be empty."""
-    text: str
-    remedy: str
-    """Empty for an alert."""
+    anchor: str = ""
+    cost: str = ""
+    when: str = ""
+    """The period; empty if it is unknown, as the cost may be."""
+    text: str = ""
+    remedy: str = ""
+    """What to try. A live alert has neither text nor remedy."""
 
 
 class LedgerRow(NamedTuple):

@@ -46,8 +46,9 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
     """Return one paragraph per alert and per finding, then the rules that lacked data."""
     lines = [_headline(report)]
     for rule, alert in _fired(report):
-        lines.append(f"\n{alert.severity.upper():8}  {one_line(alert.rule)}  {stretch(report, rule, alert)}")
-        lines.append(f"          {sentence(rule, alert)}")
+        when = rules.stretch(rule, alert, report.start_ns, report.end_ns)
+        lines.append(f"\n{alert.severity.upper():8}  {one_line(alert.rule)}  {when}")
+        lines.append(f"          {rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     for finding in report.findings or ():
         lines.append(f"\n{finding.severity.upper():8}  {finding.rule}  finding: {findings.title(finding)}")
@@ -66,10 +67,8 @@ def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
     notes = (*(line.strip() for line in _limits(report)), *(f"note: {note}" for note in report.warnings))
-    tables = [
-        *([Table("Alerts", rules.FiredRule._fields, firings)] if firings else []),
-        *([Table("Findings", ("severity", "finding", "what"), found)] if found else []),
-    ]
+    tables = [Table("Alerts", rules.FiredRule._fields, firings)] if firings else []
+    tables += [Table("Findings", ("severity", "finding", "what"), found)] if found else []
     title = f"{'❌' if report.fails(fail_on) else '✅'} {_headline(report)}"
     return [Part(title, [*tables, *map(Paragraph, notes)])]
 
@@ -77,16 +76,6 @@ def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     """Return tables of the alerts and findings under a heading, for a comment or a job summary."""
     return markdown(check_blocks(report, fail_on))
-
-
-def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
-    """Return the period in which the rule fired, relative to the start of the run."""
-    return rules.stretch(rule, alert, report.start_ns, report.end_ns)
-
-
-def sentence(rule: Rule, alert: Alert) -> str:
-    """Return the condition, the value and its evidence."""
-    return f"{rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}"
 
 
 def _headline(report: RuleReport) -> str:
@@ -108,9 +97,8 @@ def _limits(report: RuleReport) -> list[str]:
     if quiet:
         lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
     if report.unjudged:
-        of = fmt.counted(len(report.rules), "rule", "rules")
-        names = _names(report.unjudged)
-        lines.append(f"\n{len(report.unjudged)} of {of} not judged (warm-up, or too little data): {names}")
+        shares = f"{len(report.unjudged)} of {fmt.counted(len(report.rules), 'rule', 'rules')}"
+        lines.append(f"\n{shares} not judged (warm-up, or too little data): {_names(report.unjudged)}")
     return lines
 
 

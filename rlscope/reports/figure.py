@@ -1,6 +1,6 @@
 """A figure of the report: a chart, its caption, its queries, and its numbers as a table."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -11,7 +11,6 @@ from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.blocks import Block, flat
 from rlscope.reports.charts.encoding import Chart, spec, unchecked
 from rlscope.reports.charts.series import drawable
-from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.text.states import reason_label, state_of
 from rlscope.trace.questions import questions
 
@@ -69,16 +68,16 @@ def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
 
 def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
     """Return the figure with the answer of the query of that name."""
-    return drawn_frame(figure, analysis.answers.get(figure.name), analysis.run, update_moments(analysis))
+    return drawn_frame(figure, analysis.answers.get(figure.name), analysis.run)
 
 
-def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts, updates_s: Sequence[float] = ()) -> Drawn:
-    """Return the figure with a frame, which may be empty; charts over time get a tick at each weight update."""
+def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:
+    """Return the figure with a frame, which may be empty."""
     anchor = "figure-" + figure.name.replace("_", "-")
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     with unchecked():
-        picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)
+        picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run)
     table = drawable(frame, run.started_ns, TABLE_ROWS_MAX)
     note = "" if table.height == frame.height else f"Aggregated from {fmt.count(frame.height)} rows."
     if table.height > TABLE_ROWS_MAX:

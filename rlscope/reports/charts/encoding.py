@@ -1,7 +1,7 @@
 """Encodings that all charts share: axes, colors, tooltips, limit lines, the zoomable time axis, and Vega-Lite JSON.
 
-All charts over time share one axis, with a faint tick at each weight update. Two parameters hold the visible range;
-`templates/zoom.js` sets them in all charts at once. Without JavaScript, they keep the whole run.
+All charts over time share one axis. Two parameters hold the visible range; `templates/zoom.js` sets them in all charts
+at once. Without JavaScript, they keep the whole run.
 """
 
 import json
@@ -16,13 +16,12 @@ from altair.utils.schemapi import debug_mode
 
 from rlscope.analysis.result import RunFacts
 from rlscope.reports.blocks import StateStyle
-from rlscope.reports.charts.colors import LIMIT, UPDATE, palette
+from rlscope.reports.charts.colors import LIMIT, palette
 from rlscope.text_out import as_json
 
 FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
 """Parameters: start and end of the shown stretch, in seconds since the run started."""
-_TICK_PX: Final = 5
 
 
 def unchecked() -> AbstractContextManager[None]:
@@ -55,25 +54,15 @@ def shown_from_s(run: RunFacts) -> float:
     return from_s if from_s > _WORTH_FOLDING_RATIO * run.duration_s else 0.0
 
 
-def with_zoom(document: dict[str, Any], run: RunFacts, updates_s: Sequence[float]) -> dict[str, Any]:
-    """The chart with zoom parameters, marks clipped at its edges, and a tick at the top for each weight update.
+def with_zoom(document: dict[str, Any], run: RunFacts) -> dict[str, Any]:
+    """The chart with zoom parameters, and marks clipped at its edges.
 
     A chart with parameters of its own keeps their values as its initial zoom.
     """
-    given = {param["name"] for param in document.get("params", [])}
-    ends = ((FROM, shown_from_s(run)), (TO, run.duration_s))
-    params = [{"name": name, "value": value} for name, value in ends if name not in given]
-    views = [_clipped(view) for view in document.get("layer", [_view(document)])]
-    rest = {name: value for name, value in document.items() if name not in (*_OF_VIEW, "layer")}
-    ticks = [_ticks(updates_s)] if updates_s else []
-    return rest | {"params": [*document.get("params", []), *params], "layer": [*views, *ticks]}
-
-
-_OF_VIEW: Final = ("mark", "encoding", "transform")
-
-
-def _view(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: document[name] for name in _OF_VIEW if name in document}
+    own = document.get("params", [])
+    given, ends = {param["name"] for param in own}, {FROM: shown_from_s(run), TO: run.duration_s}
+    params = [{"name": name, "value": value} for name, value in ends.items() if name not in given]
+    return _clipped(document) | {"params": [*own, *params]}
 
 
 def _clipped(view: dict[str, Any]) -> dict[str, Any]:
@@ -84,19 +73,6 @@ def _clipped(view: dict[str, Any]) -> dict[str, Any]:
         return view
     mark = view["mark"] if isinstance(view["mark"], dict) else {"type": view["mark"]}
     return view | {"mark": {**mark, "clip": True}}
-
-
-def _ticks(updates_s: Sequence[float]) -> dict[str, Any]:
-    scale: dict[str, Any] = zoomed_scale().to_dict()
-    return {
-        "data": {"values": [{"published_s": moment} for moment in updates_s]},
-        "mark": {"type": "rule", "color": UPDATE, "opacity": 0.55, "clip": True, "aria": False, "tooltip": None},
-        "encoding": {
-            "x": {"field": "published_s", "type": "quantitative", "scale": scale},
-            "y": {"value": 0},
-            "y2": {"value": _TICK_PX},
-        },
-    }
 
 
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
@@ -114,17 +90,17 @@ _SHORT_NAME: Final = 12
 _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
 
-def spec(chart: Chart, name: str, description: str, run: RunFacts, updates_s: Sequence[float] = ()) -> str:
+def spec(chart: Chart, name: str, description: str, run: RunFacts) -> str:
     """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    A chart over time starts at the steady state of the run, with a tick at each weight update.
+    A chart over time starts at the steady state of the run.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     # Validating against the Vega-Lite schema takes longer than making the chart; the tests draw every chart.
     document: dict[str, Any] = chart.to_dict(validate=False)
     if uses_time(document):
-        document = with_zoom(document, run, updates_s)
+        document = with_zoom(document, run)
     return as_json(document).replace("<", "\\u003c")
 
 

@@ -27,7 +27,7 @@ TO_LAST: Final = "last engine"
 TO_FIRST: Final = "first engine"
 PAUSED: Final = "mean pause"
 _ABOVE: Final = 1.12
-"""Room below the ticks of the weight updates."""
+"""Height of the axis relative to its highest mark."""
 
 
 def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:

@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.analysis.result import RunFacts
 from rlscope.reports.charts.colors import INK, SHADE, UPDATE
 from rlscope.reports.charts.encoding import (
     FROM,
@@ -34,7 +34,6 @@ _TAIL_CHARACTERS: Final = 7
 _SLOW: Final = " slow"
 _CHARACTER_PX: Final = 7.4
 _BESIDE_NAME_PX: Final = 12
-_TICKS_MAX: Final = 240
 _UPDATES: Final = {
     "phase": pl.String,
     "versions": pl.Int64,
@@ -104,18 +103,6 @@ def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int)
         top=pl.when(publishes).then(0.0).otherwise(tick_top),
         foot=pl.when(publishes).then(pl.lit(total)).otherwise(tick_top + _TICK),
     )  # fmt: skip
-
-
-def update_moments(analysis: AnalysisResult) -> list[float]:
-    """Times of weight publications, in seconds since the run started, at most one per drawn stretch."""
-    run, marks = analysis.run, analysis.answers.get("weight_marks")
-    if marks is None or marks.is_empty() or run.duration_s <= 0:
-        return []
-    moments = marks.filter(pl.col("phase") == "publish").select(
-        time_s=((pl.col("time_ns") - run.started_ns) / 1e9).round(6)
-    )
-    stretch = (pl.col("time_s") * _TICKS_MAX / run.duration_s).floor()
-    return sorted(moments.group_by(stretch).agg(first_s=pl.col("time_s").min())["first_s"])
 
 
 def short_name(name: str, characters: int = _NAME_CHARACTERS) -> str:

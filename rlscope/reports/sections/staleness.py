@@ -11,7 +11,7 @@ from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.blocks import Asked, Block, Charts, Fold, Paragraph, Part, Table
 from rlscope.reports.card import staleness_blocks
 from rlscope.reports.charts import staleness
-from rlscope.reports.figure import Figure, drawn_frame, update_moments
+from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.origin import reported_staleness
 
 
@@ -59,7 +59,7 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [*staleness_blocks(analysis)]
     answers, run = analysis.answers, analysis.run
     fresh = never_stale(answers.get("staleness_histogram"))
-    heat = drawn_frame(_HEAT, heat_frame(answers), run, update_moments(analysis))
+    heat = drawn_frame(_HEAT, heat_frame(answers), run)
     first = Charts([heat, drawn_frame(_SHARES, shares_frame(answers), run)], is_wide_first=True)
     return [
         Paragraph(fresh, "lead") if fresh else first,

@@ -10,7 +10,7 @@ from rlscope.reports.blocks import Block, Charts
 from rlscope.reports.card import throughput_blocks
 from rlscope.reports.charts import training
 from rlscope.reports.charts.training import PHASES
-from rlscope.reports.figure import Figure, drawn_frame, update_moments
+from rlscope.reports.figure import Figure, drawn_frame
 
 
 def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -19,10 +19,7 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     # Tokens that are counted by step would be drawn as zeros over time.
     knows_times = run.tokens_trained is not None and analysis.throughput.counted_tokens is None
     rates = answers.get("throughput") if knows_times else None
-    figures = [
-        drawn_frame(_RATES, rates, run, update_moments(analysis)),
-        drawn_frame(_PHASES, phases_frame(answers, run), run),
-    ]
+    figures = [drawn_frame(_RATES, rates, run), drawn_frame(_PHASES, phases_frame(answers, run), run)]
     return [*throughput_blocks(analysis), Charts(figures)]
 
 

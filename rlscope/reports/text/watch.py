@@ -26,15 +26,11 @@ _MOST_BARS: Final = 5
 
 def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
     """The current facts as names and values; missing ones say so."""
-    staleness = facts.staleness
-    ages = fmt.NO_DATA
-    if staleness is not None:
-        ages = f"mean {fmt.significant(staleness.mean)}, p95 {staleness.p95}, max {fmt.versions(staleness.max)}"
     return [
         ("verdict", _verdict(facts)),
         ("steps", _steps(facts)),
         ("trained", fmt.tokens_per_second(facts.trained_tokens_per_s)),
-        ("staleness", ages),
+        ("staleness", _staleness(facts)),
         ("batch", _batch(facts)),
         ("KV cache", fmt.percent(facts.kv_used_ratio)),
         ("queue", _of(facts.queue_depth_samples, "samples")),
@@ -45,9 +41,13 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
 
 def side_words(side: SideState) -> str:
     """One role in a line: its size and its main states."""
-    states = sorted(side.state_ratios.items(), key=lambda item: -item[1])[:_MOST_STATES]
-    doing = ", ".join(f"{state_label(name, None)} {fmt.percent(ratio)}" for name, ratio in states)
+    doing = ", ".join(f"{state_label(name, None)} {fmt.percent(ratio)}" for name, ratio in _largest(side, _MOST_STATES))
     return f"{side_name(side)}: {doing or fmt.NO_DATA}"
+
+
+def _largest(side: SideState, most: int) -> list[tuple[str, float]]:
+    """Return the states that take most of the role's time, with their shares."""
+    return sorted(side.state_ratios.items(), key=lambda item: -item[1])[:most]
 
 
 def side_name(side: SideState) -> str:
@@ -109,13 +109,14 @@ def _firing(look: Look) -> list[Block]:
     # What fired until the end of the run stays on the last screen.
     firing = [alert for alert in look.view.alerts if alert.end_ns is None or look.view.ended]
     gravest = sorted(firing, key=lambda alert: -SEVERITIES.index(alert.severity))
-    shown = [Callout("", each.severity, alert_words(each, moment_ns(look)), "", "", "", "") for each in gravest]
-    return [*shown] or [Paragraph("no alerts")]
+    return [Callout(each.severity, alert_words(each, moment_ns(look))) for each in gravest] or [Paragraph("no alerts")]
 
 
 def _side(side: SideState) -> Part:
-    states = sorted(side.state_ratios.items(), key=lambda item: -item[1])[:_MOST_BARS]
-    bars = [Bar(state_label(name, None), fmt.percent(ratio), ratio, kind=state_of(name).kind) for name, ratio in states]
+    bars = [
+        Bar(state_label(name, None), fmt.percent(ratio), ratio, kind=state_of(name).kind)
+        for name, ratio in _largest(side, _MOST_BARS)
+    ]
     return Part(side_name(side), [Bars(bars) if bars else Paragraph(fmt.NO_DATA, "note")])
 
 
@@ -200,6 +201,13 @@ def _verdict(facts: LiveFacts) -> str:
         longest = phases.by_share(own[0].state_ratios.items())[0]
         label, words = phases.label(longest), phases.headline(longest)
     return f"{label}. {words}, over the last {lasting}"
+
+
+def _staleness(facts: LiveFacts) -> str:
+    ages = facts.staleness
+    if ages is None:
+        return fmt.NO_DATA
+    return f"mean {fmt.significant(ages.mean)}, p95 {ages.p95}, max {fmt.versions(ages.max)}"
 
 
 def _steps(facts: LiveFacts) -> str:

@@ -141,8 +141,12 @@ def worker_timeline(
     lanes: pl.DataFrame,
     updates: pl.DataFrame,
     changes: pl.DataFrame,
+    zoom_s: tuple[float, float] | None = None,
 ) -> Chart:
-    """One view of the workers; `frame` is its table, which the chart does not use."""
+    """One view of the workers; `frame` is its table, which the chart does not use.
+
+    zoom_s: the stretch that it shows first, in seconds since the run started; None shows what the other charts show.
+    """
     foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
     lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
     names_px = _BESIDE_NAME_PX + round(_CHARACTER_PX * max(map(len, lanes["name"])))
@@ -159,12 +163,10 @@ def worker_timeline(
         *_changes(changes, foot, y),
         _names(lanes, min(12, lane_px)),
     )
-    return chart.properties(height=round(lane_px * foot))
-
-
-def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
-    """The chart with an initial zoom, in seconds since the run started."""
-    return chart.add_params(alt.param(name=FROM, value=from_s), alt.param(name=TO, value=to_s))
+    shown = zip((FROM, TO), zoom_s or (), strict=False)
+    return chart.add_params(*(alt.param(name=name, value=end_s) for name, end_s in shown)).properties(
+        height=round(lane_px * foot)
+    )
 
 
 def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:

@@ -78,14 +78,11 @@ def training_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 
 def _figure(title: str, along: str, axis: str) -> Figure:
-    draw = partial(training.metrics, along=along, title=axis)
-    return _METRICS._replace(title=title, name=f"metrics_by_{along}", needs=along, draw=draw)
-
-
-_METRICS: Final = Figure(
-    "",
-    "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay steady, "
-    "and nothing jumps when staleness does.",
-    "", "", training.throughput, "no reward, loss, entropy or gradient norm was recorded", True,
-    ("training_metrics", "truncation_by_step", "token_staleness_by_step", "worker_extents"),
-)  # fmt: skip
+    return Figure(
+        title,
+        "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay "
+        "steady, and nothing jumps when staleness does.",
+        f"metrics_by_{along}", along, partial(training.metrics, along=along, title=axis),
+        "no reward, loss, entropy or gradient norm was recorded", True,
+        ("training_metrics", "truncation_by_step", "token_staleness_by_step", "worker_extents"),
+    )  # fmt: skip

@@ -1,23 +1,15 @@
 """Worker timelines: all workers, the worst stretch, the worst workers, and the lasting changes as marks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
+from rlscope.analysis.result import AnalysisResult, Finding
 from rlscope.reports.blocks import Block, Legend, Nothing, Switch, View
-from rlscope.reports.charts.encoding import Chart
-from rlscope.reports.charts.timeline import (
-    lanes_of,
-    placed,
-    shown_first,
-    states_of_view,
-    updates_in,
-    worker_timeline,
-)
+from rlscope.reports.charts.timeline import lanes_of, placed, states_of_view, updates_in, worker_timeline
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.shifts import event_sentence
 from rlscope.reports.text.states import order_of, state_of
@@ -36,13 +28,14 @@ def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
-        return [Nothing("no worker recorded anything")]
+        return [Nothing(_NO_WORKER)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
     key = Legend("Colors of the lanes", [state_of(name) for name in sorted(set(frame["state"]), key=order_of)])
     return [key, shown]
 
 
+_NO_WORKER: Final = "no worker recorded anything"
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
     "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "
@@ -61,16 +54,18 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     changes = changes_in(analysis, stretch_s)
-    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
     slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
     dashed = "" if changes.is_empty() else _DASHED
     reading = opening + _HOW_TO_READ.format(part=part) + dashed + slow + _HEALTHY
-    is_stretch = view == "worst_stretch"
-    figure = _figure(view, title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
-    picture = drawn_frame(figure, table.drop("lane"), run)
-    return View(view, title, picture, stretch_s if is_stretch else None)
+    zoom_s = stretch_s if view == "worst_stretch" else None
+    figure = Figure(
+        title, reading, f"workers_{view}", "waiting_ratio",
+        partial(worker_timeline, states=states, lanes=lanes, updates=updates, changes=changes, zoom_s=zoom_s),
+        _NO_WORKER, True, ("worker_timeline", "weight_marks"),
+    )  # fmt: skip
+    return View(view, title, drawn_frame(figure, table.drop("lane"), run), zoom_s)
 
 
 def slow_engine_of(found: Sequence[Finding]) -> str | None:
@@ -83,15 +78,6 @@ def slow_sentence(found: Sequence[Finding], has_lane: bool) -> str:
     slow = slow_engine_of(found)
     outlined = ", so its lane is outlined" if has_lane else ""
     return "" if slow is None else f"{slow} is slow{outlined}: lanes show whether an engine works, not how fast. "
-
-
-def _figure(view: str, title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:
-    asked, name = ("worker_timeline", "weight_marks"), f"workers_{view}"
-    return Figure(title, reading, name, "waiting_ratio", draw, "no worker recorded anything", True, asked)
-
-
-def _in_stretch(draw: "partial[Chart]", stretch_s: tuple[float, float], frame: pl.DataFrame, run: RunFacts) -> Chart:
-    return shown_first(draw(frame, run), *stretch_s)
 
 
 def _words(view: str, lanes: pl.DataFrame, stretch_s: tuple[float, float]) -> tuple[str, str]:

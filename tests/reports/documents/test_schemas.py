@@ -10,14 +10,12 @@ from typing import Annotated, Any
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic_core import PydanticSerializationError
-from typer.testing import CliRunner
 
+import rlscope
 from docs.generate import DOCS, DOCUMENTS, PAGES, published_schema
 from rlscope.analysis.data_quality import ClockOffset
 from rlscope.analysis.result import AnalysisResult
-from rlscope.cli import app
 from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
-from rlscope.planning.schema import EXAMPLE
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from tests.planning.small_plan import SMALL_PLAN
 from tests.reports.analysis_fixture import hostile_analysis
@@ -60,7 +58,7 @@ def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[
 
 PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 PLANS = {
-    "the example": EXAMPLE.read_text(encoding="utf-8"),
+    "no layout in use": SMALL_PLAN,
     "a layout in use": SMALL_PLAN.replace("H100 SXM", "H200") + PRESENT,
 }
 
@@ -69,8 +67,7 @@ PLANS = {
 def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(text, encoding="utf-8")
-    done = CliRunner().invoke(app, ["plan", str(plan), "--json", "-"], catch_exceptions=False)
-    assert faults("plan", json.loads(done.stdout)) == []
+    assert faults("plan", json.loads(rlscope.plan(plan).to_json())) == []
 
 
 def test_a_key_that_is_missing_or_too_many_or_of_another_type_does_not_fit() -> None:

@@ -163,10 +163,9 @@ def worker_timeline(
         *_changes(changes, foot, y),
         _names(lanes, min(12, lane_px)),
     )
-    shown = zip((FROM, TO), zoom_s or (), strict=False)
-    return chart.add_params(*(alt.param(name=name, value=end_s) for name, end_s in shown)).properties(
-        height=round(lane_px * foot)
-    )
+    if zoom_s is not None:
+        chart = chart.add_params(alt.param(name=FROM, value=zoom_s[0]), alt.param(name=TO, value=zoom_s[1]))
+    return chart.properties(height=round(lane_px * foot))
 
 
 def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:

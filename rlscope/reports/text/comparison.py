@@ -259,12 +259,12 @@ def cause_name(cause: ChangeCause) -> str:
 
 def _changes_table(attribution: Attribution, letter: str) -> Table:
     """Return the causes, with the gain from each alone if A's model has it."""
-    rows = [
-        (cause_name(each), each.before, each.after, "not predicted" if gain is None else fmt.signed_percent(gain))
-        for each in attribution.causes
-        for gain in [each.alone_ratio]
-    ]
+    rows = [(cause_name(each), each.before, each.after, _alone_words(each)) for each in attribution.causes]
     return Table("Changes", ("", "A", letter, "gain alone,\nper A's model"), rows, "stacks")
+
+
+def _alone_words(cause: ChangeCause) -> str:
+    return "not predicted" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio)
 
 
 def causes_sentence(pair: Pair) -> str:

@@ -190,7 +190,7 @@ class Callout(Block):
     """The period; empty if it is unknown, as the cost may be."""
     text: str = ""
     remedy: str = ""
-    """What to try. A live alert has neither text nor remedy."""
+    """The advice. A live alert has neither text nor remedy."""
 
 
 class LedgerRow(NamedTuple):

@@ -30,9 +30,9 @@ class _Counted(NamedTuple):
     unit: str
     adds: str
     hook: str
-    """How to add them to a run that hooks record."""
+    """The line of code that adds them to a run that hooks record."""
     file: str
-    """How to add them to an imported run; may name the files of its framework."""
+    """The file or flag that adds them to an imported run; may name the files of its framework."""
 
 
 _WITH_HOOKS: Final = "record the next run with hooks (docs/frameworks.md)"

@@ -103,15 +103,12 @@ class _Fault:
     @classmethod
     def of(cls, error: Mapping[str, Any], schema: Schema, document: object) -> "_Fault":
         """Build it from an item of `ValidationError.errors()`."""
-        kind = error["type"]
-        place, parent, part = _follow(error["loc"], schema)
-        if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == error["loc"][-1:]:
-            return cls._unknown_key(place, parent)
-        if error["loc"][-1:] == ("[key]",):
-            known = part.get("propertyNames", {}).get("enum", ())
-            name = str(error["input"])
-            found, expected = f"unknown key {_shown(name)}", "one of " + ", ".join(known)
-            return cls((*place, name), found, expected, did_you_mean(name, known), True)
+        kind, loc = error["type"], error["loc"]
+        place, parent, part = _follow(loc, schema)
+        if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == loc[-1:]:
+            return cls._unknown_key(place, tuple(parent["properties"]))
+        if loc[-1:] == ("[key]",):
+            return cls._unknown_key((*place, str(error["input"])), part.get("propertyNames", {}).get("enum", ()))
         expected, known = describe(part, schema), part.get("enum", ())
         if kind == "value_error":
             expected = str(error["ctx"]["error"])
@@ -120,10 +117,9 @@ class _Fault:
         return cls(place, _found(value, part), expected, hint)
 
     @classmethod
-    def _unknown_key(cls, place: Place, parent: Schema) -> "_Fault":
-        name, properties = str(place[-1]), parent["properties"]
-        expected = "one of " + ", ".join(properties)
-        return cls(place, f"unknown key {_shown(name)}", expected, did_you_mean(name, tuple(properties)), True)
+    def _unknown_key(cls, place: Place, known: Sequence[str]) -> "_Fault":
+        name = str(place[-1])
+        return cls(place, f"unknown key {_shown(name)}", "one of " + ", ".join(known), did_you_mean(name, known), True)
 
 
 def did_you_mean(name: str, choices: Sequence[str]) -> str | None:

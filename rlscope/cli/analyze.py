@@ -13,12 +13,12 @@ from rlscope.cli.app import (
     JsonTo,
     Ray,
     RunPath,
-    note_written,
     output_option,
     print_answer,
     progress_on,
     refuse_both_on_stdout,
     write_json,
+    write_page,
 )
 from rlscope.cli.imported import with_import_options
 
@@ -69,14 +69,7 @@ def analyze(
     if not quiet:
         print_answer(analysis, out, card_format)
     if not no_page:
-        # The report comes last: it takes longest, and it may fail although the card succeeded.
-        _write_page(analysis, output, notes)
-
-
-def _write_page(analysis: "rlscope.Analysis", output: Path | None, notes: Console) -> None:
-    with progress_on(notes, "drawing the report"):
-        page = analysis.to_html(output or analysis.page_path)
-    note_written(notes, page)
+        write_page(analysis, output or analysis.page_path, notes)
 
 
 def _refuse_contradictions(

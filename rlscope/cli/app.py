@@ -247,6 +247,17 @@ def write_json(target: str | None, answer: _Answer, notes: Console) -> Console:
     return notes if target == STDOUT else Console()
 
 
+class _WithPage(Protocol):
+    def to_html(self, path: Path) -> Path: ...
+
+
+def write_page(answer: _WithPage, path: Path, notes: Console) -> None:
+    """Write the HTML report. It comes last: it takes longest, and may fail although the rest succeeded."""
+    with progress_on(notes, "drawing the report"):
+        page = answer.to_html(path)
+    note_written(notes, page)
+
+
 def note_written(notes: Console, path: Path) -> None:
     """Print the path of a file that was written."""
     notes.print(f"wrote {for_terminal(str(path))}", highlight=False, soft_wrap=True, markup=False)

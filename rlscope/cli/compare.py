@@ -10,12 +10,12 @@ import rlscope
 from rlscope.cli.app import (
     AnswerFormat,
     JsonTo,
-    note_written,
     output_option,
     print_answer,
     progress_on,
     refuse_both_on_stdout,
     write_json,
+    write_page,
 )
 
 
@@ -39,7 +39,4 @@ def compare(
         comparison = rlscope.compare(baseline, *runs, progress=progress)
     print_answer(comparison, write_json(json_to, comparison, notes), comparison_format)
     if output is not None:
-        # The report takes longest and therefore comes last.
-        with progress_on(notes, "drawing the report"):
-            comparison.to_html(output)
-        note_written(notes, output)
+        write_page(comparison, output, notes)

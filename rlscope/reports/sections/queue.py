@@ -92,9 +92,10 @@ def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:
     whole = by_phase.get("publish") or by_phase.get("apply")
     of = "" if whole is None else f" of {fmt.duration(whole['median_s'])}"
     time = f"{fmt.duration(longest['median_s'])}{of} per version"
-    said = [f"The longest recorded part is {_THE[phase]}: {time}. {_PARTS[phase]}"]
+    noun, advice = _PARTS[phase]
+    said = [f"The longest recorded part is the {noun}: {time}. To shorten it, {advice}"]
     said += [
-        f"{_THE[name].capitalize()} grew from {fmt.duration(row['first_half_s'])} in the first half of the versions to "
+        f"The {_PARTS[name][0]} grew from {fmt.duration(row['first_half_s'])} in the first half of the versions to "
         f"{fmt.duration(row['second_half_s'])} in the second."
         for name, row in by_phase.items()
         if name in _PARTS and _has_grown(row)
@@ -118,17 +119,14 @@ def _has_grown(row: Mapping[str, Any]) -> bool:
 
 
 _PARTS: Final = {
-    "drain": "To shorten it, load weights while requests stay in the engines, or abort and continue them.",
-    "gather": "To shorten it, send shards as they are, or gather them while the trainer still computes.",
-    "convert": "To shorten it, convert weights on the GPUs, once for all engines.",
-    "transfer": "To shorten it, send weights from GPU to GPU in large buckets, or only those that changed.",
-    "install": "To shorten it, write weights into the model's own buffers, without a reload.",
-    "resume": "To shorten it, keep the KV cache and the compiled graphs.",
+    "drain": ("drain", "load weights while requests stay in the engines, or abort and continue them."),
+    "gather": ("gathering", "send shards as they are, or gather them while the trainer still computes."),
+    "convert": ("conversion", "convert weights on the GPUs, once for all engines."),
+    "transfer": ("transfer", "send weights from GPU to GPU in large buckets, or only those that changed."),
+    "install": ("installation", "write weights into the model's own buffers, without a reload."),
+    "resume": ("resumption", "keep the KV cache and the compiled graphs."),
 }
-"""Advice on each part of a weight update."""
-_THE: Final = {name: f"the {name}" for name in ("drain", "transfer")} | {
-    "gather": "the gathering", "convert": "the conversion", "install": "the installation", "resume": "the resumption",
-}  # fmt: skip
+"""Noun of each part of a weight update, and how to shorten it."""
 _PHASES: Final = {
     "publish": "publication, whole, on the trainer",
     "drain": "drain, until the engines take weights",

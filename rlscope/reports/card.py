@@ -34,7 +34,7 @@ from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
 from rlscope.reports.text.learning import learning_sentences, run_sentences
 from rlscope.reports.text.ledger import ledger_block
-from rlscope.reports.text.origin import counted_words, reported_staleness, reported_throughput
+from rlscope.reports.text.origin import counted_words, no_model_words, reported_staleness, reported_throughput
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
@@ -127,9 +127,11 @@ def _spent(analysis: AnalysisResult) -> Iterator[Block]:
 
 
 def _advice(analysis: AnalysisResult) -> Part:
-    if not isinstance(analysis.model, ModelResult):
-        return Part(ADVICE_TITLE, [Paragraph(brief.no_choice(analysis))])
-    return layouts_part(analysis.model)
+    model = analysis.model
+    if isinstance(model, ModelResult):
+        return layouts_part(model)
+    reason = model_words.no_result_sentence(model) + no_model_words(analysis.data_quality.imported)
+    return Part(ADVICE_TITLE, [Paragraph(reason)])
 
 
 def _figures(analysis: AnalysisResult) -> list[Fact]:

@@ -12,9 +12,8 @@ from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart
-from rlscope.reports.text import model as model_words
 from rlscope.reports.text.ledger import dropped_of
-from rlscope.reports.text.origin import counted_words, no_model_words, source_words
+from rlscope.reports.text.origin import counted_words, source_words
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
@@ -131,13 +130,6 @@ def _named(parts: Sequence[RolePart]) -> list[RolePart]:
     """The largest few, in the order of the bar."""
     largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
     return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
-
-
-def no_choice(analysis: AnalysisResult) -> str:
-    """Why there is no model result; empty if there is one."""
-    if isinstance(analysis.model, ModelResult):
-        return ""
-    return model_words.no_result_sentence(analysis.model) + no_model_words(analysis.data_quality.imported)
 
 
 def achieved(analysis: AnalysisResult) -> Fact:

@@ -70,11 +70,13 @@ def test_batches_of_one_cell_differ_by_less_than_a_fifth_and_hold_similar_tokens
     assert len(gather(DecodePoints.of(running, [1e-2, 1e-2], kv_tokens=kv_tokens))) == cells
 
 
-def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when_not() -> None:
-    fewer = gather(DecodePoints.of([8, 8], [1e-2, 2e-2], rows=[51, 49], kv_tokens=[1024, float("nan")]))
-    half = gather(DecodePoints.of([8, 8], [1e-2, 2e-2], rows=[50, 50], kv_tokens=[1024, float("nan")]))
-    assert fewer.knows_kv and fewer.rows.sum() == 51
-    assert not half.knows_kv and half.pass_s == pytest.approx([1.5e-2])
+@pytest.mark.parametrize(("rows", "kept", "pass_s"), [([51, 49], 51, 1e-2), ([50, 50], 100, 1.5e-2)])
+def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when_not(
+    rows: list[int], kept: int, pass_s: float
+) -> None:
+    cells = gather(DecodePoints.of([8, 8], [1e-2, 2e-2], rows=rows, kv_tokens=[1024, float("nan")]))
+    assert (cells.rows.sum(), cells.knows_kv) == (kept, kept == 51)
+    assert cells.pass_s == pytest.approx([pass_s])
 
 
 def test_nothing_gives_no_cell() -> None:

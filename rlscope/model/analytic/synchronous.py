@@ -103,7 +103,7 @@ def decode_batch_s(
     """Seconds from the first pass of an engine to the last, excluding prefill.
 
     samples: mean responses of the engine. running_limit: maximum that runs at once. independent: independent responses
-    of the whole step, the slowest of which ends it. Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1)
+    of the whole step; it ends with the slowest one. Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1)
     resident tokens (the synchronous step of Applied Compute's talk, 2025; the KV term is our own), each weighted with
     the probability that a sample of the step still runs. In waves, the requests that start are computed slice by slice
     from those that finish.

@@ -229,6 +229,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
         return (not is_sure, action.is_staler, is_rebuilt)
 
     def is_alike(action: Action, first: Action) -> bool:
+        """Whether an action is the first one, or a setting of its rank that gains as much."""
         is_setting = action.kind != "fix" and first.kind != "fix"
         gains_as_much = first.gain_ratio.value - action.gain_ratio.value <= TIE_RATIO
         return action is first or (is_setting and gains_as_much and rank(action) == rank(first))

@@ -200,12 +200,12 @@ def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
 
 
 def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
-    """Share of the draws in which a layout gains enough over the current one; drift_log: as `share_gaining` shifts."""
+    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO or more after the gain shifts down by `drift_log`."""
     return share_gaining(gains_over(forecast, today), drift_log)
 
 
 def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:
-    """Share of the gains, 0..1, that are WORTHWHILE_RATIO or more after a shift down by `shift_log`."""
+    """Share of the gains, 0..1, that are worth a change; shift_log: log by which they shift down before."""
     return float((gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + shift_log)).mean())
 
 

@@ -33,7 +33,7 @@ _REST: Final = re.compile(r"\s*- \S+:|(?!step:)(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]
 """The rest of such a line that was wrapped before a metric, or cut inside a name or a number."""
 _CUT_NAME: Final = re.compile(r" - [^\s:]+$")
 """End of such a line that was cut inside a name."""
-_ENDS_NAME: Final = re.compile(r"[\w/.@-]*:\S+(?: - |$)")
+_ENDS_NAME: Final = re.compile(r"(?!step:)[\w/.@-]*:\S+(?: - |$)")
 _NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")

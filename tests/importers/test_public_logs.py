@@ -611,6 +611,12 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
 
 
+def test_a_step_whose_rest_is_missing_takes_nothing_of_the_next(tmp_path: Path) -> None:
+    first, last = (verl(step, VERL_PHASES) for step in (44, 45))
+    imported(tmp_path, first.partition("ng_s/gen")[0] + "\n" + last)
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps") == [(45,)]
+
+
 @pytest.mark.parametrize("columns", [100, 120, 200])
 @pytest.mark.parametrize(
     "name", ["OpenRLHF in turn", "TRL", "Trinity-RFT", "ROLL's totals", "PipelineRL's wait adds up"]

@@ -4,10 +4,10 @@
 """
 
 import functools
-import http.server
+import io
 import json
 import queue
-import threading
+import urllib.request
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -434,26 +434,20 @@ def test_the_rollout_worker_s_process_begins_under_watch(clock, run):
     hook.close()
 
 
-def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(clock, run, trainer, monkeypatch):
-    asked: list[tuple[str, object]] = []
+def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(run, trainer, monkeypatch):
+    asked: list[tuple[str, str, object]] = []
 
-    class Server(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-            self.send_response(200)
-            self.end_headers()
+    def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        asked.append((request.get_method(), request.full_url, json.loads(request.data)))
+        return io.BytesIO()
 
-        def log_message(self, *_arguments: object) -> None: ...
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
-        trainer.weight_transfer.vllm = SimpleNamespace(server_url=f"http://127.0.0.1:{server.server_port}")
-        hook = trl_async.instrument(trainer, run)
-        trainer.train_begins()
-        server.shutdown()
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
+    trainer.weight_transfer.vllm = SimpleNamespace(server_url="http://vllm:8000")
+    hook = trl_async.instrument(trainer, run)
+    trainer.train_begins()
     hook.close()
-    assert asked == [("/update_weight_version", {"new_version": "1"})]
+    assert asked == [("POST", "http://vllm:8000/update_weight_version", {"new_version": "1"})]
 
 
 def test_a_server_that_does_not_answer_costs_detail_and_not_the_run(run, trainer, monkeypatch):

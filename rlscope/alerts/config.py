@@ -168,34 +168,24 @@ def one_off(text: str) -> Rule:
 
     It has no minimum evidence, because a one-line question about one run deserves an answer.
     """
-    place = f"--fail-if {text!r}"
-    if re.search(r"\bbaseline\b", text):
-        raise RuleError.of(
-            place,
-            found="a baseline that is not given",
-            expected="--baseline with the folder of a run, or the JSON document of an analysis",
-            next_step="Give it, or write a number in place of `baseline`.",
-        )
     found = _ONE_OFF.fullmatch(text.strip())
     if found is None or not abs(threshold := float(found["threshold"])) <= _MOST:
-        raise RuleError.of(
-            place,
-            found="no METRIC > NUMBER",
-            expected="a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'",
-            next_step=_LISTED,
-        )
+        raise _no_condition(text)
     metric = found["metric"]
     if metric not in BY_NAME:
         meant = did_you_mean(metric, tuple(BY_NAME))
         raise RuleError.of(
-            place,
+            f"--fail-if {text!r}",
             found=f"unknown metric {metric!r}",
             expected="one of " + ", ".join(BY_NAME),
             next_step=f"{meant} {_LISTED}" if meant else _LISTED,
         )
     if not _is_reachable(metric, threshold):
         raise RuleError.of(
-            place, found=found["threshold"], expected=_SHARE, next_step="Otherwise it always or never fires."
+            f"--fail-if {text!r}",
+            found=found["threshold"],
+            expected=_SHARE,
+            next_step="Otherwise it always or never fires.",
         )
     return Rule(
         name=text,
@@ -206,6 +196,23 @@ def one_off(text: str) -> Rule:
         kind="alarm",
         min_evidence=1,
         labels={"severity": "critical"},
+    )
+
+
+def _no_condition(text: str) -> RuleError:
+    """Return the error for text that compares no metric with a number."""
+    if re.search(r"\bbaseline\b", text):
+        return RuleError.of(
+            f"--fail-if {text!r}",
+            found="a baseline that is not given",
+            expected="--baseline with the folder of a run, or the JSON document of an analysis",
+            next_step="Give it, or write a number in place of `baseline`.",
+        )
+    return RuleError.of(
+        f"--fail-if {text!r}",
+        found="no METRIC > NUMBER",
+        expected="a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'",
+        next_step=_LISTED,
     )
 
 

@@ -9,9 +9,9 @@ Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_n
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -54,6 +54,29 @@ _READ: Final = frozenset(TIMES) - {"gpu_samples"}
 _STATE_VERSION: Final = 1
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far the rules were evaluated, and with what result: what a later watch needs to resume."""
+
+    origin_ns: int | None = None
+    """Origin of the ticks, UTC epoch; None while it is unknown."""
+    evaluated: int = 0
+    """The last tick that was evaluated."""
+    warm_up_end_ns: int | None = None
+    late_rows: int = 0
+    late_ns: int = 0
+    """Longest delay of a late row."""
+    states: dict[str, RuleState] = field(default_factory=dict[str, RuleState])
+    """By rule."""
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "_Progress":
+        """Return the progress in the result of `LiveRun.saved`."""
+        known: dict[str, Any] = {each.name: saved[each.name] for each in fields(cls)}
+        known["states"] = {name: RuleState(**state) for name, state in saved["states"].items()}
+        return cls(**known)
+
+
 class LiveRun:
     """A run in progress; its directory may appear later."""
 
@@ -67,12 +90,8 @@ class LiveRun:
     ) -> None:
         """Begin to follow a run, or resume from a state that was saved with these rules.
 
-        Args:
-            folder: The run folder.
-            rules: The rules to evaluate.
-            grace_ns: Longest wait for rows of a tick.
-            shown_steps: Steps that the facts cover, if these are longer than SHOWN_NS.
-            state: The result of `saved`, in any process, for which `is_saved_with` is true.
+        grace_ns: longest wait for rows of a tick. shown_steps: steps that the facts cover, if these are longer than
+        SHOWN_NS. state: the result of `saved`, in any process, for which `is_saved_with` is true.
         """
         self._folder = folder
         self._shown_steps = shown_steps
@@ -91,21 +110,13 @@ class LiveRun:
         """Rows that start after the last requested time, and that are too many to hold."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
-        self._ticks: Ticks | None = None
-        self._filled = 0
+        self._progress = _Progress() if state is None else _Progress.of(state)
+        self._filled = max(0, self._progress.evaluated - self._keep_ns // rules.interval_ns)
         """Buckets before this one are computed."""
-        self._dirty_from = 0
+        self._dirty_from = self._filled
         """The first bucket that is out of date."""
-        self._evaluated = 0
-        """The last tick that was evaluated."""
-        self._warm_up_end_ns: int | None = None
-        self._states: dict[str, RuleState] = {}
-        self._late_rows = 0
-        self._late_ns = 0
         self._longest_ns: dict[PhaseKind, int] = {}
         """The longest ended phase of each kind that this watch has seen."""
-        if state is not None:
-            self._restore(state)
 
     @property
     def held_rows(self) -> int:
@@ -114,20 +125,11 @@ class LiveRun:
 
     def saved(self) -> dict[str, object]:
         """Return the state that a later watch needs to resume, as a JSON object without secrets."""
-        return {
-            "version": _STATE_VERSION,
-            "rules": _identity(self._rules),
-            "origin_ns": None if self._ticks is None else self._ticks.origin_ns,
-            "evaluated": self._evaluated,
-            "warm_up_end_ns": self._warm_up_end_ns,
-            "late_rows": self._late_rows,
-            "late_ns": self._late_ns,
-            "states": {name: asdict(state) for name, state in self._states.items()},
-        }
+        return {"version": _STATE_VERSION, "rules": _identity(self._rules), **asdict(self._progress)}
 
     def close(self) -> None:
         """Forget the firing alerts: the run has ended, and a later watch must not send its alerts again."""
-        self._states = {}
+        self._progress.states = {}
 
     def poll(self, now_ns: int) -> LiveView:
         """Read new files and evaluate the ticks that are due; now_ns is UTC epoch."""
@@ -145,30 +147,17 @@ class LiveRun:
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest = replace(manifest, created_ns=created_ns)
         workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
-        self._start_ticks(manifest, workers)
+        if self._progress.origin_ns is None:
+            self._progress.origin_ns = workers.start_ns if created_ns is None else created_ns
         self._keep(new.read)
         resolved = self._catch_up(manifest, workers, now_ns)
         problems = (*(f"skipped {file.path}: {file.why}" for file in faulty), *odd_times, *odd_creation)
         return self._view(manifest, workers, now_ns, resolved, problems)
 
-    def _restore(self, state: Mapping[str, object]) -> None:
-        origin_ns = cast("int | None", state["origin_ns"])
-        if origin_ns is not None:
-            self._ticks = Ticks(origin_ns, self._rules.interval_ns)
-        self._evaluated = cast("int", state["evaluated"])
-        self._filled = max(0, self._evaluated - self._keep_ns // self._rules.interval_ns)
-        self._dirty_from = self._filled
-        self._warm_up_end_ns = cast("int | None", state["warm_up_end_ns"])
-        self._late_rows, self._late_ns = cast("int", state["late_rows"]), cast("int", state["late_ns"])
-        states = cast("Mapping[str, Mapping[str, object]]", state["states"])
-        self._states = {name: RuleState(**fields) for name, fields in states.items()}  # type: ignore[arg-type]
-
-    def _start_ticks(self, manifest: RunManifest, workers: LiveWorkers) -> None:
-        if self._ticks is not None:
-            return
-        origin_ns = manifest.created_ns if manifest.created_ns is not None else workers.start_ns
-        if origin_ns is not None:
-            self._ticks = Ticks(origin_ns, self._rules.interval_ns)
+    @property
+    def _ticks(self) -> Ticks | None:
+        origin_ns = self._progress.origin_ns
+        return None if origin_ns is None else Ticks(origin_ns, self._rules.interval_ns)
 
     def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
         """Evaluate the due ticks, and return the resolved alerts.
@@ -226,9 +215,9 @@ class LiveRun:
         """Count the late rows among these, and note the first bucket that they put out of date."""
         filled_ns = ticks.at_ns(self._filled)
         count, first_ns = earliest(rows, table, filled_ns)
-        if count and self._filled == self._evaluated > 0:
-            self._late_rows += count
-            self._late_ns = max(self._late_ns, filled_ns - first_ns)
+        if count and self._filled == self._progress.evaluated > 0:
+            self._progress.late_rows += count
+            self._progress.late_ns = max(self._progress.late_ns, filled_ns - first_ns)
         oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
         self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns)))
 
@@ -259,16 +248,18 @@ class LiveRun:
 
     def _needed_from(self, reach_ns: int, ticks: Ticks) -> int:
         """The first bucket that the next tick to be evaluated needs if it looks back so far."""
-        return self._evaluated - -(-reach_ns // ticks.interval_ns)
+        return self._progress.evaluated - -(-reach_ns // ticks.interval_ns)
 
     def _judge(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> tuple[Alert, ...]:
-        if until <= self._evaluated:
+        if until <= self._progress.evaluated:
             return ()
-        if self._warm_up_end_ns is None:
-            self._warm_up_end_ns = warm_up_end_ns(self._step_ends_ns, self._rules.warm_up_steps)
-        timeline = self._timeline(manifest, workers, ticks, self._evaluated + 1 - self._reach)
-        judged = judge_ticks(self._rules, timeline, self._evaluated + 1, until, self._states, manifest.run_id)
-        self._states, self._evaluated = dict(judged.states), until
+        if self._progress.warm_up_end_ns is None:
+            self._progress.warm_up_end_ns = warm_up_end_ns(self._step_ends_ns, self._rules.warm_up_steps)
+        timeline = self._timeline(manifest, workers, ticks, self._progress.evaluated + 1 - self._reach)
+        judged = judge_ticks(
+            self._rules, timeline, self._progress.evaluated + 1, until, self._progress.states, manifest.run_id
+        )
+        self._progress.states, self._progress.evaluated = dict(judged.states), until
         return judged.resolved
 
     def _timeline(
@@ -288,7 +279,7 @@ class LiveRun:
             end_ns=workers.end_ns,
         )
         buckets = max(0, (self._filled if until is None else until) - first)
-        return Timeline(parts, first, buckets, self._step_ends_ns, self._warm_up_end_ns)
+        return Timeline(parts, first, buckets, self._step_ends_ns, self._progress.warm_up_end_ns)
 
     def _view(
         self,
@@ -299,17 +290,17 @@ class LiveRun:
         problems: Sequence[str],
     ) -> LiveView:
         ticks = self._ticks
-        is_evaluated = self._filled > 0 and self._evaluated > 0
+        is_evaluated = self._filled > 0 and self._progress.evaluated > 0
         facts = None if ticks is None else self._facts(manifest, workers, now_ns, ticks)
         ended = workers.has_ended(now_ns, self._grace_ns) and (
-            workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)
+            workers.end_ns is None or ticks is None or self._progress.evaluated >= ticks.tick_from(workers.end_ns)
         )
         if not workers.workers:
             problems = (*problems, "workers/: no readable worker file yet, so no GPU-second can be accounted for")
         return LiveView(
             now_ns=now_ns,
-            evaluated_ns=ticks.at_ns(self._evaluated) if ticks is not None and is_evaluated else None,
-            alerts=self._summarised((*firing(self._rules, self._states, manifest.run_id), *resolved), facts),
+            evaluated_ns=ticks.at_ns(self._progress.evaluated) if ticks is not None and is_evaluated else None,
+            alerts=self._summarised((*firing(self._rules, self._progress.states, manifest.run_id), *resolved), facts),
             facts=facts,
             ended=ended,
             problems=(
@@ -347,10 +338,10 @@ class LiveRun:
         )
 
     def _late(self) -> tuple[str, ...]:
-        if not self._late_rows:
+        if not self._progress.late_rows:
             return ()
-        rows = counted(self._late_rows, "row", "rows")
-        reach = duration(self._late_ns / 1e9)
+        rows = counted(self._progress.late_rows, "row", "rows")
+        reach = duration(self._progress.late_ns / 1e9)
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
 
 

@@ -3,6 +3,7 @@
 -- in   deliveries, sample_totals, train_steps
 -- out  sample_id         VARCHAR  sample
 -- out  outcome           VARCHAR  trained, dropped_stale, filtered or abandoned
+-- out  queued_ns         BIGINT   when it entered the queue, UTC epoch; NULL if not recorded
 -- out  taken_ns          BIGINT   when it left the queue, UTC epoch
 -- out  step              BIGINT   optimizer step; NULL if the delivery has none
 -- out  consumer_version  BIGINT   last version published at the start of the step; NULL if not recorded
@@ -23,6 +24,7 @@ WITH step_versions AS (
 SELECT
     deliveries.sample_id,
     outcome,
+    queued_ns,
     taken_ns,
     step,
     coalesce(consumer_version, version_in) AS consumer_version,

@@ -178,7 +178,7 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
     parts = (admissions, dispatches, deliveries, orders, _takings(whole))
     every = [
-        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch, dequeue=taking), admission)
+        Scheduling(delivery, Settings(order, dispatch, taking, _filters_taken(whole)), admission)
         for admission, dispatch, delivery, order, taking in product(*(part.possible for part in parts))
     ]
     return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
@@ -218,6 +218,11 @@ def _takings(whole: Observed) -> _Reading:
         return _Reading(("batch",))
     as_they_come: Taking = "as_they_come"
     return _Reading((as_they_come,) if seen >= _ON_ARRIVAL_RATIO * expected else (as_they_come, "batch"))
+
+
+def _filters_taken(whole: Observed) -> bool:
+    """Return whether the trainers filter samples that they took, as most of the filtered ones show."""
+    return (whole.scheduling.filtered_queued_ratio or 0.0) > 0.5
 
 
 def _dispatches(config: RunConfig, whole: Observed) -> _Reading:

@@ -294,6 +294,7 @@ def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
 def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     alone, levels = (answers[name].row(0, named=True) for name in ("group_deliveries", "in_flight_levels"))
     filling = answers["batch_filling"].row(0, named=True)
+    filtered = answers["judged_outcomes"].filter((pl.col("outcome") == "filtered") & (pl.col("tokens") > 0))
     alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
     left = answers["taking_order"].row(0, named=True)
     # If groups are not queued together, the age of a sample is that of its own oldest token.
@@ -310,6 +311,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
         untaken_high_samples=levels["taken_high"],
         untrained_high_samples=levels["trained_high"],
         taken_on_arrival_ratio=_ratio_of(filling["taken_on_arrival"], filling["samples"] - filling["taken_on_arrival"]),
+        filtered_queued_ratio=None if filtered.is_empty() else (filtered["queued_tokens"] / filtered["tokens"]).item(),
     )
 
 

@@ -129,6 +129,8 @@ class SeenScheduling:
     """Number of samples between start and the end of their step, exceeded for at most 1% of the time."""
     taken_on_arrival_ratio: float | None = None
     """Share of the taken samples that were queued while their batch was being taken, and then taken at once."""
+    filtered_queued_ratio: float | None = None
+    """Share of the filtered tokens whose sample had been in the queue."""
 
 
 @dataclass(frozen=True, slots=True)

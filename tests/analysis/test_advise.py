@@ -86,7 +86,12 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         ),
         "queue_level": rows("queue depth_mean_samples", ("samples", 4.5)),
         "group_engines": rows("groups one_engine_groups engines", (4, 3, 2)),
-        "judged_outcomes": rows("outcome tokens", ("trained", 2_400), ("dropped_stale", 100)),
+        "judged_outcomes": rows(
+            "outcome tokens queued_tokens",
+            ("trained", 2_400, 0),
+            ("dropped_stale", 100, 50),
+            ("filtered", 200, 150),
+        ),
         "weight_update_latency": rows(
             "applied_ns publish_to_applied_s kv",
             (3 * SECOND, 1.0, "kept"),
@@ -126,7 +131,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
     assert run.prefetched_batches == 0.75
     assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
-    assert run.delivered == Delivered(2_400, 100, 0)
+    assert run.delivered == Delivered(2_400, 100, 200)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
 
 
@@ -354,6 +359,7 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
         untaken_high_samples=20,
         untrained_high_samples=28,
         taken_on_arrival_ratio=0.25,
+        filtered_queued_ratio=0.75,
     )
     assert run.load == SeenLoad(
         running_samples=9.0,
@@ -412,6 +418,7 @@ PROPERTIES: dict[str, tuple[RunConfig, Callable[[Scheduling], object]]] = {
     "queue_order": (RunConfig(delivery="group"), lambda each: each.settings.queue_order),
     "dispatch": (RunConfig(delivery="group"), lambda each: each.settings.dispatch),
     "dequeue": (RunConfig(delivery="group"), lambda each: each.settings.dequeue),
+    "filters_taken": (RunConfig(delivery="group"), lambda each: each.settings.filters_taken),
     "in_flight_until_trained": (
         RunConfig(delivery="group", max_in_flight_samples=100),
         lambda each: each.admission.in_flight_until_trained,
@@ -478,6 +485,9 @@ def in_flight(until_taken: int | None, until_trained: int | None) -> Observed:
         ("dequeue", None, arriving(0.049, 0.049), ["batch"]),  # trainers that hardly wait show nothing
         ("dequeue", None, arriving(None, 0.499), ["as_they_come", "batch"]),  # no wait was recorded
         ("dequeue", None, arriving(None, 0.5), ["as_they_come"]),
+        ("filters_taken", None, showing(), [False]),
+        ("filters_taken", None, showing(filtered_queued_ratio=0.5), [False]),
+        ("filters_taken", None, showing(filtered_queued_ratio=0.51), [True]),
         # The limit of 100 counts the batch in training where it holds with that batch.
         ("in_flight_until_trained", None, in_flight(100, 100), [True]),
         ("in_flight_until_trained", None, in_flight(100, 101), [False]),

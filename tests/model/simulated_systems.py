@@ -67,6 +67,10 @@ CASES = {
     "environment and turnaround": case(with_workload(AWAY, turnaround_s=0.1)),
     "waits that vary": case(with_workload(AWAY, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
     "filtered groups": case(with_workload(STARVED, kept_ratio=0.7)),
+    "filtered by the trainer": case(with_workload(STARVED, kept_ratio=0.7), filters_taken=True),
+    "filtered by the trainer, in-flight limit": case(
+        with_workload(with_admission(BUSY, max_in_flight_samples=40), kept_ratio=0.7), filters_taken=True
+    ),
     "a straggler": case(STARVED, engine_slowness=(1.0, 1.0, 1.8)),
     "noisy steps": case(BUSY, step_noise=0.3),
     "no groups": case(with_workload(STARVED, group_size=1)),
@@ -88,6 +92,7 @@ PULLED = (
     "trainer waits",
     "trainer behind, queue waits",
     "oldest dropped",
+    "filtered by the trainer",
     "dropped by age",
     "staleness admission",
     "in-flight limit",

@@ -144,6 +144,7 @@ class EventLoop:
         watched = self.queue if waits_for_queued else None
         self._cap = Cap(admission.max_staleness or 0, self.samples, watched, self.fleet) if capped else None
         self._takes_as_they_come = settings.dequeue == "as_they_come"
+        self._filters_taken = settings.filters_taken
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.idle = IdleEngines()
         self.version = 0
@@ -271,13 +272,16 @@ class EventLoop:
             self._cap.open_groups.discard(group)
         samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
         self._finished_groups += 1
-        if samples.group_is_kept[group]:
+        if samples.group_is_kept[group] or self._filters_taken:
             self._starter.finish(group, self.version, now_s)
         else:
-            samples.group_outcome[group] = FILTERED
-            samples.group_left_s[group] = now_s
-            self.gate.filtered += 1
+            self._filter(group, now_s)
         self._note_queued(now_s)
+
+    def _filter(self, group: int, now_s: float) -> None:
+        self.samples.group_outcome[group] = FILTERED
+        self.samples.group_left_s[group] = now_s
+        self.gate.filtered += 1
 
     def _note_queued(self, now_s: float) -> None:
         if self.trainer.waits_for is not None:
@@ -318,25 +322,35 @@ class EventLoop:
         while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):
-            if self.trainer.waits_for != "samples":
-                self._finished_at_wait = self._finished_groups
-            self.trainer.wait("samples", now_s)
+            self._await_samples(now_s)
             self._give_up_on_waits()
             return
         if self._cap is not None and self._cap.waits_for_one(self.version + 1):
             self.trainer.wait("staleness_cap", now_s)
             return
         if self.trainer.waits_for is None:
-            self.trainer.wait("samples", now_s)
+            self._await_samples(now_s)
         self._take(missing, now_s)
+        if len(self._taken) < needed:  # Some of them were filtered.
+            self._try_step(now_s)
+            return
         self._batch, self._taken = self._taken[:needed], self._taken[needed:]
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
         self._needed_groups = self.gate.groups_of(self.trainer.batches + 1)
 
+    def _await_samples(self, now_s: float) -> None:
+        if self.trainer.waits_for != "samples":
+            self._finished_at_wait = self._finished_groups
+        self.trainer.wait("samples", now_s)
+
     def _take(self, groups: int, now_s: float) -> None:
-        self._taken += self.queue.take(groups, now_s)
-        self.gate.taken += groups
+        for group in self.queue.take(groups, now_s):
+            if self.samples.group_is_kept[group]:
+                self._taken.append(group)
+                self.gate.taken += 1
+            else:
+                self._filter(group, now_s)
 
     def _give_up_on_waits(self) -> None:
         finished = (self._finished_groups - self._finished_at_wait) * self.samples.group_size

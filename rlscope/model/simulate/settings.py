@@ -19,6 +19,8 @@ class Settings:
     """Component that assigns samples to the engines."""
     dequeue: Taking = "batch"
     """Way in which the trainers take samples from the queue."""
+    filters_taken: bool = False
+    """Whether the trainers filter groups that they took; else groups are filtered before they enter the queue."""
     engine_slowness: tuple[float, ...] | None = None
     """Factor on each engine's times for passes and prefill, one per engine; None: all 1."""
     step_noise: float = 0.0

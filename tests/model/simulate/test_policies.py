@@ -10,7 +10,7 @@ from rlscope.model.simulate import NeverTrains, Settings, simulate
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull
 from rlscope.model.simulate.loop import EventLoop, engine_terms
 from rlscope.model.simulate.queue import Gate, GroupQueue
-from rlscope.model.simulate.results import Ages
+from rlscope.model.simulate.results import Ages, Simulated
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
@@ -410,13 +410,29 @@ def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_wil
     assert sum(run.step_dropped_tokens) > 100 * sum(run.step_trained_tokens)
 
 
-def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
-    def filtered(kept_ratio: float) -> System:
-        return with_workload(STARVED, lengths=constant(3), kept_ratio=kept_ratio)
+@pytest.mark.parametrize("filters_taken", [False, True])
+def test_a_run_that_throws_nearly_everything_away_has_no_end(filters_taken: bool) -> None:
+    def filtered(kept_ratio: float) -> Simulated:
+        system = with_workload(STARVED, lengths=constant(3), kept_ratio=kept_ratio)
+        return simulate(system, LAYOUT, steps=4, seed=1, settings=Settings(filters_taken=filters_taken))
 
-    assert simulate(filtered(0.05), LAYOUT, steps=4, seed=1).steps == 2
+    assert filtered(0.05).steps == 2
     with pytest.raises(NeverTrains, match="finished while the trainer waited"):
-        simulate(filtered(0.001), LAYOUT, steps=4, seed=1)
+        filtered(0.001)
+
+
+def test_trainers_that_filter_what_they_took_wait_for_the_rest_of_a_batch_and_the_queue_drops_more() -> None:
+    # The queue holds little more than a batch, and samplers are ahead. Half of what a full queue holds is kept.
+    system, layout, _ = CASES["oldest dropped"]
+    early, late = (
+        simulate(
+            with_workload(system, kept_ratio=0.5), layout, steps=40, seed=1, settings=Settings(filters_taken=is_late)
+        )
+        for is_late in (False, True)
+    )
+    assert late.trainer_idle_ratio > early.trainer_idle_ratio
+    assert late.trained_tokens_per_s < early.trained_tokens_per_s
+    assert late.dropped_ratio > early.dropped_ratio
 
 
 def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_turn() -> None:

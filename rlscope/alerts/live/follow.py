@@ -56,7 +56,7 @@ _STATE_VERSION: Final = 1
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the rules were evaluated, and with what result: what a later watch needs to resume."""
+    """Progress of the rules and their results so far: the data that a later watch needs to resume."""
 
     origin_ns: int | None = None
     """Origin of the ticks, UTC epoch; None while it is unknown."""

@@ -205,7 +205,7 @@ def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float
 
 
 def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:
-    """Share of the gains, 0..1, that are worth a change; shift_log: log by which they shift down before."""
+    """Share of the gains, 0..1, that are worth a change; shift_log: log of the factor that they lose first."""
     return float((gains >= math.expm1(math.log1p(WORTHWHILE_RATIO) + shift_log)).mean())
 
 

@@ -1,36 +1,32 @@
 """Runs the example pipeline as a user would, in a process of its own, on a tiny model."""
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+from rlscope.analysis.result import AnalysisResult
+from rlscope.pipeline import analyze
+from tests.pipelines.processes import Recorded, run_module
+
 TINY = (
     *("--batch", "16", "--group", "4", "--slots", "8", "--queue-capacity-samples", "32"),
     *("--width", "32", "--layers", "1"),
 )
 SHORT = ("--response-cap", "32", "--flush-interval-s", "0.5", "--log-every", "1000")
-TIME_LIMIT_S = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A pipeline that has ended, and what it counted itself."""
+@dataclass(frozen=True)
+class Ended(Recorded):
+    """A pipeline that has ended."""
 
-    run_dir: Path
-    exit_status: int
     stderr: str
+    COUNTED = "pipeline_summary.json"
 
-    @property
-    def counted(self) -> dict[str, Any]:
-        return json.loads((self.run_dir / "pipeline_summary.json").read_text())
+    @cached_property
+    def analysis(self) -> AnalysisResult:
+        return analyze(self.run_dir, also_ask=())
 
 
 def run(run_dir: Path, *flags: str) -> Ended:
     """Run the pipeline to its end."""
-    command = [sys.executable, "-m", "examples.pipeline_rl", str(run_dir), *TINY, *SHORT, *flags]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIME_LIMIT_S)
-    return Ended(run_dir, done.returncode, done.stderr)
+    return Ended(run_dir, run_module("examples.pipeline_rl", run_dir, *TINY, *SHORT, *flags).stderr)

@@ -20,11 +20,12 @@ COUNTED = "counted.json"
 """The file in the run folder in which a program leaves its counts."""
 
 
-def run_module(module: str, *arguments: object, **environment: str) -> None:
-    """Run `python -m module arguments`, which is to end well; what a framework warns of is not under test."""
+def run_module(module: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m module arguments`, which is to end well."""
     command, variables = [sys.executable, "-m", module, *map(str, arguments)], {**os.environ, **environment}
     done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S)
     assert done.returncode == 0, done.stderr[-4000:]
+    return done
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import run
 
 pytestmark = [pytest.mark.pipelines, pytest.mark.usefixtures("no_model")]
@@ -14,14 +13,9 @@ LONG_ENOUGH = (
 )
 
 
-def analysis_of(run_dir, *flags):
-    ended = run(run_dir, *LONG_ENOUGH, *flags)
-    assert ended.exit_status == 0, ended.stderr
-    return analyze(run_dir, also_ask=())
-
-
 def test_samplers_that_never_take_the_output_head_over_are_found(tmp_path):
-    analysis = analysis_of(tmp_path, "--synchronous", "--learning-rate", "0.002", "--stale-head")
+    flags = ("--synchronous", "--learning-rate", "0.002", "--stale-head")
+    analysis = run(tmp_path, *LONG_ENOUGH, *flags).analysis
     found = {finding.rule: finding for finding in analysis.findings}["weights_not_applied"]
     assert found.severity == "critical"
     assert found.evidence["noise_gap"] < 1e-9
@@ -30,7 +24,7 @@ def test_samplers_that_never_take_the_output_head_over_are_found(tmp_path):
 
 def test_tokens_on_old_context_and_steps_between_publications_do_not_look_like_old_weights(tmp_path):
     flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight-samples", "128", "--publish-every", "2")
-    analysis = analysis_of(tmp_path, *flags)
+    analysis = run(tmp_path, *LONG_ENOUGH, *flags).analysis
     assert "weights_not_applied" not in {finding.rule for finding in analysis.findings}
     assert max(analysis.answers["fresh_gap"]["gap"]) < 1e-9
     aged = analysis.answers["version_moments"].filter(staleness=0)

@@ -1,9 +1,6 @@
 """One run of the example pipeline, recorded by the hooks and logged by verl's own Tracking: both say the same."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +8,11 @@ import pytest
 from rlscope.analysis.result import AnalysisResult
 from rlscope.api import analyze
 from rlscope.importers.options import import_options
-from tests.pipelines.pipeline_process import REPOSITORY, TINY
+from tests.pipelines.pipeline_process import TINY
+from tests.pipelines.processes import run_module
 
 pytestmark = pytest.mark.frameworks
 
-TIME_LIMIT_S = 300
 FLAGS = (*TINY, "--steps", "40", "--slow-sampler", "2", "--eval-every", "10", "--checkpoint-every", "20", "--no-pin")
 AGREE_RATIO = 0.005
 """Of the time that the steps took: what docs/importers.md promises of each phase."""
@@ -27,17 +24,9 @@ def logged(tmp_path_factory):
     if importlib.util.find_spec("verl") is None:
         pytest.skip("verl is not installed: make pipelines installs it into .venv-frameworks")
     folder = tmp_path_factory.mktemp("logged")
-    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
-    command = [sys.executable, "-m", "examples.pipeline_rl", str(folder / "run"), *FLAGS]
-    with (folder / "run.log").open("w") as log:
-        subprocess.run(
-            [*command, "--verl-metrics", "console,file"],
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=log,
-            timeout=TIME_LIMIT_S,
-            check=True,
-        )
+    lines = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    done = run_module("examples.pipeline_rl", folder / "run", *FLAGS, "--verl-metrics", "console,file", **lines)
+    (folder / "run.log").write_text(done.stdout)
     return folder
 
 

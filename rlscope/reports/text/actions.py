@@ -71,14 +71,15 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "staleness p95"
-_LONGEST: Final = "share of longest responses trained on"
+_LONGEST: Final = "longest responses that reach training"
 _MEANINGS: Final[Mapping[str, str]] = {
     _STALENESS: "Staleness p95 counts optimizer steps; a sample is as stale as its oldest token.",
     _LONGEST: "The longest responses are the top 10% by length.",
 }
 """Explanations of the columns that need one."""
 _ORDER: Final = (
-    "Changes that are at least 90% likely to gain 5% come first, and those that make samples much staler last."
+    "Settings that are at least 90% likely to gain 5% come first, those that only save staleness, dropped tokens or "
+    "GPUs before any engineering work, and changes that make samples much staler last."
 )
 
 
@@ -309,7 +310,7 @@ def _sooner(action: Action, model: ModelResult) -> str:
     own, after = model.forecasts.today.staleness, action.staleness
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
-    return ", because trainers wait less before they publish new weights"
+    return ", because new weights are published after fewer steps"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

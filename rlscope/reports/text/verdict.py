@@ -92,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     named = fmt.listed([_lowered(_REMOVED[cause]) for cause in tied])
-    return f"{text}; {named} would gain about as much (nearly a tie)" if tied else text
+    return f"{text}; removing this loss would gain about as much as {named}" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -55,7 +55,7 @@ def model(
     )
 
 
-SOONER = ", because trainers wait less before they publish new weights"
+SOONER = ", because new weights are published after fewer steps"
 OF_EACH_KIND = [
     (
         action(),
@@ -205,7 +205,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("share of longest responses trained on", "22% → 75%"),
+        ("longest responses that reach training", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -265,16 +265,16 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("staleness p95", "share of longest responses trained on"), "")
+    plain = dict.fromkeys(("staleness p95", "longest responses that reach training"), "")
     alone = actions.below_table([plain])
     assert alone == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"staleness p95": "1"}, plain | {"share of longest responses trained on": "2%"}
+    stale, long = plain | {"staleness p95": "1"}, plain | {"longest responses that reach training": "2%"}
     explained = actions.below_table([stale, long])
     assert "counts optimizer steps" in explained and "top 10% by length" in explained
-    assert explained.endswith("those that make samples much staler last.")
+    assert explained.endswith("changes that make samples much staler last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -297,8 +297,7 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     """Seconds per pass on top of the curve: time between passes, and what decode-only passes took beyond the curve."""
     passes = observed.passes
     clean = (passes.decode_tokens > 0) & ~passes.prefills
-    over_s = float((passes.busy_s - curve_s)[clean].sum()) if clean.any() else 0.0
-    over_s = over_s / float(passes.passes[clean].sum()) if clean.any() else 0.0
+    over_s = float((passes.busy_s - curve_s)[clean].sum() / passes.passes[clean].sum()) if clean.any() else 0.0
     between_s = float(passes.between_s.sum())
     if _unattributed_ratio(observed) <= _HOST_TIME_RATIO:
         between_s += observed.engine_state_s.get(("unattributed", None), 0.0)

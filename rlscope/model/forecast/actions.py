@@ -301,7 +301,9 @@ class Counterfactuals:
             yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, seconds, lambda each: replace(each, update=free))
         # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
-            yield self._fix("environment", Cause.ENVIRONMENT, system.workload.environment_s, _without_environment)
+            workload = replace(system.workload, environment_s=0.0, environment_waits_s=())
+            seconds = system.workload.environment_s
+            yield self._fix("environment", Cause.ENVIRONMENT, seconds, lambda each: replace(each, workload=workload))
         saved_s = self._checkpoint_s()
         if saved_s:
             yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
@@ -478,10 +480,6 @@ def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals
 
 def _without_checkpoints(system: System, saved_s: float) -> System:
     return replace(system, trainer=with_checkpoints(system.trainer, -saved_s))
-
-
-def _without_environment(system: System) -> System:
-    return replace(system, workload=replace(system.workload, environment_s=0.0, environment_waits_s=()))
 
 
 def _without_limits(system: System) -> System:

@@ -199,14 +199,10 @@ class Replay:
         return tuple(name for misfit, name in furthest if misfit > 1.0)
 
     @property
-    def known(self) -> tuple[Observable, ...]:
-        """Observables that have both values."""
-        return tuple(each for each in self.compared if each.difference is not None)
-
-    @property
     def is_rough(self) -> bool:
-        """Whether MOST_OFF_RATIO or more of the known observables are outside their tolerance."""
-        return bool(self.out_of_tolerance) and len(self.out_of_tolerance) >= MOST_OFF_RATIO * len(self.known)
+        """Whether MOST_OFF_RATIO or more of the observables that have both values are outside their tolerance."""
+        known, off = sum(each.difference is not None for each in self.compared), len(self.out_of_tolerance)
+        return off > 0 and off >= MOST_OFF_RATIO * known
 
 
 def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:

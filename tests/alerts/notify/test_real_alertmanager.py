@@ -14,8 +14,9 @@ import pytest
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.notify.senders import webhook_payload
-from tests.alerts.notify.given import S, alert, eventually, receiver
+from tests.alerts.notify.given import S, alert, receiver
 from tests.alerts.notify.listener import Listener
+from tests.waiting import until
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 pytestmark = [
@@ -60,7 +61,7 @@ def manager(listener: Listener, tmp_path: Path) -> Iterator[str]:
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            eventually(lambda: is_ready(f"http://{address}"))
+            until(lambda: is_ready(f"http://{address}"))
             yield f"http://{address}"
         finally:
             process.kill()
@@ -74,14 +75,14 @@ def test_alertmanager_takes_our_alerts_firing_and_resolved_and_its_own_payload_l
     firing = alert("starved", start_ns=now_ns - 5 * S)
     couriers.take([firing], now_ns)
     couriers.dispatch(now_ns)
-    eventually(lambda: len(listener.bodies) == 1)
-    eventually(lambda: couriers.collect(now_ns))
+    until(lambda: len(listener.bodies) == 1)
+    until(lambda: couriers.collect(now_ns))
     assert (couriers.troubles, couriers.waiting) == ((), 0)
 
     resolved = alert("starved", start_ns=now_ns - 5 * S, end_ns=now_ns)
     couriers.take([resolved], now_ns + S)
     couriers.dispatch(now_ns + S)
-    eventually(lambda: listener.bodies[-1]["status"] == "resolved")
+    until(lambda: listener.bodies[-1]["status"] == "resolved")
 
     first, last = listener.bodies[0], listener.bodies[-1]
     assert (first["status"], first["alerts"][0]["status"]) == ("firing", "firing")

@@ -53,6 +53,7 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
             known[name][0].goto((folder / f"{name}.html").as_uri())
             wait_until_drawn(known[name][0])
         sheet, troubles = known[name]
+        sheet.bring_to_front()  # Chromium draws a page behind another one once a second.
         sheet.set_viewport_size(DESKTOP)
         sheet.emulate_media(color_scheme="light", media="screen", reduced_motion="no-preference")
         return sheet, troubles

@@ -26,8 +26,9 @@ demo: $(VENV)/.installed ## analyze a recorded run: a verdict here, the report i
 # One worker more than processors: a test that starts a process or waits for a clock leaves its processor to another.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else "auto")')
 
-# tests/conftest.py puts the slow modules first; xdist would put those with most tests first.
-PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/pipelines \
+# tests/conftest.py puts the slow modules first; xdist would put those with most tests first. Tests share the processors,
+# so none needs threads of its own.
+PYTEST := OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --ignore tests/pipelines \
 	--numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 check: $(VENV)/.installed ## style, types of changed modules and the fast tests, side by side: before every commit

@@ -88,14 +88,14 @@ FRESH = " - training/off_policy/trajectory_staleness/mean:0.0"
     ("lines", "said"),
     [
         # The last two steps, which fill five minutes, save for a third of their time; all together hardly ever.
-        ([*(verl(step, 80.0) for step in range(1, 40)), verl(40, 80.0, 60.0)], "Longest phase: generation"),
+        ([*(verl(step, 80.0) for step in range(1, 16)), verl(16, 80.0, 60.0)], "Longest phase: generation"),
         # The last two hardly wait, so that samplers are mostly in no state there.
         (
-            [verl(step, 80.0 if step < 39 else 20.0, update=ASYNC) for step in range(1, 41)],
+            [verl(step, 80.0 if step < 15 else 20.0, update=ASYNC) for step in range(1, 17)],
             "Trainers wait for samples",
         ),
         # verl reports that every step trained on samples of its own version: generation was what it waited for.
-        ([verl(step, 80.0, update=ASYNC + FRESH) for step in range(1, 41)], "Bottleneck: samplers"),
+        ([verl(step, 80.0, update=ASYNC + FRESH) for step in range(1, 17)], "Bottleneck: samplers"),
     ],
 )  # fmt: skip
 def test_a_log_of_long_steps_is_judged_by_ten_of_them_in_the_words_of_its_analysis(

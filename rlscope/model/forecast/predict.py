@@ -149,9 +149,17 @@ def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecas
     return tuple(
         Forecast.of_none(state.layout, state.reason)
         if isinstance(state, Refused)
-        else Forecast(state.layout, None, state, None, None, expected_price(state, system), None)
-        for state in steady_states(system, layouts)
+        else Forecast(state.layout, None, state, None, None, expected_price(state, system, age), None)
+        for state, age in zip(steady_states(system, layouts), _ages_in_steps(system, layouts), strict=True)
     )
+
+
+def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | None]:
+    """Roughly the p95 staleness of each layout if every step published; None if nothing else keeps samples fresh."""
+    if system.admission.staleness_policy != "publication_waits" or not system.admission.waits_for_cap:
+        return [None] * len(layouts)
+    states = steady_states(with_limits(system, max_staleness=None), layouts)
+    return [None if isinstance(state, Refused) else state.sample_p95 for state in states]
 
 
 def _aged_as(forecast: Forecast, closed: StalenessForecast | None, simulated: StalenessForecast | None) -> Forecast:
@@ -160,7 +168,8 @@ def _aged_as(forecast: Forecast, closed: StalenessForecast | None, simulated: St
     if staleness is None or closed is None or simulated is None or not closed.sample_p95:
         return forecast
     p95 = round(staleness.sample_p95 * simulated.sample_p95 / closed.sample_p95)
-    moved = replace(staleness, sample_p95=p95, steps_per_version=simulated.steps_per_version)
+    per_version = staleness.steps_per_version * simulated.steps_per_version / closed.steps_per_version
+    moved = replace(staleness, sample_p95=p95, steps_per_version=max(1.0, per_version))
     return replace(forecast, price=replace(forecast.price, staleness=moved))
 
 

@@ -228,18 +228,20 @@ def staleness_simulated(simulated: Simulated, admission: Admission) -> Staleness
     return StalenessForecast(ages.tokens.mean, p95, most, between, horizon_steps)
 
 
-def expected_price(state: SteadyState, system: System) -> Price:
+def expected_price(state: SteadyState, system: System, age_steps: float | None) -> Price:
     """Return what a layout may drop, and roughly how old its samples get: enough to tell whether to predict it.
 
     The closed forms know how much a full queue drops; which samples age out, only the simulator knows. Mean staleness
-    is unknown: NaN.
+    is unknown: NaN. age_steps: p95 staleness if every step published; with publications that wait for the cap, a
+    version lasts as many steps as that age exceeds the cap.
     """
     knows_drops = not (_ages_out(system.admission) and state.dropped_ratio)
     dropped = Estimate.exactly(state.dropped_ratio) if knows_drops else None
     if state.sample_p95 is None:
         return Price(None, dropped)
-    p95 = _whole_versions(min(state.sample_p95, strict_cap(system)))
-    return Price(StalenessForecast(math.nan, p95, p95), dropped)
+    cap = strict_cap(system)
+    p95 = _whole_versions(min(state.sample_p95, cap))
+    return Price(StalenessForecast(math.nan, p95, p95, max(1.0, (age_steps or 0.0) / cap)), dropped)
 
 
 def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:

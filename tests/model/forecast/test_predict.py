@@ -11,7 +11,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.actions import Counterfactuals
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.layouts import Forecasts
-from rlscope.model.forecast.predict import closed_rates, held, predict, predict_layouts, simulated_run
+from rlscope.model.forecast.predict import closed_forecasts, closed_rates, held, predict, predict_layouts, simulated_run
 from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
@@ -82,6 +82,15 @@ def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_t
     assert {each.layout.trainer_gpus for each in found.rivals} > {1}
     others = [each.layout for each in found.rivals if each.layout.trainer_gpus > 2]
     assert len(others) == 2 and others == [each.layout for each in forecasts(CAPPED).rivals[:2]]
+
+
+@pytest.mark.parametrize("layout", [Layout(5, 3, 64), Layout(3, 5, 64), Layout(2, 6, 64), Layout(1, 7, 128)])
+def test_what_publications_that_wait_make_of_an_age_is_known_before_a_layout_is_simulated(layout: Layout) -> None:
+    waiting = calibration(Admission(1_200, max_staleness=2, staleness_policy="publication_waits"))
+    roughly = closed_forecasts(waiting.system, (layout,))[0].staleness
+    found = predict(waiting, layout).staleness
+    assert roughly is not None and found is not None and found.sample_p95 == 2
+    assert roughly.p95_steps == pytest.approx(found.p95_steps, rel=0.2)
 
 
 def test_slow_engines_slow_a_layout_by_their_share_of_its_engines() -> None:

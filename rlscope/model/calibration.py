@@ -2,31 +2,28 @@
 
 A draw has its own decode curve, trainer and training scaling. Lengths and update costs are the same in all draws: their
 error is small in comparison. Anything that the run does not show stays as it was. Not covered: engines that differ,
-trainers that are also samplers, attention within long prompts (it grows with their square), and the behavior of a
-prefix cache under other settings.
+trainers that are also samplers, and the behavior of a prefix cache under other settings.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from rlscope.model.analytic.engine_time import passes_per_sample
-from rlscope.model.arrays import Flags, Reals
-from rlscope.model.decode.curves import Form, RooflineCurve
+from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.engine_cost import HOST_TIME_RATIO, engine_of
 from rlscope.model.engine_speeds import evened_passes, unequal_engines
-from rlscope.model.observed import Observed, OtherRun, PassCosts
+from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.policies import Delivery
 from rlscope.model.simulate.settings import DEFAULTS, Settings
 from rlscope.model.system import (
     CHECKPOINTS_PHASE,
     Admission,
-    Engine,
     Layout,
     System,
     Trainer,
@@ -37,21 +34,12 @@ from rlscope.model.system import (
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
 from rlscope.model.warnings import ModelWarning
 
-_LEAST_SPREAD: Final = 0.2
-"""Coefficient of variation of a pass's prompt tokens above which a line can be fitted through its seconds."""
-_NUDGE: Final = 1.05
 DRAWS: Final = 200
 """Number of draws: ten lie beyond each of the 5% and 95% quantiles."""
 _EVENED_ROUNDS: Final = 3
 """Rounds of fitting the curve and the engines' own factors in turn: factors then move by less than 0.5%."""
-_HOST_TIME_RATIO: Final = 0.10
-"""Share of an engine's time that may be unattributed and still count as time between passes; more may be anything."""
-_OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
-"""States in which an engine does recorded work other than generation, waiting or an update."""
 _LIMIT_QUANTILE: Final = 0.999
 """Quantile of running requests over passes: the maximum that ran, excluding a few outlier passes."""
-_UNBOUNDED: Final = 1_000_000
-"""An engine's own limit if the layout's limit is varied."""
 
 
 class UncalibratableError(Exception):
@@ -225,7 +213,7 @@ def _environment_kv(observed: Observed) -> tuple[bool, bool]:
     if observed.kv_kept or (counts is not None and counts.preemptions):
         return resident >= least, False
     again = float(passes.prefill_tokens.sum()) - prompt_tokens * observed.began_samples
-    return resident >= least, again / (_publications(observed) * observed.engines) >= least
+    return resident >= least, again / (observed.publications * observed.engines) >= least
 
 
 def _trainers(observed: Observed, training: TrainingRate, steps_per_version: float) -> list[Trainer]:
@@ -254,7 +242,7 @@ def _between_s(observed: Observed) -> float:
 
 def _update(observed: Observed) -> WeightUpdateCost:
     """Cost of one publication; if the cap skips some, of those that were made."""
-    blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
+    blocked_s = float(observed.steps.publish_s.sum()) / observed.publications
     pause_s = observed.apply_s or 0.0
     return WeightUpdateCost(
         engine_pause_s=pause_s,
@@ -262,10 +250,6 @@ def _update(observed: Observed) -> WeightUpdateCost:
         delay_s=max(0.0, (observed.update_delay_s or 0.0) - pause_s),
         kv_kept=observed.kv_kept,
     )
-
-
-def _publications(observed: Observed) -> int:
-    return int(observed.steps.published.sum())
 
 
 def _running_limit(observed: Observed) -> int:
@@ -278,154 +262,13 @@ def _running_limit(observed: Observed) -> int:
     return max(1, min(seen + away, observed.max_running or seen + away))
 
 
-def engine_of(observed: Observed, curve: RooflineCurve) -> Engine:
-    """Build an engine whose passes take as long as measured in total; the curve determines only their shape."""
-    curve_s = curve_seconds(observed.passes, curve)
-    host_s = _host_s(observed, curve_s)
-    prefill = prefill_cost(observed, curve, host_s, curve_s)
-    return Engine(
-        gpus=observed.gpus_per_engine,
-        curve=_with_other_time(curve, host_s, observed),
-        max_running=_UNBOUNDED,
-        kv_capacity_tokens=observed.kv_capacity_tokens,
-        prefill_tokens_per_s=prefill.tokens_per_s,
-        prefill_pass_s=prefill.pass_s,
-    )
-
-
-def _host_s(observed: Observed, curve_s: Reals) -> float:
-    """Seconds per pass on top of the curve: time between passes, and what decode-only passes took beyond the curve."""
-    passes = observed.passes
-    clean = (passes.decode_tokens > 0) & ~passes.prefills
-    over_s = float((passes.busy_s - curve_s)[clean].sum() / passes.passes[clean].sum()) if clean.any() else 0.0
-    between_s = float(passes.between_s.sum())
-    if _unattributed_ratio(observed) <= _HOST_TIME_RATIO:
-        between_s += observed.engine_state_s.get(("unattributed", None), 0.0)
-    return over_s + between_s / float(passes.passes.sum())
-
-
-def _with_other_time(curve: RooflineCurve, host_s: float, observed: Observed) -> RooflineCurve:
-    """Add the time between passes to each pass, and the engines' other work between passes in proportion to the tokens.
-
-    An evaluation comes after a number of steps, however many requests run at once.
-    """
-    states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
-    work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
-    least_s = float(curve.pass_s(1.0)) - curve.overhead_s
-    return replace(
-        curve,
-        overhead_s=max(curve.overhead_s + host_s, -0.9 * least_s),
-        other_s_per_request=work_s / tokens if tokens else 0.0,
-    )
-
-
-class PrefillCost(NamedTuple):
-    """Engine seconds of prefill: pass_s for each pass that computes prompts, plus its tokens at tokens_per_s."""
-
-    pass_s: float
-    tokens_per_s: float | None
-    """None: prompts cost nothing, or all of their cost is in pass_s."""
-
-
-def prefill_cost(observed: Observed, curve: RooflineCurve, host_s: float, curve_s: Reals) -> PrefillCost:
-    """Split the cost of prompts so that the run's own batches would cost the same again.
-
-    host_s: seconds between two passes. curve_s: `curve_seconds`. The tokens are those of whole prompts: the rate
-    includes the savings of a cache, and excludes recomputation after preemptions, since a simulation preempts requests
-    itself. If updates make the engines recompute their requests, each update takes one more pass, and the rate is that
-    of all computed tokens.
-    """
-    passes, only_prefill = observed.passes, _only_prefill(observed.passes)
-    over_s = passes.busy_s - np.where(only_prefill, 0.0, curve_s)
-    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
-    spent_s = max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
-    if spent_s <= 0.0:
-        return PrefillCost(0.0, None)
-    by_pass = _pass_share(passes, curve, over_s, host_s)
-    by_tokens_s = (1.0 - by_pass) * spent_s
-    if observed.kv_kept:
-        tokens, by_tokens_s = observed.prompt_tokens * observed.began_samples, by_tokens_s * _first_ratio(observed)
-    else:
-        tokens = float(passes.prefill_tokens.sum())
-    return PrefillCost(
-        pass_s=by_pass * spent_s / _prefill_passes(observed),
-        tokens_per_s=tokens / by_tokens_s if by_tokens_s > 0.0 else None,
-    )
-
-
-def _prefill_passes(observed: Observed) -> float:
-    """Passes that compute prompts in a model of the run: for requests that join, and after updates that void the KV."""
-    counts = observed.preemption_counts
-    joined = observed.began_samples + (counts.preemptions if counts else 0)
-    updates = 0 if observed.kv_kept else _publications(observed) * observed.engines
-    return joined * float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed))) + updates
-
-
-def _only_prefill(passes: PassCosts) -> Flags:
-    return passes.prefills & (passes.decode_tokens == 0)
-
-
-def curve_seconds(passes: PassCosts, curve: RooflineCurve) -> Reals:
-    """Seconds of the passes by the curve; unrecorded resident tokens count as 0."""
-    pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
-    return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
-
-
-def _pass_share(passes: PassCosts, curve: RooflineCurve, over_s: Reals, host_s: float) -> float:
-    """Share of prefill seconds, 0..1, that is paid per pass and not per token.
-
-    It is the intercept of a line through the seconds of single passes by their prompt tokens. If those hardly vary, it
-    is the intercept of the tangent to the decode curve, for passes that compute nothing else. Rows of several passes
-    show neither.
-    """
-    single = passes.prefills & (passes.passes == passes.rows)
-    if not single.any():
-        return 0.0
-    count = passes.passes[single].astype(np.float64)
-    tokens = passes.prefill_tokens[single] / count
-    alone = _only_prefill(passes)[single]
-    seconds = over_s[single] / count + np.where(alone, host_s, 0.0)
-    mean_tokens, mean_s = np.average(tokens, weights=count), np.average(seconds, weights=count)
-    variance = np.average((tokens - mean_tokens) ** 2, weights=count)
-    if mean_s <= 0.0:
-        return 0.0
-    if np.sqrt(variance) < _LEAST_SPREAD * mean_tokens:
-        return (1.0 - _elasticity(curve, mean_tokens)) * float(np.average(alone, weights=count))
-    slope_s = np.average((tokens - mean_tokens) * (seconds - mean_s), weights=count) / variance
-    return float(np.clip(1.0 - slope_s * mean_tokens / mean_s, 0.0, 1.0))
-
-
-def _elasticity(curve: RooflineCurve, rows: float) -> float:
-    """Elasticity d log t / d log b of a pass over `rows` rows."""
-    ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
-    return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
-
-
-def _first_ratio(observed: Observed) -> float:
-    """Share of the computed prompt tokens, 0..1, that were not recomputed because of a known preemption."""
-    computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
-    recomputed_tokens = counts.recomputed_tokens if counts else None
-    return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
-
-
-def _mean_running(observed: Observed) -> float:
-    """Mean requests in a decode pass."""
-    passes = observed.passes
-    decodes = passes.decode_tokens > 0
-    return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0
-
-
-def _unattributed_ratio(observed: Observed) -> float:
-    return observed.engine_state_s.get(("unattributed", None), 0.0) / (observed.engines * observed.seconds)
-
-
 def _warnings(observed: Observed, limit: int, engines_differ: bool) -> tuple[ModelWarning, ...]:
     trainer_s = float(observed.steps.period_s.sum())
     found = {
         ModelWarning.LIMIT_BELOW_SETTING: limit < (observed.max_running or 0),
-        ModelWarning.UNATTRIBUTED_ENGINE_TIME: _unattributed_ratio(observed) > _HOST_TIME_RATIO,
+        ModelWarning.UNATTRIBUTED_ENGINE_TIME: observed.unattributed_engine_ratio > HOST_TIME_RATIO,
         ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
-        ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > _HOST_TIME_RATIO * trainer_s,
+        ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > HOST_TIME_RATIO * trainer_s,
         ModelWarning.UNEQUAL_ENGINES: engines_differ,
     }
     return tuple(warning for warning, holds in found.items() if holds)

@@ -211,6 +211,16 @@ class Observed:
         """Response tokens trained per second, over the steps of the steady state: sum over sum."""
         return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())
 
+    @property
+    def publications(self) -> int:
+        """Number of versions that were published."""
+        return int(self.steps.published.sum())
+
+    @property
+    def unattributed_engine_ratio(self) -> float:
+        """Share of the engines' time, 0..1, that no recorded state explains."""
+        return self.engine_state_s.get(("unattributed", None), 0.0) / (self.engines * self.seconds)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherRun:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import engine_of
+from rlscope.model.engine_cost import engine_of
 from tests.model.known_run import TRUTH, calibration_of, observed
 
 EVERY_FOURTH = np.array([0, 0, 0, 1] * 9 + [0, 0, 0, 0])

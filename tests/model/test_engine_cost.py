@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.engine_time import passes_per_sample
-from rlscope.model.calibration import PrefillCost, curve_seconds, prefill_cost
 from rlscope.model.decode.curves import RooflineCurve
+from rlscope.model.engine_cost import PrefillCost, curve_seconds, prefill_cost
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
 from tests.model.known_run import observed as known_run

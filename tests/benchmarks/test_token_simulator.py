@@ -6,16 +6,13 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from statistics import correlation
-from typing import NamedTuple
 
-import duckdb
 import pytest
 
 from benchmarks.token_simulator import (
     Evaluations,
     Layout,
     Limits,
-    Outcome,
     Passes,
     Responses,
     Rollouts,
@@ -31,6 +28,7 @@ from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import PassCost, decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from rlscope.pipeline import analyze
+from rlscope.trace.store import open_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("no_model")]
 UNHURRIED = math.inf
@@ -59,36 +57,51 @@ BALANCED = Layout(3, 5, 8)
 CAPPED = Limits(queue_capacity_samples=64, max_staleness=2)
 VARIANTS = {
     "no limits": (SMALL, BALANCED),
-    "stale groups are dropped": (replace(SMALL, limits=replace(CAPPED, staleness_policy="drop")), Layout(2, 6, 16)),
+    "stale groups are dropped, micro-batches have a row each": (
+        replace(
+            SMALL,
+            limits=replace(CAPPED, staleness_policy="drop"),
+            training=replace(SMALL.training, micro_batch_samples=8, records_micro_batches=True),
+        ),
+        Layout(2, 6, 16),
+    ),
     "publications wait": (
         replace(SMALL, limits=replace(CAPPED, staleness_policy="publication_waits")),
         Layout(4, 4, 8),
     ),
-    "admission": (replace(SMALL, limits=replace(CAPPED, staleness_policy="admission")), BALANCED),
-    "a full queue loses its oldest": (
-        replace(SMALL, limits=Limits(queue_capacity_samples=32, full_queue="drop_oldest")),
+    "admission, three steps of a version share a batch, engines evaluate": (
+        replace(
+            SMALL,
+            limits=Limits(queue_capacity_samples=96, max_staleness=2, staleness_policy="admission"),
+            training=replace(SMALL.training, steps_per_version=3, shares_batch=True),
+            evaluations=Evaluations(1, 0.5),
+        ),
+        BALANCED,
+    ),
+    "a full queue loses its oldest, updates lose the cache, prompts ride on decode passes": (
+        replace(
+            SMALL,
+            limits=Limits(queue_capacity_samples=32, full_queue="drop_oldest"),
+            passes=replace(SMALL.passes, mixes_prefill=True),
+            updates=Updates(0.05, 0.0, 0.05, False),
+        ),
         Layout(2, 6, 16),
     ),
-    "few in flight, some filtered": (
-        replace(SMALL, limits=Limits(max_in_flight_samples=40), rollouts=Rollouts(32, 4, filtered_ratio=0.3)),
+    "few in flight until trained, some filtered": (
+        replace(
+            SMALL,
+            limits=Limits(max_in_flight_samples=64, in_flight_until_trained=True),
+            rollouts=Rollouts(32, 4, filtered_ratio=0.3),
+        ),
         Layout(4, 4, 16),
     ),
     "samples by themselves, newest first": (
         replace(SMALL, limits=Limits(queue_order="lifo"), rollouts=Rollouts(32, 4, delivery="sample")),
         Layout(4, 4, 8),
     ),
-    "in flight until trained": (
-        replace(SMALL, limits=Limits(max_in_flight_samples=64, in_flight_until_trained=True)),
-        Layout(3, 5, 8),
-    ),
-    "the cache overflows": (replace(SMALL, kv_capacity_tokens=400), Layout(5, 3, 16)),
-    "environments": (
-        replace(SMALL, rollouts=Rollouts(32, 4, environment_ratio=0.5, environment_s=0.4), kv_capacity_tokens=500),
-        Layout(4, 4, 8),
-    ),
-    "updates lose the cache, prompts ride on decode passes": (
-        replace(SMALL, passes=replace(SMALL.passes, mixes_prefill=True), updates=Updates(0.05, 0.0, 0.05, False)),
-        BALANCED,
+    "environments, the cache overflows": (
+        replace(SMALL, rollouts=Rollouts(32, 4, environment_ratio=0.5, environment_s=0.4), kv_capacity_tokens=400),
+        Layout(5, 3, 16),
     ),
     "replicas, rows of several passes, log-probabilities, checkpoints": (
         replace(
@@ -100,18 +113,6 @@ VARIANTS = {
             training=replace(SMALL.training, logprobs_ratio=0.4, checkpoint_steps=5, checkpoint_s=0.2),
         ),
         Layout(4, 4, 4),
-    ),
-    "three steps of a version share a batch, engines evaluate": (
-        replace(
-            SMALL,
-            training=replace(SMALL.training, steps_per_version=3, shares_batch=True),
-            evaluations=Evaluations(1, 0.5),
-        ),
-        BALANCED,
-    ),
-    "micro-batches, a row each": (
-        replace(SMALL, training=replace(SMALL.training, micro_batch_samples=8, records_micro_batches=True)),
-        Layout(4, 4, 8),
     ),
 }
 
@@ -212,32 +213,13 @@ def test_recording_changes_nothing(tmp_path: Path) -> None:
     assert simulate_world(SMALL, BALANCED, 5, 0, tmp_path / "run") == simulate_world(SMALL, BALANCED, 5, 0)
 
 
-class Recorded(NamedTuple):
-    """A run, where it was recorded, and what the simulator counted."""
-
-    world: World
-    layout: Layout
-    folder: Path
-    outcome: Outcome
-
-    def ask(self, select: str) -> tuple[int, ...]:
-        """The one row of a SELECT in which `{table}` stands for the files of a table."""
-        tables = {table: f"'{self.folder}/{table}/*.parquet'" for table in ("engine_steps", "samples")}
-        return duckdb.sql(select.format(**tables)).fetchall()[0]
-
-
-@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    folder = tmp_path_factory.mktemp("recorded") / "run"
-    world, layout = request.param
-    return Recorded(world, layout, folder, simulate_world(world, layout, 10, 0, folder))
-
-
-def test_the_analysis_of_a_recorded_run_finds_what_the_simulator_counted(recorded: Recorded) -> None:
-    outcome, analysis = recorded.outcome, analyze(recorded.folder)  # raises when the ledger does not close
+@pytest.mark.parametrize(("world", "layout"), VARIANTS.values(), ids=VARIANTS)
+def test_trace_and_analysis_say_what_the_simulator_counted(world: World, layout: Layout, tmp_path: Path) -> None:
+    outcome = simulate_world(world, layout, 10, 0, tmp_path)
+    analysis = analyze(tmp_path)  # raises when the ledger does not close
     assert analysis.data_quality.gaps == ()
     assert {state.state for state in analysis.ledger.states} & {"unattributed", "waiting"} == set()
-    assert analysis.run.total_gpus == recorded.layout.trainer_gpus + recorded.layout.sampler_gpus
+    assert analysis.run.total_gpus == layout.trainer_gpus + layout.sampler_gpus
     assert analysis.staleness.tokens is not None
     assert dict(analysis.staleness.tokens.histogram) == outcome.staleness_tokens
     balance = analysis.answers["token_balance"].row(0, named=True)
@@ -247,18 +229,15 @@ def test_the_analysis_of_a_recorded_run_finds_what_the_simulator_counted(recorde
     assert steps["response_tokens"].to_list() == list(outcome.step_response_tokens)
     ends_s = ((steps["end_ns"] - analysis.run.started_ns) / 1e9).to_list()
     assert ends_s == pytest.approx(list(outcome.step_ends_s), abs=2e-9)
+    made = "(SELECT sum(output_tokens) FROM samples), sum(decode_tokens), sum(prefill_tokens) FROM engine_steps"
+    with open_run(tmp_path) as run:
+        (tokens,) = run.connection.sql(f"SELECT {made}").fetchall()
+    assert tokens == (outcome.generated_tokens, outcome.generated_tokens, outcome.prefilled_tokens)
 
 
-def test_no_token_is_made_or_lost(recorded: Recorded) -> None:
-    outcome = recorded.outcome
-    decoded, prefilled = recorded.ask("SELECT sum(decode_tokens), sum(prefill_tokens) FROM {engine_steps}")
-    assert (decoded, prefilled) == (outcome.generated_tokens, outcome.prefilled_tokens)
-    assert recorded.ask("SELECT sum(output_tokens) FROM {samples}") == (outcome.generated_tokens,)
-
-
-@pytest.mark.parametrize("policy", ["drop", "publication_waits"])
-def test_no_token_over_the_cap_is_trained_on(policy: str) -> None:
-    world, layout = VARIANTS["stale groups are dropped" if policy == "drop" else "publications wait"]
+@pytest.mark.parametrize("name", ["stale groups are dropped, micro-batches have a row each", "publications wait"])
+def test_no_token_over_the_cap_is_trained_on(name: str) -> None:
+    world, layout = VARIANTS[name]
     staleness = [max(simulate_world(world, layout, 20, seed).staleness_tokens) for seed in range(3)]
     assert max(staleness) == world.limits.max_staleness
 
@@ -292,12 +271,14 @@ def test_trainers_scale_with_the_exponent_they_have() -> None:
     assert rates[1] / rates[0] == pytest.approx(2**0.5, rel=0.01)
 
 
-def test_an_engine_is_as_slow_at_every_layout_and_seed() -> None:
+def test_an_engine_is_as_slow_at_every_layout_and_seed_and_the_first_or_every_other_by_a_factor() -> None:
     uneven = replace(SMALL, engine_speed_sd=0.2)
     factors = [slowness(uneven, engine) for engine in range(3)]
     assert len(set(factors)) == 3
     assert factors == [slowness(replace(uneven, gpus=16), engine) for engine in range(3)]
-    assert slowness(SMALL, 0) == 1.0
+    slow = replace(SMALL, slow_engine_factor=1.5)
+    assert [slowness(slow, engine) for engine in range(4)] == [1.5, 1.0, 1.0, 1.0]
+    assert [slowness(replace(slow, slow_engine_every=2), engine) for engine in range(4)] == [1.5, 1.0, 1.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -332,9 +313,3 @@ def test_no_other_split_is_better_than_the_best_one() -> None:
     world, best, _ = BEST_ALREADY
     rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.max_running), steps=20) for n in (2, 3, 4)}
     assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
-
-
-def test_the_first_engine_alone_or_every_other_is_slower_by_its_factor() -> None:
-    slow = replace(SMALL, slow_engine_factor=1.5)
-    assert [slowness(slow, engine) for engine in range(4)] == [1.5, 1.0, 1.0, 1.0]
-    assert [slowness(replace(slow, slow_engine_every=2), engine) for engine in range(4)] == [1.5, 1.0, 1.5, 1.0]

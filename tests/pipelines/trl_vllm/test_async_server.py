@@ -95,15 +95,6 @@ def test_no_token_is_older_than_trl_thought_its_group_was_when_it_was_taken(reco
         assert 0 <= max(ages) <= most
 
 
-def test_what_trl_dropped_is_what_it_counted(recorded):
-    assert len(recorded.rows("deliveries", outcome="dropped_stale")) == recorded.counted["samples_dropped_stale"]
-
-
-def test_the_ratio_of_fresh_tokens_is_1(recorded):
-    first = min(recorded.rows("train_steps"), key=lambda row: row["step"])
-    assert first["fresh_sum_w"] == pytest.approx(first["fresh_tokens"], rel=1e-4)
-
-
 def test_the_rollout_process_is_a_controller_that_scored_every_group(recorded):
     rewards = recorded.rows("activities", activity="reward")
     assert {row["worker_id"] for row in rewards} == {"trainer-rollouts"}

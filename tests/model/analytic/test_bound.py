@@ -40,9 +40,3 @@ def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, updat
     assert synchronous is not None
     assert len(states) == 15
     assert bound >= max(each.trained_tokens_per_s for each in (*states, synchronous))
-
-
-def test_trainers_that_hardly_need_gpus_leave_the_bound_to_the_samplers() -> None:
-    fast, alone = Trainer(1e9, seen_gpus=8, scaling_exponent=1e-3), Trainer(1e12, seen_gpus=8)
-    bounds = [most_tokens_per_s(system(trainer=trainer), 16, 64.0) for trainer in (fast, alone)]
-    assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)

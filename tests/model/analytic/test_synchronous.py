@@ -36,12 +36,6 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert step.trained_tokens_per_s * step.step_s == pytest.approx(1024 * LENGTHS.mean_tokens)
 
 
-def test_equal_lengths_drain_in_so_many_passes() -> None:
-    # 100 passes over 10 requests that hold 50 to 149 tokens each.
-    seconds = decode_batch_s(Affine(0.01, 0.001, 1e-6), CONSTANT, 10, 10, 10, prompt_tokens=50)
-    assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
-
-
 SHORT_OR_LONG = LengthLaw(np.array([1.0, 512.0]), np.array([0.7, 0.3]))
 
 
@@ -68,14 +62,21 @@ def simulated_drain_s(lengths: np.ndarray, limit: int) -> float:
     return seconds
 
 
-def test_with_few_samples_the_longest_possible_one_is_not_waited_for() -> None:
-    seconds = decode_batch_s(Affine(0.01, 0.0), LENGTHS, 2, 2, 2, 0)
-    assert seconds == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
-
-
-def test_an_engine_that_still_runs_has_a_whole_request() -> None:
-    seconds = decode_batch_s(Affine(0.01, 0.02), LENGTHS, 1, 1, 1, 0)
-    assert seconds == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
+@pytest.mark.parametrize(
+    ("curve", "lengths", "requests", "expected_s"),
+    [
+        # 100 passes over 10 requests that hold 50 to 149 tokens each.
+        (Affine(0.01, 0.001, 1e-6), CONSTANT, 10, 100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150))),
+        (Affine(0.01, 0.0), LENGTHS, 2, 0.01 * LENGTHS.longest_of(2).mean_tokens),
+        (Affine(0.01, 0.02), LENGTHS, 1, 0.03 * LENGTHS.mean_tokens),
+    ],
+    ids=["equal lengths", "two, of which none is the longest possible", "one, which is whole to its end"],
+)
+def test_the_drain_of_a_few_requests_is_that_by_hand(
+    curve: Affine, lengths: LengthLaw, requests: int, expected_s: float
+) -> None:
+    seconds = decode_batch_s(curve, lengths, requests, requests, requests, prompt_tokens=50)
+    assert seconds == pytest.approx(expected_s, rel=1e-3)
 
 
 def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:

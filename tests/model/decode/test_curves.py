@@ -23,13 +23,6 @@ def test_a_pass_grows_with_its_batch_and_so_does_the_rate(curve: RooflineCurve) 
     assert np.all(np.diff(running / pass_s) > 0)
 
 
-@pytest.mark.parametrize("curve", [PNORM, EXPERTS])
-def test_the_overhead_is_added_at_every_batch_size(curve: RooflineCurve) -> None:
-    running = np.array([1.0, 64.0, 512.0])
-    added_s = replace(curve, overhead_s=1e-3).pass_s(running) - curve.pass_s(running)
-    assert added_s == pytest.approx(np.full(3, 1e-3))
-
-
 @pytest.mark.parametrize(("elasticity", "at_128_s"), [(0.0, 1e-2), (0.5, 1.414e-2), (2.0, 2e-2), (-1.0, 1e-2)])
 def test_beyond_the_measured_batches_a_tilted_curve_stays_between_flat_and_proportional(
     elasticity: float, at_128_s: float

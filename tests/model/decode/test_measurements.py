@@ -4,15 +4,6 @@ import pytest
 from rlscope.model.decode.measurements import DecodePoints, gather
 
 
-def test_columns_are_repeated_to_one_length_and_must_agree() -> None:
-    points = DecodePoints.of([1, 2], [0.1, 0.2], rows=5)
-    assert len(points) == 2
-    assert points.rows.tolist() == [5, 5]
-    assert np.isnan(points.kv_tokens).all()
-    with pytest.raises(ValueError, match="shape"):
-        DecodePoints.of([1, 2, 3], [0.1, 0.2])
-
-
 def test_what_says_nothing_of_decoding_is_left_out() -> None:
     cells = gather(
         DecodePoints.of(
@@ -77,9 +68,3 @@ def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when
     cells = gather(DecodePoints.of([8, 8], [1e-2, 2e-2], rows=rows, kv_tokens=[1024, float("nan")]))
     assert (cells.rows.sum(), cells.knows_kv) == (kept, kept == 51)
     assert cells.pass_s == pytest.approx([pass_s])
-
-
-def test_nothing_gives_no_cell() -> None:
-    cells = gather(DecodePoints.of([], []))
-    assert len(cells) == 0 and not cells.knows_kv
-    assert cells.stall_ratio == 1

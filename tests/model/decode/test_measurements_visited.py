@@ -69,7 +69,3 @@ def test_resident_tokens_that_follow_the_batch_are_told_from_those_that_do_not()
     spread = Visited.of(points)
     assert spread is not None and not spread.kv_follows_batch
     assert not visited([16.0, 32.0], None).kv_follows_batch
-
-
-def test_no_cell_is_no_visit() -> None:
-    assert Visited.of(DecodePoints.of([], [])) is None

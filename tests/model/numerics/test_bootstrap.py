@@ -79,15 +79,6 @@ def test_nine_of_ten_intervals_hold_the_true_rate(memory: float, least: int) -> 
     assert inside >= least
 
 
-def test_an_interval_is_that_of_the_resampled_rates_moved_outwards() -> None:
-    tokens = 100 + 10 * related(100, 0.3)
-    found = ratio_of_sums(tokens, np.ones(100), np.random.default_rng(7), draws=500)
-    block = block_steps(tokens - tokens.mean())
-    rates = tokens[block_draws(np.random.default_rng(7), 100, block, 500)].mean(axis=1)
-    low, high = tokens.mean() + few_blocks_factor(100, block) * (np.quantile(rates, [0.05, 0.95]) - tokens.mean())
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-
-
 def test_many_blocks_need_no_widening_and_two_are_the_least_that_count() -> None:
     assert few_blocks_factor(100_000, 1) == pytest.approx(1.0, abs=1e-3)
     assert few_blocks_factor(10, 1) == pytest.approx(1.833 / 1.645 * (10 / 9) ** 0.5, rel=1e-3)

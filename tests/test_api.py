@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 
 import rlscope
 from rlscope import errors
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.advise import Constraints
 from rlscope.changes import CHANGEABLE
 from rlscope.errors import (
     ArgumentError,
@@ -30,7 +31,9 @@ from rlscope.errors import (
 )
 from rlscope.format import printable
 from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import DRAWN
+from rlscope.planning.schema import EXAMPLE
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
 from tests.kept import analysis_of, analyze_kept
@@ -142,12 +145,6 @@ def test_a_folder_that_is_no_run_is_refused_by_every_function(function: Callable
         function(tmp_path)
 
 
-def test_an_analysis_is_the_result_itself(analysis: rlscope.Analysis) -> None:
-    assert isinstance(analysis, AnalysisResult)
-    assert analysis.recommendation is analysis.model.recommendation  # type: ignore[union-attr]
-    assert analysis.verdict.bottleneck == "samplers" and analysis.path == TRACE
-
-
 def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(SMALL_PLAN)
     checked = rlscope.check(TRACE)
@@ -248,11 +245,12 @@ def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir:
     assert dir(lean.charts) == dir(whole.charts)
 
 
-def test_progress_is_told_and_a_cap_on_staleness_reaches_the_recommendation() -> None:
-    told = list[str]()
-    capped = rlscope.analyze(TRACE, max_staleness=0, progress=told.append)
+def test_progress_is_told_and_a_cap_on_staleness_reaches_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, asked = list[str](), Mock(return_value=NoModelResult("not asked"))
+    monkeypatch.setattr("rlscope.analysis.advise.advise", asked)
+    capped = rlscope.analyze(TRACE, page=False, max_staleness=0, progress=told.append)
     assert {"fitting the model", "evaluating the built-in alert rules"} <= set(told) and capped.path == TRACE
-    assert capped.model.model_config.most_staleness == 0  # type: ignore[union-attr]
+    assert Constraints(most_staleness=0) in asked.call_args.args
 
 
 @pytest.mark.parametrize(
@@ -270,6 +268,11 @@ def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
     for kind in (ArgumentError, ValueError):
         with pytest.raises(kind, match=message):
             rlscope.analyze(TRACE, **arguments)
+
+
+def test_a_cap_of_a_plan_that_is_out_of_range_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="max_staleness: found -1"):
+        rlscope.plan(EXAMPLE, max_staleness=-1)
 
 
 def test_a_what_if_predicts_the_run_with_the_changes_that_were_asked_for(analysis: rlscope.Analysis) -> None:
@@ -306,15 +309,6 @@ def test_a_change_that_cannot_be_names_the_values_that_can(
 def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'trainer_gpu'; did you mean 'trainer_gpus'"):
         analysis.what_if(trainer_gpu=2)  # type: ignore[call-arg]
-
-
-def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(SMALL_PLAN)
-    answer = rlscope.plan(str(tmp_path / "plan.toml"))
-    assert answer.best is not None and answer.best in answer.candidates
-    assert json.loads(answer.to_json())["recommendation"]["best"]["trainer_gpus"] == answer.best.layout.trainer_gpus
-    with pytest.raises(ArgumentError, match="max_staleness: found -1"):
-        rlscope.plan(tmp_path / "plan.toml", max_staleness=-1)
 
 
 def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of_rules(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import rlscope
 from rlscope import format as fmt
-from rlscope.comparison.attribution import _reaches, merged, setting_changes
+from rlscope.comparison.attribution import _reaches, setting_changes
 from rlscope.comparison.engines import engine_speed
 from rlscope.comparison.facts import ComparedRun, StateKey, flattened, run_of
 from rlscope.comparison.lengths import length_change
@@ -152,16 +152,6 @@ def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_l
     assert setting_changes(plain, other) == {"lr": (0.1, None), "max_staleness": (1, None), "note": (None, "[1, 2]")}
 
 
-def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_shared_out() -> None:
-    plain = made_run(periods_s=EVEN)
-    moved = laid_out(plain, 1, 2, 0, None)
-    (pair,) = compare_runs(plain, [moved]).pairs
-    assert [(each.name, each.before, each.after, each.alone_ratio) for each in pair.attribution.causes] == [
-        ("layout", "1:1", "1:2", None)
-    ]
-    assert pair.attribution.promise is None and pair.attribution.together_ratio is None
-
-
 def test_a_change_whose_effect_is_unknown_is_named_with_the_reason() -> None:
     plain = made_run(periods_s=EVEN, settings={"lr": 1})
     compared = compare_runs(plain, [made_run(periods_s=[1.0] * 20, settings={"lr": 2})])
@@ -289,11 +279,6 @@ def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds
     causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes
     assert [each.name for each in causes] == named
     assert all(each.unpriced_because == "no_model" for each in causes)
-
-
-def test_changes_are_merged_field_by_field() -> None:
-    both = merged([Change(trainer_gpus=1, sampler_gpus=3), Change(max_running=8), Change(max_running=9)])
-    assert both == Change(trainer_gpus=1, sampler_gpus=3, max_running=9)
 
 
 def test_publishing_every_few_steps_is_a_cause_of_its_own_and_several_are_predicted_together_too(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.decode.prior import LogNormal
-from rlscope.model.forecast.plan import PlanResult, Sweep, hours_of, layouts_of, limits_of, plan_layouts
+from rlscope.model.forecast.plan import PlanResult, Sweep, layouts_of, limits_of, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     PlanInputs,
@@ -84,16 +84,6 @@ def test_many_splits_are_tried_in_larger_steps(small: PlanResult) -> None:
     assert (steps(4 * 49, 4), steps(4 * 50, 4)) == ({4}, {8})
 
 
-def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: PlanResult) -> None:
-    assert small.best is not None and small.best.drawn_tokens_per_s is not None and small.best.timing is not None
-    hours = hours_of(small, 100)
-    assert hours is not None
-    tokens = 100 * small.best.timing.step_tokens
-    assert tokens == pytest.approx(100 * 64 * small.plan.workload.lengths.mean_tokens, rel=0.03)
-    assert hours.value == pytest.approx(tokens / np.median(small.best.drawn_tokens_per_s) / 3600, rel=1e-3)
-    assert hours.low < hours.value < hours.high
-
-
 def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResult) -> None:
     # A batch of 8 is 1/60 of what the engines may run: 16 times fewer requests are still too many for a cap of 2.
     few = replace(small.plan, workload=replace(small.plan.workload, samples_per_step=8), most_staleness=2)
@@ -102,16 +92,6 @@ def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResul
     best = plan_layouts(few).best
     assert best is not None and best.layout.max_running < limits[-1] / 16
     assert best.staleness is not None and best.staleness.sample_p95 <= 2
-
-
-def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: PlanResult) -> None:
-    none = plan_layouts(
-        replace(small.plan, workload=replace(small.plan.workload, samples_per_step=8), most_staleness=0)
-    )
-    assert none.best is None and none.unknown_costs == () and none.best_probability == {}
-    assert {each.excluded for each in none.candidates} == {"too_stale", "trainer_memory"}
-    assert none.synchronous is not None
-    assert hours_of(none, 100) is None
 
 
 def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: PlanResult) -> None:
@@ -125,12 +105,6 @@ def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]
     plan = replace(planned.plan, training=replace(planned.plan.training, state_bytes=state_bytes))
     swept = Sweep(planned.calibration, plan, layouts_of(plan))
     return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
-
-
-def test_a_cache_too_small_for_the_longest_response_leaves_no_layout(small: PlanResult) -> None:
-    short = plan_layouts(replace(small.plan, kv_capacity_tokens=1123.0))
-    assert short.best is None
-    assert {each.excluded for each in short.candidates} == {"kv_memory", "trainer_memory"}
 
 
 def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) -> None:
@@ -208,14 +182,6 @@ def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> 
     tokens = 100 + lengths.second_moment / lengths.mean_tokens
     flop = 3 * (2 * 8_190_735_360 + 2 * 36 * 4096 * tokens)
     assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.35 * 989e12 / flop)
-
-
-def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: PlanResult) -> None:
-    shape = replace(small.plan.shape, active_parameters=2_000_000_000, experts=64, experts_per_token=4)
-    curve = planned_system(replace(small.plan, shape=shape), {}).engine.curve
-    assert curve.hit_rate == pytest.approx(-math.log(1 - 4 / 64))
-    routed = (8_190_735_360 - 2_000_000_000) / (1 - 4 / 64)
-    assert curve.experts_s == pytest.approx(2 * routed / (3.35e12 * 0.75))
 
 
 def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: PlanResult) -> None:

@@ -83,7 +83,7 @@ CASES = {
     "newest first": case(with_admission(BUSY, queue_capacity_samples=60), queue_order="lifo"),
     "newest first, oldest dropped": case(with_admission(BUSY, **OLDEST_DROPPED), queue_order="lifo"),
     "in-flight limit with training": case(with_admission(BUSY, max_in_flight_samples=60, in_flight_until_trained=True)),
-    "taken as they come": case(with_admission(STARVED, queue_capacity_samples=8), dequeue="as_they_come"),
+    "taken as they come": case(with_admission(STARVED, queue_capacity_samples=4), dequeue="as_they_come"),
     "taken as they come, capped publication": case(with_admission(BUSY, **PUBLICATION_WAITS), dequeue="as_they_come"),
     "free prefill": case(with_engine(STARVED, prefill_tokens_per_s=None)),
 }

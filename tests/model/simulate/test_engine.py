@@ -108,56 +108,6 @@ def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
         assert totals.running_s == pytest.approx(2 * now_s)
 
 
-def test_prompts_that_join_together_share_what_a_pass_costs() -> None:
-    engine = engine_with([1, 9, 9], replace(TERMS, max_running=2, prefill_s_per_token=0.25, prefill_pass_s=3.0))
-    first_s = 3.0 + 2 * 2 * 0.25
-    end_s = engine.resume(0.0)
-    assert end_s == first_s + 6.0
-    assert list(engine.settle(end_s)) == [0]
-    engine.resume(end_s)
-    # The third joins alone.
-    assert engine.totals_at(end_s + 100.0).prefill_s == first_s + 3.0 + 2 * 0.25
-
-
-def test_of_a_pass_under_way_the_seconds_count_and_not_the_tokens() -> None:
-    engine = engine_with([3, 5])
-    engine.resume(0.0)
-    seen = [engine.totals_at(now_s) for now_s in (5.9, 6.0, 12.9, 13.0)]
-    assert [(totals.decode_s, totals.passes, totals.tokens) for totals in seen] == [
-        (5.9, 0, 0),
-        (6.0, 1, 2),
-        (12.9, 1, 2),
-        (13.0, 2, 4),
-    ]
-
-
-def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
-    engine = engine_with([2])
-    engine.resume(0.0)
-    engine.new_version = 3
-    engine.cut_short(0.5)
-    engine.settle(engine.boundary_s())
-    engine.take_weights()
-    # K is 3 by then: one pass of 3 + 1.5 seconds after the pause.
-    assert engine.resume(4.0) == 4.0 + 7.0 + 4.5
-    assert (engine.version, engine.switches) == (3, [(0, 0), (1, 3)])
-    assert [engine.totals_at(now_s).pause_s for now_s in (5.0, 11.0, 12.0)] == [1.0, 7.0, 7.0]
-
-
-def test_weights_that_void_the_cache_have_it_computed_again() -> None:
-    engine = engine_with([2], replace(TERMS, kv_kept=False, prefill_s_per_token=0.25, prefill_pass_s=0.125))
-    start_s = 2 * 0.25 + 0.125
-    engine.resume(0.0)
-    engine.new_version = 1
-    engine.cut_short(start_s + 0.1)
-    engine.settle(engine.boundary_s())
-    engine.take_weights()
-    # The prompt and one token are resident: an eighth of a second for the pass, and 3 tokens at a quarter.
-    assert engine.resume(4.5) == pytest.approx(4.5 + 7.0 + 0.875 + 4.5)
-    totals = engine.totals_at(4.5 + 7.0 + 0.5)
-    assert (totals.pause_s, totals.recompute_s) == pytest.approx((7.0, 0.5))
-
-
 def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later() -> None:
     engine = engine_with([6, 6], replace(TERMS, kv_capacity_tokens=12.0, prefill_s_per_token=0.25))
     # K is 4, 6, 8, 10 before the passes of 4 + K / 2; a fifth pass would need 14 tokens.

@@ -38,7 +38,7 @@ def every_case(law: Callable[[Case], None]) -> Callable[[], None]:
 @every_case
 def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
     system, layout, settings = case
-    run = simulate(system, layout, steps=30, seed=5, warm_up_steps=7, settings=settings)
+    run = simulate(system, layout, steps=16, seed=5, warm_up_steps=5, settings=settings)
     # The seconds of each side.
     totals = run.engine_totals
     spent_s = [totals.decode_s, totals.prefill_s, totals.recompute_s, totals.pause_s, *run.idle_s.values()]
@@ -59,7 +59,7 @@ def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
 def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(case: Case) -> None:
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
-    totals, samples, so_far = run.play(24), run.samples, 0
+    totals, samples, so_far = run.play(14), run.samples, 0
     for sample, tokens in enumerate(samples.length_tokens):
         if samples.finished_s[sample] != NEVER:
             so_far += tokens
@@ -75,7 +75,7 @@ def test_requests_that_run_are_the_time_that_each_of_them_takes(case: Case) -> N
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
-    totals = run.play(30)
+    totals = run.play(14)
     admitted = np.array(run.samples.admitted_s)
     finished = np.array(run.samples.finished_s)
     begun = np.array(run.samples.first_version) >= 0

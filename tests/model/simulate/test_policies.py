@@ -129,6 +129,8 @@ def test_every_kind_of_case_meets_its_limit() -> None:
     assert runs["staleness admission"].idle_s["staleness_cap"] > 0
     assert runs["in-flight limit"].idle_s["staleness_cap"] > 0
     assert runs["in-flight limit"].mean_running * 3 + runs["in-flight limit"].mean_queued_samples <= 40
+    assert runs["one by one, in-flight limit"].mean_in_flight_samples <= 40
+    assert runs["taken as they come"].idle_s["backpressure"] > 0
     assert runs["capped publication"].staleness.tokens.max == 1
     assert runs["capped publication"].trainer_seconds.wait_staleness_cap_s > 0
     assert runs["synchronous"].staleness.tokens.max == 0
@@ -187,22 +189,6 @@ def test_a_full_queue_that_drops_loses_what_came_first(order: QueueOrder, taken:
     assert samples.group_left_s[:4] == [2.0, 3.0, NEVER, NEVER]
     assert queue.take(2, 9.0) == taken
     assert samples.group_left_s[:4] == [2.0, 3.0, 9.0, 9.0]
-
-
-def test_a_full_queue_holds_groups_back_until_some_are_taken() -> None:
-    queue, samples = queue_of(queue_capacity_samples=2)
-    rooms = []
-    for group in range(4):
-        rooms.append(queue.has_room)
-        queue.offer(group, 5, 0.0)
-    assert rooms == [True, True, False, False]
-    assert (len(queue), samples.group_outcome[3]) == (2, QUEUED)
-    assert queue.take(1, 2.0) == [0]
-    assert (len(queue), queue.has_room) == (2, False)
-    assert queue.take(2, 5.0) == [1, 2]
-    assert (len(queue), queue.has_room) == (1, True)
-    queue.note_depth(6.0)
-    assert queue.depth_integral == 2 * 2 + 2 * 3 + 1 * 1
 
 
 def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
@@ -319,25 +305,6 @@ def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_tra
         while gate.hold() is None:
             gate.started += 1
         assert gate.started == 16
-
-
-def test_limits_count_samples_where_they_are_delivered_by_themselves() -> None:
-    uneven = with_workload(STARVED, delivery="sample")
-    run = simulate(with_admission(uneven, max_in_flight_samples=26), LAYOUT, steps=20, seed=1)
-    assert run.mean_in_flight_samples <= 26
-
-
-def test_what_was_thrown_away_may_be_started_again() -> None:
-    admission = Admission(max_staleness=1, max_in_flight_samples=1000)
-    gate, queue, _ = gate_of(admission)
-    gate.started = 12
-    assert gate.hold() == "staleness_cap"
-    gate.filtered = 1
-    assert gate.hold() is None
-    gate.filtered, queue.dropped = 0, 1
-    assert gate.hold() is None
-    queue.dropped, gate.version = 0, 1
-    assert gate.hold() is None
 
 
 def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
@@ -530,7 +497,7 @@ def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it
     ahead: float, versions: float
 ) -> None:
     early = with_workload(STARVED, prefetched_batches=ahead)
-    plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
+    plain, held = (simulate(each, LAYOUT, steps=120, seed=1) for each in (STARVED, early))
     assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
     assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
 
@@ -540,10 +507,3 @@ def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> No
     early = with_workload(dropping, prefetched_batches=1.0)
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
-
-
-def test_a_queue_of_less_than_a_batch_feeds_a_trainer_that_takes_what_has_come() -> None:
-    small = with_admission(STARVED, queue_capacity_samples=4)
-    run = simulate(small, LAYOUT, steps=30, seed=1, settings=Settings(dequeue="as_they_come"))
-    assert run.idle_s["backpressure"] > 0
-    assert sum(run.step_trained_tokens) > 0

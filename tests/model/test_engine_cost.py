@@ -54,28 +54,25 @@ def again_s(observed: Observed, found: tuple[float, float | None]) -> float:
     return observed.began_samples * (by_tokens_s + pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)))
 
 
-def test_a_line_through_the_passes_splits_what_prompts_cost() -> None:
-    # 5 ms and 1 ms for every 50 tokens: 300 passes over one prompt take 7 ms, 100 over two take 9 ms.
-    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
-    found = cost_of(observed, 0.0)
-    assert again_s(observed, found) == pytest.approx(300 * 0.007 + 100 * 0.009)
+@pytest.mark.parametrize(
+    ("prompts_s", "decode_tokens", "host_s", "seconds", "of_passes_s"),
+    [
+        # 5 ms and 1 ms for every 50 tokens: 300 passes over one prompt take 7 ms, 100 over two take 9 ms.
+        ((0.007, 0.009), 0, 0.0, 300 * 0.007 + 100 * 0.009, 400 * 0.005),
+        ((0.007, 0.009), 0, 0.002, 300 * 0.009 + 100 * 0.011, 400 * 0.007),
+        ((0.012, 0.014), 8, 0.0, 300 * 0.002 + 100 * 0.004, 0.0),  # 10 ms are the decoding's
+    ],
+    ids=["a line through the passes", "the host is a part of a pass that only prefills", "beside decoding"],
+)
+def test_what_prompts_cost_is_split_between_their_passes_and_their_tokens(
+    prompts_s: tuple[float, float], decode_tokens: int, host_s: float, seconds: float, of_passes_s: float
+) -> None:
+    one, two = prompts_s
+    observed = run(passes([(300, 100, one), (100, 200, two)], decode_tokens=decode_tokens), samples=500)
+    found = cost_of(observed, host_s)
+    assert again_s(observed, found) == pytest.approx(seconds)
     by_pass_s = found.pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)) * 500
-    assert by_pass_s == pytest.approx(400 * 0.005)
-
-
-def test_the_host_of_a_pass_that_only_prefills_is_a_part_of_the_pass() -> None:
-    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
-    found = cost_of(observed, 0.002)
-    assert again_s(observed, found) == pytest.approx(300 * 0.009 + 100 * 0.011)
-    assert found.tokens_per_s == pytest.approx(cost_of(observed, 0.0).tokens_per_s)
-
-
-def test_prompts_beside_decoding_cost_what_the_pass_takes_over_the_curve() -> None:
-    # 10 ms are the decoding's.
-    observed = run(passes([(300, 100, 0.012), (100, 200, 0.014)], decode_tokens=8), samples=500)
-    found = cost_of(observed, 0.0)
-    assert again_s(observed, found) == pytest.approx(300 * 0.002 + 100 * 0.004)
-    assert found.pass_s == pytest.approx(0.0, abs=1e-12)
+    assert by_pass_s == pytest.approx(of_passes_s, abs=1e-9)
 
 
 @pytest.mark.parametrize(("tokens", "told"), [((80, 120), True), ((81, 120), False)])

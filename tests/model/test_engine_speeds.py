@@ -20,6 +20,7 @@ from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import PassCosts
 from rlscope.model.system import Admission, Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
+from tests.model.few_draws import few_draws
 from tests.model.known_run import observed, pass_costs, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
@@ -135,7 +136,8 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
         calibration = calibrate(each, Admission(), None, np.random.default_rng(1), draw_count=3)
         # Enough trainers that samplers are the slower side.
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
-        forecasts = predict_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
+        with few_draws():
+            forecasts = predict_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
         gap = explain_gap(calibration, each, forecasts, steady().trained_tokens_per_s)
         lost[each is straggling] = {step.cause: step.lost_tokens_per_s for step in gap.steps}["slow_engines"]
     assert lost[False] == 0.0

@@ -298,12 +298,6 @@ def test_trainers_that_never_wait_bring_more_where_longer_samples_are_trained():
     assert 0.25 < made.gain_ratio.low < made.gain_ratio.high < 1.1 * 1.25 - 1.0
 
 
-def test_a_change_that_is_held_below_what_is_worth_a_change_becomes_a_probe():
-    solver = counterfactuals(calibration_of(observed()), worked_ratio=1.0 / 1.04)
-    made = solver._action("change", "queue_capacity_samples", "samplers", None, None, gaining(solver, 0.5, Price()))
-    assert (made.kind, made.worthwhile_probability) == ("probe", 0.0)
-
-
 def first_of(ranking: Ranking, what: ActionWhat) -> Action:
     return next(each for each in ranking.actions if each.what == what)
 

@@ -188,7 +188,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(0, RUNS, 2 * BLOCKS), *(nightly(range(block, RUNS, BLOCKS)) for block in range(BLOCKS))],
+    [range(0, RUNS, 3 * BLOCKS), *(nightly(range(block, RUNS, BLOCKS)) for block in range(BLOCKS))],
     ids=lambda seeds: f"from {seeds.start} by {seeds.step}",
 )
 def test_the_laws_hold_of_every_generated_run(seeds: range) -> None:

@@ -31,24 +31,22 @@ def price(dropped: float, longest: float = 1.0, tokens: float = 100.0) -> Price:
 @pytest.mark.parametrize(
     ("before", "after", "is_high"),
     [
-        (0.0, 0.10, False),
-        (0.0, 0.1001, True),
+        (price(0.0), price(0.10), False),
+        (price(0.0), price(0.1001), True),
         # A run that drops as much today pays no more for it.
-        (0.30, 0.3099, False),
-        (0.29, 0.30, True),
-        (0.40, 0.30, False),
+        (price(0.30), price(0.3099), False),
+        (price(0.29), price(0.30), True),
+        (price(0.40), price(0.30), False),
+        # Half of the long responses are lost.
+        (price(0.05, 1.0), price(0.05, 0.5001), False),
+        (price(0.05, 1.0), price(0.05, 0.5), True),
+        (price(0.05, 0.6), price(0.05, 0.3), True),
+        (price(0.05, 0.6), price(0.05, 0.31), False),
+        (price(0.05, 0.0), price(0.05, 0.0), False),
     ],
 )
-def test_a_price_is_high_above_a_tenth_of_the_tokens_and_a_point_more_than_today(before, after, is_high):
-    assert price(after).is_high(price(before)) is is_high
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "is_high"),
-    [(1.0, 0.5001, False), (1.0, 0.5, True), (0.6, 0.3, True), (0.6, 0.31, False), (0.0, 0.0, False)],
-)
-def test_a_price_is_high_where_half_of_the_long_responses_are_lost(before, after, is_high):
-    assert price(0.05, after).is_high(price(0.05, before)) is is_high
+def test_a_price_is_high_above_a_tenth_of_the_tokens_and_a_point_more_or_half_of_the_long_ones(before, after, is_high):
+    assert after.is_high(before) is is_high
 
 
 def test_what_the_model_cannot_tell_is_no_price():
@@ -63,12 +61,9 @@ def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
     )
     assert dropped_words(high, price(0.02)) == "2.0% → 38% (30% to 44%)"
     assert longest_words(high, price(0.02)) == "100% → 5.0%"
+    assert costly_words(price(0.05, 0.0), price(0.05)) == "trains none of the longest tenth of responses"
     assert dropped_words(price(0.0099), price(0.0)) == ""
     assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0%"
-
-
-def test_long_responses_that_are_not_trained_at_all_are_said_so():
-    assert costly_words(price(0.05, 0.0), price(0.05)) == "trains none of the longest tenth of responses"
 
 
 def test_prices_are_moved_as_the_current_one_has_to_be_to_equal_its_measurement():

@@ -123,11 +123,6 @@ def test_the_freshest_of_several_is_named():
     assert advised(fastest).fresher is None
 
 
-def test_without_another_layout_the_run_stays():
-    said = advised()
-    assert (said.reason, said.advice, said.best, said.uncertainties) == ("no_other_layout", "keep", OWN, ())
-
-
 # The lengths grow by a tenth: a gain is then sure from 1.05 times 1.1.
 @pytest.mark.parametrize(("rate", "covered"), [(1_155.0 + 1e-6, True), (1_155.0 - 1e-6, False)])
 @pytest.mark.parametrize("grown_ratio", [0.1, 1.0 / 1.1 - 1.0], ids=["longer", "shorter"])

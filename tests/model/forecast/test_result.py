@@ -173,10 +173,7 @@ def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate()
     even = replace(run, steps=replace(run.steps, **{name: 0.0 * run.steps.period_s + s for name, s in works_s.items()}))
     assert trainer_rate_bound(even, 3) == pytest.approx(np.full(3, 10.0 / 6.5))
     assert trainer_rate_bound(even, 3, publishing=False) == pytest.approx(np.full(3, 10.0 / 4.5))
-
-
-def test_a_run_whose_steps_do_not_say_how_long_they_trained_has_no_ceiling():
-    run = observed()
+    # Steps that do not say how long they trained.
     assert trainer_rate_bound(replace(run, steps=replace(run.steps, train_s=0.0 * run.steps.train_s)), 10) is None
 
 
@@ -230,18 +227,11 @@ def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never()
     assert recommend(calibrated(), forecasts, Grounds(long_enough=True)).reason == "no_other_layout"
 
 
-def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
-    finish, advice = model().finish, model().recommendation
-    assert finish is not None
+def test_time_to_finish_shrinks_with_the_gain_and_every_gpu_costs_whether_idle_or_not_and_those_of_a_judge_too():
+    finish, gain = model().finish, model().recommendation.gain_ratio.value
     assert finish.current.hours.value == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
-    assert finish.best.hours.value == pytest.approx(
-        finish.current.hours.value / (1.0 + advice.gain_ratio.value), rel=1e-9
-    )
-
-
-def test_every_gpu_of_the_run_costs_whether_idle_or_not_and_those_of_a_judge_too():
-    finish = model().finish
-    assert finish is not None and finish.gpus == TODAY.trainer_gpus + TODAY.sampler_gpus + 3
+    assert finish.best.hours.value == pytest.approx(finish.current.hours.value / (1.0 + gain), rel=1e-9)
+    assert finish.gpus == TODAY.trainer_gpus + TODAY.sampler_gpus + 3
     assert finish.current.price == pytest.approx(finish.current.hours.value * finish.gpus * 2.0)
     assert TimeAndCost.of(Estimate(2.0, 1.0, 3.0), 8, 2.0) == TimeAndCost(Estimate(2.0, 1.0, 3.0), 16.0, 32.0)
 
@@ -258,11 +248,8 @@ def test_a_full_batch_is_efficient_and_a_single_request_is_not():
     alone = batch_efficiency(calibrated(), found)
     assert alone is not None
     assert alone.efficient_time_ratio < 0.2
-
-
-def test_a_run_at_one_batch_size_has_no_efficient_batch():
-    run = observed(batches=(64,))
-    assert batch_efficiency(calibration_of(run), run) is None
+    one_size = observed(batches=(64,))
+    assert batch_efficiency(calibration_of(one_size), one_size) is None
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,24 @@ from tests.model.known_run import QUESTION, TRUTH, candidates_of, observed, stea
 CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), max_output_tokens=400)
 
 
-QUEUED = candidates_of(Admission(queue_capacity_samples=512))
-
-
 @cache
-def model(**changed: object) -> ModelResult:
+def model() -> ModelResult:
     """Of the known run: two trainer GPUs, six engines of one GPU, trainers the slower side."""
-    return model_run(observed(), None, replace(QUESTION, **changed))
+    return model_run(observed(), None, QUESTION)
 
 
 @cache
 def synchronous_model() -> ModelResult:
     run = observed()
-    return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+    with few_draws():
+        return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+
+
+@cache
+def queued_model() -> ModelResult:
+    """Of the same run with a queue of two batches."""
+    with few_draws():
+        return model_run(observed(), None, replace(QUESTION, candidates=candidates_of(Admission(512))))
 
 
 def rate(found: WhatIf) -> float:
@@ -176,7 +181,8 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
     ],
 )
 def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
-    found = what_if(model(candidates=QUEUED), change)
+    with few_draws():
+        found = what_if(queued_model(), change)
     assert found.obstacle == obstacle
     assert (found.predicted.tokens_per_s is None) == (found.gain_ratio is None) == (obstacle is not None)
 

@@ -1,11 +1,9 @@
 import math
 
-import numpy as np
 import pytest
 
 from rlscope.model.hardware.devices import ModelShape
 from rlscope.model.hardware.kv_cache import SAFE_Z, capacity_from_device, safe_batch, steady_kv_load
-from rlscope.model.lengths import LengthLaw
 from tests.model.golden_system import LENGTHS
 
 # Lengths lognormal with median 1500 and sigma 0.6, capped at 8192, with prompts of 200 tokens.
@@ -16,12 +14,6 @@ CAPACITY_TOKENS = 50e9 // 131_072
 def test_resident_tokens_of_a_running_request_follow_from_the_moments_of_the_lengths() -> None:
     assert LOAD.mean_tokens == pytest.approx(1467.01, abs=0.01)
     assert LOAD.sd_tokens == pytest.approx(1150.97, abs=0.02)
-
-
-def test_requests_of_one_length_hold_half_of_it_on_average_and_are_evenly_spread() -> None:
-    load = steady_kv_load(100, LengthLaw(np.array([1000.0]), np.array([1.0])))
-    assert load.mean_tokens == 600
-    assert load.sd_tokens == pytest.approx(1000 / math.sqrt(12))
 
 
 @pytest.mark.parametrize(("group_size", "group_correlation", "alike"), [(1, 0.0, 1.0), (8, 0.3, 1 + 7 * 0.3)])

@@ -83,16 +83,6 @@ def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
         assert drawn.max() <= elasticity.value + 0.01
 
 
-def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> None:
-    trainers = fit(steps(60)).draws
-    spreads = []
-    for gpus in (8, 16, 64):
-        rates = [each.tokens_per_gpu_s * each.seen_gpus * (gpus / 8) ** each.scaling_exponent for each in trainers]
-        spreads.append(np.std(np.log(rates)))
-    assert spreads[0] < 0.03 < 0.05 < spreads[1]
-    assert spreads[2] > 2.5 * spreads[1]
-
-
 @pytest.mark.parametrize(("gpus", "seen"), [(1, False), (2, True), (3, True), (8, True), (16, True), (17, False)])
 def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus: int, seen: bool) -> None:
     others = [replace(steps(20), gpus=count) for count in (2, 16)]
@@ -109,17 +99,6 @@ def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:
         inside += bool(low_s <= 5.0 + 1e6 / 24_000 <= high_s)
     # 90 expected, and 80 is more than three standard deviations below.
     assert inside >= 80
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_steps_whose_seconds_do_not_grow_with_their_tokens_leave_the_exponent_to_the_prior(noise: float) -> None:
-    rng = np.random.default_rng(4)
-    tokens = 1e6 * np.exp(0.3 * rng.standard_normal(60))
-    seconds = 10.0 * np.exp(noise * rng.standard_normal(60))
-    found = fit_training_rate(RunSteps(8, tokens, seconds), np.random.default_rng(1))
-    expected = prior_exponents(np.random.default_rng(1), 20_000)
-    assert found.trainer.scaling_exponent == pytest.approx(float(np.median(expected)), abs=0.01)
-    assert drawn(found).scaling_exponent.std() == pytest.approx(float(expected.std()), rel=0.15)
 
 
 @pytest.mark.parametrize(("elasticity", "says_something"), [(0.11, True), (0.09, False)])

@@ -46,9 +46,7 @@ SECOND = 10**9
 COMMANDS = """import sys
 from rlscope.cli import app
 for name, *rest in (
-    ("check", "--format", "json"),
-    ("check", "--fail-if", "queue.depth > 100000", "--fail-on-finding", "critical"),
-    ("query", "ledger"),
+    ("check", "--format", "json", "--fail-if", "queue.depth > 100000", "--fail-on-finding", "critical"),
     ("query", "SELECT 1"),
     ("watch", "--plain"),
 ):

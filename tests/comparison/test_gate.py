@@ -85,11 +85,6 @@ def test_a_rate_on_the_threshold_does_not_fail(tmp_path: Path, tokens: int, fail
     assert outcome.rule.threshold == pytest.approx(0.95 * 50)
 
 
-def test_the_steady_rate_of_a_rule_is_that_of_the_report(before: rlscope.Analysis) -> None:
-    (alert,) = rlscope.check(SLOW, fail_if=f"{RATE} < 1e9").alerts
-    assert alert.value == pytest.approx(before.throughput.steady_tokens_per_s)
-
-
 def test_the_built_in_regression_rules_stand_beside_the_alert_rules_and_pass_for_a_run_against_itself() -> None:
     report = rlscope.check(SLOW, baseline=SLOW)
     names = [outcome.rule.name for outcome in report.rules]
@@ -175,22 +170,26 @@ def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Anal
     assert "has no value of throughput.steady_tokens_per_s" in report.to_text("text")
 
 
-def test_plain_rules_and_those_of_a_baseline_are_taken_together() -> None:
-    report = rlscope.check(SLOW, fail_if=["queue.depth > 100000", f"{RATE} < baseline"], baseline=FAST)
-    assert [outcome.rule.name for outcome in report.rules] == ["queue.depth > 100000", f"{RATE} < baseline"]
-    report = rlscope.check(SLOW, fail_if="queue.depth > 100000", baseline=FAST)
-    assert report.rules[0].rule.name == "queue.depth > 100000"
-    assert len(report.rules) == 1 + len(REGRESSIONS)
-
-
 def test_braces_in_the_name_of_a_run_are_text() -> None:
     rule = BaselineRule("r", RATE, "below").rule(5.0, "the baseline {value}")
     assert rule.annotations["baseline"].format_map({}) == "5 tokens/s in the baseline {value}"
 
 
-def test_every_form_names_the_rule_and_the_value_of_the_baseline() -> None:
-    report = rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline", baseline=FAST)
+def test_plain_rules_stand_beside_those_of_a_baseline_whose_value_is_that_of_its_report(
+    after: rlscope.Analysis,
+) -> None:
+    rules = ["queue.depth > 100000", f"{RATE} < 0.95 * baseline"]
+    report = rlscope.check(SLOW, fail_if=rules, baseline=FAST)
+    assert [outcome.rule.name for outcome in report.rules] == rules
+    assert report.rules[1].rule.threshold == pytest.approx(0.95 * (after.throughput.steady_tokens_per_s or 0))
     for form in ("text", "json", "markdown"):
         assert "4.85k tokens/s in the baseline" in report.to_text(form)
     document = json.loads(report.to_text("json"))
-    assert document["failed"] is True and document["rules"][0]["rule"]["metric"] == RATE
+    assert document["failed"] is True and document["rules"][1]["rule"]["metric"] == RATE
+
+
+def test_a_plain_rule_alone_leaves_the_regression_rules_in_force(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 100)
+    report = rlscope.check(run, fail_if="queue.depth > 100000", baseline=run)
+    assert [outcome.rule.name for outcome in report.rules][:1] == ["queue.depth > 100000"]
+    assert len(report.rules) == 1 + len(REGRESSIONS)

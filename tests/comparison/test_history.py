@@ -150,13 +150,10 @@ def test_the_run_file_of_a_run_means_its_folder(tmp_path: Path) -> None:
     assert (entry.path, entry.problem, entry.steps) == (".", None, 1)
 
 
-def test_a_file_is_refused_as_a_file(tmp_path: Path) -> None:
+def test_a_file_and_a_folder_without_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("")
     with pytest.raises(RunFolderError, match="notes: found a file; expected a folder of runs"):
         rlscope.list_runs(tmp_path / "notes")
-
-
-def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(RunFolderError, match="expected a folder"):
             rlscope.list_runs(folder)

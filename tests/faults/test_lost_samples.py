@@ -18,10 +18,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
-RECORDERS: list[tuple[Recorder, Callable[[Path], None]]] = [("closed", Path.unlink), ("closed", cut), ("plain", cut)]
-
-
-@pytest.mark.parametrize(("recorder", "damage"), RECORDERS)
+@pytest.mark.parametrize(("recorder", "damage"), [("closed", Path.unlink), ("plain", cut)])
 def test_without_its_sample_files_a_run_has_no_token_count_and_no_verdict(
     recorder: Recorder, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -30,8 +30,8 @@ EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
 EVERY_FORMAT_AT: Final = 30
 """Which one of them: `make test` leaves it to `make test-all`."""
-NIGHTLY: Final = 12
-"""One in so many is left to `make test`: of every recorder one or two."""
+NIGHTLY: Final = 20
+"""One in so many is left to `make test`."""
 Tally = Counter[tuple[str, Verdict]]
 
 

@@ -9,13 +9,9 @@ import pytest
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from rlscope.errors import RlscopeError
-from rlscope.input_file import FileKind, describe, dotted, json_schema, parse_source, read_source
+from rlscope.input_file import FileKind, describe, json_schema, parse_source, read_source
 
 KIND = FileKind("a menu", "`menu --example` prints one.", advice={"drinks": "Ask the bar."})
-
-
-def test_a_place_is_written_as_one_path() -> None:
-    assert dotted(("rules", 0, "labels", "severity")) == "rules[0].labels.severity"
 
 
 @dataclass(frozen=True)
@@ -86,11 +82,6 @@ def test_what_does_not_fit_is_said_with_key_found_expected_and_the_next_step(tex
     with pytest.raises(RlscopeError) as raised:
         parse_source(text, "m.toml", KIND).validated(MENU)
     assert str(raised.value) == said
-
-
-def test_what_fits_is_returned_as_its_model() -> None:
-    source = parse_source(DRINKS + "shots = 2", "m.toml", KIND)
-    assert source.validated(MENU) == Menu([Coffee("coffee", 2)])
 
 
 def test_a_schema_is_described_without_the_width_of_a_column() -> None:

@@ -66,17 +66,6 @@ def test_the_document_of_an_analysis_is_that_of_one_process(two_nodes: Any, tmp_
     assert document(folder, two_nodes.address) == document(folder, None)
 
 
-def test_a_damaged_file_is_left_out_and_named_as_by_one_process(two_nodes: Any, tmp_path: Path) -> None:
-    folder = scattered_run(tmp_path / "run")
-    path = folder / "activities" / "e0-000001.parquet"
-    damaged = bytearray(path.read_bytes())
-    damaged[8:60] = b"\xff" * 52
-    path.write_bytes(damaged)
-    found = document(folder, two_nodes.address)
-    assert [file["path"] for file in found["data_quality"]["skipped_files"]] == ["activities/e0-000001.parquet"]
-    assert found == document(folder, None)
-
-
 def test_processes_that_end_leave_no_temporary_files(two_nodes: Any, tmp_path: Path) -> None:
     folder = scattered_run(tmp_path / "run")
 

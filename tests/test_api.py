@@ -205,7 +205,7 @@ def test_parts_of_an_analysis_are_frames(analysis: rlscope.Analysis) -> None:
     ledger, staleness = analysis.frame("ledger"), analysis.frame("staleness")
     assert ledger["gpu_ns"].sum() == analysis.ledger.total_gpu_ns and {"role", "state", "gpu_s"} <= {*ledger.columns}
     tokens = analysis.staleness.tokens
-    assert tokens is not None and staleness.rows() == list(tokens.histogram)
+    assert staleness.rows() == list(tokens.histogram)
     assert analysis.frame("findings")["rule"].to_list() == [each.rule for each in analysis.findings]
     actions = json.loads(analysis.to_json())["actions"]
     assert actions and analysis.frame("actions").select("headline", "gain_ratio", "gain_ratio_high").rows() == [

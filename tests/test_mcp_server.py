@@ -168,7 +168,6 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Pat
 def test_a_signal_ends_the_server_while_its_client_waits(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from rlscope.cli import main; main()", "mcp", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-        assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}
         }}).encode() + b"\n")  # fmt: skip

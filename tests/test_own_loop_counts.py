@@ -124,7 +124,6 @@ def assert_counted(folder: Path, counts: Counts) -> None:
     assert balance["generated_tokens"] == counts.generated_tokens
     assert {name: row["samples"] for name, row in outcomes.items()} == dict(counts.samples)
     assert {name: row["tokens"] for name, row in outcomes.items()} == dict(counts.tokens)
-    assert analysis.staleness.tokens is not None
     assert {age: tokens for age, tokens in analysis.staleness.tokens.histogram if tokens} == dict(counts.staleness)
     assert (run.trainer_gpus, run.sampler_gpus) == (1, 3)
     assert analysis.throughput.generated_tokens_per_s == pytest.approx(counts.generated_tokens / run.duration_s)

@@ -137,7 +137,6 @@ def test_the_ledger_closes_to_the_nanosecond(trace: Path) -> None:
 @pytest.mark.parametrize("trace", [trace for trace in TRACES if trace.name != "vllm_trl"], ids=lambda trace: trace.name)
 def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace: Path) -> None:
     tokens = analysed(trace.name).staleness.tokens
-    assert tokens is not None
     assert [list(line) for line in tokens.histogram] == summary_of(trace)["token_staleness_histogram"]
 
 
@@ -159,7 +158,6 @@ def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one
     trace = SAMPLES / "vllm_trl"
     tokens = analysed(trace.name).staleness.tokens
     logged = [entry["sample/staleness_max"] for entry in summary_of(trace)["logged"]]
-    assert tokens is not None
     assert max(logged) <= tokens.max <= max(logged) + 1
 
 

@@ -220,7 +220,6 @@ def test_trace_and_analysis_say_what_the_simulator_counted(world: World, layout:
     assert analysis.data_quality.gaps == ()
     assert {state.state for state in analysis.ledger.states} & {"unattributed", "waiting"} == set()
     assert analysis.run.total_gpus == layout.trainer_gpus + layout.sampler_gpus
-    assert analysis.staleness.tokens is not None
     assert dict(analysis.staleness.tokens.histogram) == outcome.staleness_tokens
     balance = analysis.answers["token_balance"].row(0, named=True)
     fates = ("trained", "dropped_stale", "filtered")

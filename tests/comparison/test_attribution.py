@@ -39,10 +39,10 @@ def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max
 def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscope.Comparison) -> None:
     (found,) = pair.pairs
     rate, said = found.differences.row("tokens_per_s"), found.attribution
-    assert rate.is_significant and rate.change is not None and rate.change > 0.3
+    assert rate.is_significant and rate.change > 0.3
     cause = said.causes[0]
     assert (cause.kind, cause.name, cause.before, cause.after) == ("setting", "max_running", "8", "32")
-    assert said.promise is not None and said.promise.rank == 1
+    assert said.promise.rank == 1
     assert said.promise.is_kept and said.promise.is_alone and said.promise.missed_by_ratio == 0.0
     prices = ("dropped_ratio", "staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio")
     assert {each.name: each.is_as_predicted for each in said.promise.prices} == dict.fromkeys(prices, True)
@@ -52,12 +52,11 @@ def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscop
 def test_a_change_that_was_not_recommended_has_no_promise(pair: rlscope.Comparison) -> None:
     (found,) = compare_runs(pair.pairs[0].run, [pair.baseline]).pairs
     assert found.attribution.promise is None
-    assert found.attribution.causes[0].alone_ratio is not None and found.attribution.causes[0].alone_ratio < 0
+    assert found.attribution.causes[0].alone_ratio < 0
 
 
 def capped(run: ComparedRun, cap: int, length_factor: float) -> ComparedRun:
     """The run under another cap, with responses so many times as long."""
-    assert run.table is not None and run.table.trained_tokens is not None
     tokens = (run.table.trained_tokens * length_factor).astype(int)
     settings = {**run.settings, "max_output_tokens": cap}
     return replace(run, settings=settings, table=replace(run.table, trained_tokens=tokens))
@@ -71,7 +70,7 @@ def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before: rlsco
     (lower,), (higher,) = (pair.attribution.causes for pair in found)
     assert (lower.name, higher.name) == ("max_output_tokens", "max_output_tokens")
     assert lower.change == Change(max_output_tokens=48)
-    assert higher.change is not None and higher.change.length_factor == pytest.approx(1.5, rel=0.01)
+    assert higher.change.length_factor == pytest.approx(1.5, rel=0.01)
     assert higher.change.max_output_tokens == pytest.approx(1.5 * 96, rel=0.02)
     assert [pair.warnings for pair in found] == [(), ()]
 
@@ -88,7 +87,6 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
 
     def with_lengths(median_tokens: float, base_s: float = 0.010) -> ComparedRun:
         run = run_of(before)
-        assert run.model is not None and run.passes is not None
         system, lengths = run.model.calibration.system, LengthLaw.lognormal(median_tokens, 0.5)
         held = system.workload.prompt_tokens + lengths.second_moment / (2 * lengths.mean_tokens)
         engine = replace(system.engine, curve=HeldCurve(1e-5, base_s))
@@ -102,12 +100,11 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
     assert engine_speed(long, replace(short, model=None)) is not None  # Unknown lengths: the passes are shorter.
     assert engine_speed(long, short) is None and engine_speed(short, long) is None
     slower = engine_speed(long, with_lengths(75.0, 0.030))
-    assert slower is not None and slower < 0.9
+    assert slower < 0.9
 
 
 def with_pass_s(run: ComparedRun, factor: float) -> ComparedRun:
     """The same run with passes so many times as long at each batch size."""
-    assert run.passes is not None
     return replace(run, passes=run.passes.with_columns(pl.col("pass_mean_s", "between_mean_s") * factor))
 
 
@@ -183,7 +180,6 @@ def test_the_model_of_another_network_is_not_asked(
 
 def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair: rlscope.Comparison) -> None:
     first, second = pair.baseline, pair.pairs[0].run
-    assert first.model is not None
     replay = first.model.replay
     off = replace(replay, compared=(replace(replay.rate, measured=2.0, replayed=1.0), *replay.compared[1:]))
     found = compare_runs(replace(first, model=replace(first.model, replay=off), promised=()), [second]).pairs[0]
@@ -193,7 +189,6 @@ def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair: rlscope.
 
 def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair: rlscope.Comparison) -> None:
     first, second = pair.baseline, pair.pairs[0].run
-    assert first.model is not None
     rough = replace(first, model=replace(first.model, warnings=(ModelWarning.PREDICTION_MISSED,)))
     assert [each.kind for each in compare_runs(rough, [second]).pairs[0].warnings] == [CompareWarningKind.MODEL_MISSES]
 
@@ -246,7 +241,6 @@ def test_the_promise_of_any_action_is_recognised(
 
 def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
     """The same run with trainers that save for so long in every step."""
-    assert run.table is not None
     spent = np.full(run.table.period_s.size, seconds * run.facts.trainer_gpus)
     states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
     return replace(run, table=replace(run.table, period_s=run.table.period_s + seconds, state_gpu_s=states))
@@ -254,20 +248,18 @@ def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
 
 def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
     first = run_of(before)
-    assert first.table is not None
     step_s = float(first.table.period_s.mean())
     second = with_checkpoints(first, 4.0 * step_s)
     (cause,) = compare_runs(first, [second]).pairs[0].attribution.causes
     assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoints", "0")
     assert float(cause.after) == pytest.approx(4.0 * step_s, rel=0.01)
     # The trainer has little else to do while it waits for samples, and then writes for four times as long.
-    assert cause.alone_ratio is not None and -0.8 < cause.alone_ratio < -0.6
+    assert -0.8 < cause.alone_ratio < -0.6
 
 
 def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
     run = replace(run_of(before), promised=(ACTIONS[0], promised("engine_speed", 1.1)))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
-    assert found.promise is not None
     assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)
     assert found.promise.gain_ratio.value == pytest.approx(found.causes[0].alone_ratio)
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
@@ -289,7 +281,6 @@ def test_publishing_every_few_steps_is_a_cause_of_its_own_and_several_are_predic
     raised, published = found.attribution.causes
     assert (published.kind, published.name, published.before, published.after) == ("setting", "publish_every", "1", "2")
     assert raised.name == "max_running" and published.alone_ratio is not None
-    assert pair.baseline.model is not None
     both = what_if(pair.baseline.model, Change(max_running=32, publish_every=2)).gain_ratio
-    assert both is not None and found.attribution.together_ratio == both.value
+    assert found.attribution.together_ratio == both.value
     assert f"{fmt.signed_percent(both.value)} to all changes together; measured" in causes_sentence(found)

@@ -82,11 +82,10 @@ def test_the_ledger_of_a_recorded_stretch_is_all_of_its_gpu_time(
 ) -> None:
     for analysis in (before, after):
         run = run_of(analysis)
-        assert run.steady is not None and run.table is not None
         for role, gpus in run.steady.gpus.items():
             assert run.steady.of_role(role) == gpus * run.steady.length_ns
         window = analysis.run.window
-        assert window is not None and run.steady.length_ns == window.end_ns - window.start_ns
+        assert run.steady.length_ns == window.end_ns - window.start_ns
         assert run.table.period_s.sum() == pytest.approx(run.steady.length_ns / 1e9)
         assert run.steady.tokens / (run.steady.length_ns / 1e9) == pytest.approx(
             analysis.throughput.steady_tokens_per_s
@@ -205,13 +204,11 @@ def test_engines_that_stop_are_a_reason_for_the_change() -> None:
         made = made_run(
             periods_s=EVEN, states={WORK: EVEN, DECODE: [decoding_s] * 20}, gpus={"trainer": 1, "sampler": 2}
         )
-        assert made.steady is not None
         states = _closed(made.steady.states, made.steady.gpus, made.steady.length_ns)
         return replace(made, steady=replace(made.steady, states=states))
 
     share = breakdown(differences_of(run(4.0), run(3.0)), "role_share", "sampler")
     (stopped,) = (part for part in share.parts if part.name == NOT_RUNNING)
-    assert stopped.difference is not None
     assert (stopped.change, stopped.difference.change, stopped.is_significant) == (0.25, 0.25, True)
 
 
@@ -229,7 +226,7 @@ def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps
     (pair,) = compare_runs(aged(1.88, 1.0), [aged(1.22, 3.0)]).pairs
     in_steps = pair.differences.row("staleness_mean_steps")
     assert (in_steps.before, in_steps.after) == (pytest.approx(1.88), pytest.approx(3.66))
-    assert in_steps.is_significant and in_steps.low is not None and in_steps.low > 0
+    assert in_steps.is_significant and in_steps.low > 0
     assert "staleness_mean" not in [row.quantity for row in pair.differences.quantities]
     assert [each.name for each in pair.attribution.causes] == ["publish_every"]
 
@@ -245,7 +242,6 @@ def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlsco
     """Publications of one run wait for its staleness cap, those of the other for nothing."""
     waiting = analysis_of("capped_staleness")
     window = waiting.run.window
-    assert window is not None
     inside = waiting.answers["training_steps"].filter(pl.col("step").is_between(window.first_step, window.last_step))
     published = inside.filter(pl.col("version_out") > pl.col("version_in"))["step"].to_list()
     spans = [then - first for first, then in pairwise(published)]

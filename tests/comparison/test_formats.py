@@ -208,7 +208,6 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does() 
 
 def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
     run = replace(made_run(periods_s=EVEN), steps_per_version=1.0)
-    assert run.staleness.tokens is not None
     ages = replace(run.staleness.tokens, histogram=((0, 1), (2, 3)))
     run = replace(run, staleness=replace(run.staleness, tokens=ages))
     for span, unit, ages in ((1.0, "versions", {0, 2}), (1.6, "optimizer steps", {0, 3})):

@@ -27,7 +27,6 @@ def imported(**more: object) -> ComparedRun:
 
 
 def without(run: ComparedRun, *columns: str) -> ComparedRun:
-    assert run.table is not None
     return replace(run, table=replace(run.table, **dict.fromkeys(columns)))
 
 
@@ -51,7 +50,6 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared: rl
 def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run() -> None:
     """A trained 1,000 response tokens a step and 1,500 with prompts; B says only the latter, of the same steps."""
     with_responses, with_prompts = made_run(periods_s=EVEN), made_run(periods_s=EVEN, tokens=[1500] * 20)
-    assert with_responses.table is not None
     with_responses = replace(with_responses, table=replace(with_responses.table, processed_tokens=np.full(20, 1500)))
     with_prompts = replace(with_prompts, counts_prompts=True)
     (pair,) = compare_runs(with_responses, [with_prompts]).pairs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
@@ -64,5 +64,4 @@ def layout(trainer_gpus: int, sampler_gpus: int | None = None, running: int = UN
 def load_ratio(of: System, at: Layout) -> float:
     """Rate that the samplers could make over the rate that the trainers could take: each side's seconds of a step."""
     own, free = (steady_states(each, [at])[0] for each in (of, replace(of, trainer=Trainer(1e15, seen_gpus=1))))
-    assert isinstance(own, SteadyState) and isinstance(free, SteadyState)
     return own.train_s / free.step_s

@@ -46,9 +46,7 @@ QUESTION = ModelConfig(
 
 def steady(system: System = TRUTH, layout: Layout = TODAY) -> SteadyState:
     """The steady state of the truth."""
-    state = steady_states(system, (layout,))[0]
-    assert isinstance(state, SteadyState)
-    return state
+    return steady_states(system, (layout,))[0]
 
 
 def observed(

@@ -10,7 +10,6 @@ def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_group
     lengths = [10, 20, 30, 40, 99, 99, 7]
     finished = [True, True, True, True, True, False, True]
     measured = measure_groups(lengths, finished, ["a", "a", "b", "b", "c", "c", "d"])
-    assert measured is not None
     assert measured.group_size == 2
     assert measured.tail_ratio == pytest.approx(30 / 25)
     # Between groups 2 * (100 + 100) / 1 = 400, within (50 + 50) / 2 = 50.
@@ -40,6 +39,6 @@ def test_members_drawn_alone_are_not_alike_and_copies_are() -> None:
     independent = measure_groups(alone, np.ones(4000), ids)
     copies = measure_groups(np.repeat(alone[:1000], 4), np.ones(4000), ids)
     same = measure_groups(np.full(4000, 5), np.ones(4000), ids)
-    assert independent is not None and abs(independent.correlation_ratio) < 0.05
-    assert copies is not None and copies.correlation_ratio == pytest.approx(1.0)
-    assert same is not None and (same.correlation_ratio, same.tail_ratio) == (1.0, 1.0)
+    assert abs(independent.correlation_ratio) < 0.05
+    assert copies.correlation_ratio == pytest.approx(1.0)
+    assert (same.correlation_ratio, same.tail_ratio) == (1.0, 1.0)

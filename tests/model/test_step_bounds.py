@@ -39,7 +39,7 @@ def test_a_staleness_cap_of_1_brings_most_if_updates_stop_only_training() -> Non
         "hidden_update": (150 / 56, 150 / 56, "staleness_cap"),
     }
     # 1.60 against 1.28 and 1.23; 2.68 needs the cap as well, so it is no single change.
-    assert found.largest is not None and found.largest.change == "staleness_cap"
+    assert found.largest.change == "staleness_cap"
     assert list(ranges(found.phases))[-1] == "hidden_update"
 
 

@@ -56,7 +56,6 @@ def test_totals_equal_the_pipelines_own_count(recorded):
 
 def test_token_staleness_equals_the_pipelines_own_count(recorded):
     tokens, counted = recorded.analysis.staleness.tokens, recorded.counted
-    assert tokens is not None
     assert [list(pair) for pair in tokens.histogram] == counted["token_staleness_histogram"]
     assert tokens.mean == pytest.approx(counted["token_staleness_mean"])
     assert tokens.max == counted["token_staleness_max"]

@@ -23,7 +23,6 @@ def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
     alike = workload(lengths=LengthLaw([1000.0], [1.0]))
     flat = system(workload=alike, engine=engine(curve=Affine(0.0, 1e-4), kv_capacity_tokens=None))
     step = colocated_step(flat, 16)
-    assert step is not None
     assert most_tokens_per_s(flat, 16, 64.0) == pytest.approx(step.trained_tokens_per_s, rel=1e-4)
 
 
@@ -37,6 +36,5 @@ def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, updat
     assert bound == most_tokens_per_s(system(engine=fast, trainer=given.trainer), 16)
     states = [each for each in steady_states(given, [layout(n) for n in range(1, 16)]) if isinstance(each, SteadyState)]
     synchronous = colocated_step(given, 16)
-    assert synchronous is not None
     assert len(states) == 15
     assert bound >= max(each.trained_tokens_per_s for each in (*states, synchronous))

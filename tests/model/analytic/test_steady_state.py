@@ -19,9 +19,7 @@ from tests.model.golden_system import LENGTHS, engine, layout, load_ratio, syste
 
 
 def state(of: System, at: Layout) -> SteadyState:
-    (found,) = steady_states(of, [at])
-    assert isinstance(found, SteadyState), found
-    return found
+    return steady_states(of, [at])[0]
 
 
 def reason(of: System, at: Layout) -> str | None:
@@ -273,7 +271,6 @@ def test_many_draws_of_a_layout_have_the_steady_states_that_each_has_alone(admis
     at_once = steady_states_of_each(draws, layout(12, running=60))
     for found, each in zip(at_once, draws, strict=True):
         alone = state(each, layout(12, running=60))
-        assert isinstance(found, SteadyState)
         numbers = [(one.step_s, one.running, one.dropped_ratio, one.sample_p95) for one in (found, alone)]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-12)
     assert [type(each) for each in steady_states_of_each(draws, layout(16))] == [Refused] * len(draws)

@@ -17,7 +17,7 @@ CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
 def test_the_known_step_is_found_but_for_the_last_passes(curve: object, generation_s: float) -> None:
     """The known seconds go on to the longest possible sample of 8192 tokens, at last with less than one request."""
     step = colocated_step(system(engine=engine(curve=curve)), 16)
-    assert step is not None and f"{step.train_s:.3f}" == "38.224"
+    assert f"{step.train_s:.3f}" == "38.224"
     assert step.generation_s == pytest.approx(generation_s, rel=0.01)
 
 
@@ -28,7 +28,6 @@ def test_the_parts_of_a_step_add_up() -> None:
         update=WeightUpdateCost(engine_pause_s=2.0, trainer_blocked_s=6.0, delay_s=1.0),
     )
     step = colocated_step(given, 16)
-    assert step is not None
     assert (step.environment_s, step.update_s) == (5.0, 6.0)
     assert step.prefill_s == pytest.approx(64 * 200 / 4000)
     parts_s = step.generation_s + step.prefill_s + step.environment_s + step.train_s + step.update_s
@@ -95,7 +94,6 @@ def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:
 
 def test_filtered_samples_are_generated_and_not_trained_on() -> None:
     whole, half = colocated_step(system(), 16), colocated_step(system(workload=workload(kept_ratio=0.5)), 16)
-    assert whole is not None and half is not None
     assert (half.running, half.train_s) == (128.0, whole.train_s)
 
 
@@ -106,6 +104,5 @@ def test_a_side_without_gpus_or_places_makes_no_step(at: Layout) -> None:
 
 def test_sides_with_gpus_of_their_own_take_turns() -> None:
     step = split_step(system(), Layout(8, 8, 256))
-    assert step is not None
     assert step.running == 128.0
     assert step.train_s == pytest.approx(1024 * LENGTHS.mean_tokens / (3000 * 8))

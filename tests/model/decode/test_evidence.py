@@ -16,7 +16,6 @@ CELLS = DecodePoints.of([8.0, 16.0], [1e-2, 2e-2], kv_tokens=0.0)
 def test_prompts_of_like_size_are_one_cell_weighted_by_rows() -> None:
     prompts = DecodePoints.of([64.0, 70.0, 200.0], [2e-2, 4e-2, 5e-2], rows=[3.0, 1.0, 1.0], kv_tokens=[0.0, 8.0, 0.0])
     found = prompt_passes(prompts, CELLS)
-    assert found is not None
     assert found.tokens.tolist() == [65.5, 200.0]
     assert found.pass_s.tolist() == [pytest.approx(2.5e-2), 5e-2]
     assert found.kv_tokens.tolist() == [2.0, 0.0]
@@ -44,7 +43,6 @@ def test_the_ratio_to_decoding_drifts_from_the_median_batch_to_either_side() -> 
     # The median batch is 12: 3 and 6 are two and one doublings below it, 24 is one above. A doubling has two cells.
     prompts = DecodePoints.of([3.0, 6.0, 24.0], [1e-2, 1e-2, 3e-2], kv_tokens=0.0)
     found = prompt_passes(prompts, CELLS)
-    assert found is not None
     drift, own = DRIFT_LOG_SD**2, CELL_LOG_SD**2
     assert found.log_sd**2 == pytest.approx(2 * np.array([2 * drift + own, drift + own, drift + own]))
 

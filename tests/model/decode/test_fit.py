@@ -29,9 +29,7 @@ def seen_to(most: float, curve: RooflineCurve = TRUTH) -> DecodePoints:
 
 
 def fitted(points: DecodePoints, prior: HardwarePrior | None, form: Form | None = None) -> CurveFit:
-    fit = fit_decode_curve(points, prior, np.random.default_rng(7), form=form)
-    assert fit is not None
-    return fit
+    return fit_decode_curve(points, prior, np.random.default_rng(7), form=form)
 
 
 def worst_ratio(fit: CurveFit, running: Reals, kv_tokens: Reals) -> float:
@@ -49,7 +47,7 @@ def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
     assert worst_ratio(fit, RUNNING, KV_TOKENS) < 0.02
     assert fit.curve.kv_s_per_token == pytest.approx(4.4e-8, rel=0.03)
     assert fit.warnings == ("no_hardware_prior",)
-    assert fit.mape_ratio is not None and fit.mape_ratio < 0.01
+    assert fit.mape_ratio < 0.01
 
 
 def test_hardware_carries_a_narrow_run_beyond_what_it_saw() -> None:
@@ -69,7 +67,7 @@ def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None
     fit = fitted(points, None)
     higher = float((typical_s * stalled).sum() / typical_s.sum())
     assert fit.stall_ratio == pytest.approx(higher)
-    assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
+    assert fit.mape_ratio < 0.02
     ratio = (fit.curve.pass_s(RUNNING) + fit.curve.kv_s_per_token * KV_TOKENS) / typical_s
     assert ratio == pytest.approx(np.full(len(RUNNING), higher), rel=0.03)
     assert fit.pass_interval(64, 64_000).value == pytest.approx(
@@ -101,7 +99,6 @@ def test_prompts_show_the_slope_that_one_batch_size_does_not(
     prompts = DecodePoints.of([6.0, 48.0], prompts_s, kv_tokens=0.0)
     free = fitted(points, None).pass_interval(48, 0)
     held = fit_decode_curve(points, None, np.random.default_rng(7), prefills=prompts)
-    assert held is not None
     told = held.pass_interval(48, 0)
     assert least_s < told.value < most_s
     assert width(told) < 0.75 * (width(free))
@@ -143,9 +140,9 @@ def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
     points = seen_to(256, EXPERTS)
     fit = fitted(points, None)
     assert fit.form == "expert_hit"
-    assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
+    assert fit.mape_ratio < 0.02
     forced = fitted(points, None, form="pnorm")
-    assert forced.mape_ratio is not None and forced.mape_ratio > 0.08
+    assert forced.mape_ratio > 0.08
 
 
 def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
@@ -161,7 +158,6 @@ def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
 def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
     points = DecodePoints.of([8.0, 64.0], [7e-3, 9e-3], rows=10)
     first, second = (fit_decode_curve(points, None, np.random.default_rng(1), draw_count=50) for _ in range(2))
-    assert first is not None and second is not None
     assert first.draws == second.draws
     assert first.curve == second.curve
     assert len(first.draws) == 50

@@ -6,9 +6,7 @@ from rlscope.model.decode.measurements import DecodePoints, Grade, Visited
 
 def visited(running: list[float], context_tokens: float | None, rows: float | list[float] = 100.0) -> Visited:
     kv_tokens = None if context_tokens is None else np.array(running) * context_tokens
-    found = Visited.of(DecodePoints.of(running, 1e-2, rows=rows, kv_tokens=kv_tokens))
-    assert found is not None
-    return found
+    return Visited.of(DecodePoints.of(running, 1e-2, rows=rows, kv_tokens=kv_tokens))
 
 
 # Visited: 17.6 to 60.8 requests, a context of 1000; half as much again in either direction is near.

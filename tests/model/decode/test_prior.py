@@ -14,14 +14,11 @@ EXPERTS = ModelShape(
 
 
 def known_prior(shape: ModelShape, gpus: int) -> HardwarePrior:
-    prior = hardware_prior(shape, H100, gpus)
-    assert prior is not None
-    return prior
+    return hardware_prior(shape, H100, gpus)
 
 
 def test_a_dense_model_streams_computes_and_reads_its_cache_at_shares_of_the_peaks() -> None:
     prior = known_prior(LLAMA_8B, 1)
-    assert prior.kv_s_per_token is not None
     assert prior.flat_s.median == pytest.approx(8_030_261_248 * 2 / (3.35e12 * 0.75))
     assert prior.per_request_s.median == pytest.approx(2 * 8_030_261_248 / (989e12 * 0.8))
     assert prior.kv_s_per_token.median == pytest.approx(131_072 / (3.35e12 * 0.85))
@@ -67,7 +64,6 @@ def test_weights_of_one_byte_are_multiplied_at_twice_the_rate() -> None:
 
 def test_experts_and_the_rest_follow_from_total_and_active_parameters() -> None:
     prior = known_prior(EXPERTS, 1)
-    assert prior.experts is not None
     routed = 27e9 / (1 - 8 / 128)
     streams_per_s = 3.35e12 * 0.75 / 2
     assert prior.experts.experts_s.median == pytest.approx(routed / streams_per_s)

@@ -257,7 +257,6 @@ def counterfactuals(
 def gaining(solver: Counterfactuals, gain: float, price: Price) -> Forecast:
     """What gains as much over the current layout in every draw."""
     now = solver._now.drawn_tokens_per_s
-    assert now is not None
     return replace(solver._now, drawn_tokens_per_s=now * (1.0 + gain), price=price)
 
 
@@ -560,7 +559,7 @@ def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own()
     assert advice.reason == "no_other_layout"
     found = first_of(ranking, "asynchronous")
     assert (found.cause, found.before, found.after, found.is_staler) == ("lockstep", own, own, False)
-    assert found.staleness is not None and found.staleness.sample_p95 <= 4
+    assert found.staleness.sample_p95 <= 4
     assert ranking.first is found
 
 

@@ -10,7 +10,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.layouts import trainer_rate_bound
-from rlscope.model.forecast.result import ModelResult, NoModelResult
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.text import findings
 from rlscope.reports.text.verdict import headline, next_step
@@ -23,11 +23,6 @@ BLOCKS: Final = 10
 _ROUNDING: Final = 1e-9
 KEEPING: Final = ("fresher", "cheaper")
 """Kinds of actions that gain no throughput, and save something else."""
-
-
-def model_of(run: Told) -> ModelResult:
-    assert isinstance(run.model, ModelResult)
-    return run.model
 
 
 def card_of(run: Told) -> str:
@@ -48,7 +43,7 @@ def card_of(run: Told) -> str:
 
 
 def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) -> Iterator[str]:
-    first, verdict = model_of(run).ranking.first, run.verdict
+    first, verdict = run.model.ranking.first, run.verdict
     if first is None or verdict.cause is None:
         return
     reasons = ("This addresses", "but does not remove the bottleneck", "because of weight updates")
@@ -58,7 +53,7 @@ def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) ->
 
 
 def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterator[str]:
-    faster = [each for each in model_of(run).ranking.actions if each.kind not in KEEPING]
+    faster = [each for each in run.model.ranking.actions if each.kind not in KEEPING]
     if run.verdict.bottleneck == "balanced" and faster:
         yield f"balanced, and {faster[0].what} brings {faster[0].gain_ratio.value:.1%}"
     for each in faster:
@@ -69,7 +64,7 @@ def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterat
 def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> Iterator[str]:
     losses = {loss.cause: loss.gain_ratio for loss in run.verdict.losses}
     # Colocated GPUs are another kind of run, and remove no cause of this one.
-    for each in model_of(run).ranking.actions:
+    for each in run.model.ranking.actions:
         loss = losses.get(each.cause)
         if each.kind in KEEPING or (each.what == "colocated" and loss is not None):
             continue
@@ -78,7 +73,7 @@ def a_cause_costs_what_the_best_action_against_it_brings_or_more(run: Told) -> I
 
 
 def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
-    model = model_of(run)
+    model = run.model
     most = model.gap.bound_tokens_per_s * (1.0 + _ROUNDING)
     rates = {each.layout: each.tokens_per_s for each in (model.forecasts.today, *model.forecasts.others)}
     yield from (f"{layout} has {rate}, the bound is {most}" for layout, rate in rates.items() if (rate or 0.0) > most)
@@ -91,7 +86,7 @@ def no_rate_is_above_the_bound(run: Told) -> Iterator[str]:
 
 
 def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: Told) -> Iterator[str]:
-    model, trainers = model_of(run), run.observed.trainer_gpus
+    model, trainers = run.model, run.observed.trainer_gpus
     ceiling = trainer_rate_bound(run.observed, len(model.calibration.draws), publishing=False)
     for each in model.ranking.actions:
         is_of_trainers = each.what in ("trainer_speed", "checkpoints", "colocated")
@@ -105,7 +100,7 @@ def no_action_makes_the_same_trainers_faster_than_trainers_that_never_wait(run: 
 
 
 def the_bars_add_up_from_the_bound_to_what_was_measured(run: Told) -> Iterator[str]:
-    gap, measured = model_of(run).gap, run.observed.trained_tokens_per_s
+    gap, measured = run.model.gap, run.observed.trained_tokens_per_s
     if gap.achieved_tokens_per_s != measured:
         yield f"{gap.achieved_tokens_per_s} is shown, {measured} were measured"
     if abs(gap.bound_tokens_per_s - sum(each.lost_tokens_per_s for each in gap.steps) - measured) > 1e-12 * measured:
@@ -116,13 +111,13 @@ def the_bars_add_up_from_the_bound_to_what_was_measured(run: Told) -> Iterator[s
 
 
 def the_rate_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
-    shown, measured = model_of(run).forecasts.today.tokens_per_s or 0.0, run.observed.trained_tokens_per_s
+    shown, measured = run.model.forecasts.today.tokens_per_s or 0.0, run.observed.trained_tokens_per_s
     if abs(shown / measured - 1.0) > _ROUNDING:
         yield f"{shown} is shown, {measured} were measured"
 
 
 def the_staleness_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
-    shown, by_age = model_of(run).forecasts.today.staleness, run.observed.staleness
+    shown, by_age = run.model.forecasts.today.staleness, run.observed.staleness
     mean = sum(age * tokens for age, tokens in by_age) / sum(tokens for _, tokens in by_age)
     oldest = np.repeat(*np.array(run.observed.oldest_staleness).T)
     p95 = int(np.quantile(oldest, 0.95, method="inverted_cdf"))
@@ -132,7 +127,7 @@ def the_staleness_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
 
 
 def a_remedy_for_the_balance_of_both_sides_is_the_first_action(run: Told) -> Iterator[str]:
-    ranked = model_of(run).ranking.actions
+    ranked = run.model.ranking.actions
     for rule in RULES if ranked else ():
         told_remedy = findings.remedy(Finding(rule.name, "warning", 1.0, {}, None, None), ranked)
         if rule.is_ranked and not told_remedy.startswith("First "):
@@ -140,7 +135,7 @@ def a_remedy_for_the_balance_of_both_sides_is_the_first_action(run: Told) -> Ite
 
 
 def a_recommended_layout_is_the_first_of_the_changes(run: Told) -> Iterator[str]:
-    model = model_of(run)
+    model = run.model
     changes = [each for each in model.ranking.actions if each.kind == "change" and isinstance(each.after, Layout)]
     best = model.recommendation.best.layout
     if model.recommendation.advice == "change" and (not changes or changes[0].after != best):
@@ -148,7 +143,7 @@ def a_recommended_layout_is_the_first_of_the_changes(run: Told) -> Iterator[str]
 
 
 def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterator[str]:
-    listed = [each for each in model_of(run).ranking.actions if each.kind not in KEEPING]
+    listed = [each for each in run.model.ranking.actions if each.kind not in KEEPING]
     for each in listed:
         if each.kind == "change" and (each.gains >= 0.05).mean() < 0.9:
             yield f"{each.what} is a change, {(each.gains >= 0.05).mean():.0%} likely"
@@ -204,6 +199,6 @@ def test_the_laws_hold_of_every_generated_run(seeds: range) -> None:
     assert not broken, "\n".join(broken)
     # A law that is asked of few kinds of run holds of nothing.
     assert len(modelled) >= 0.9 * len(runs)
-    assert sum(bool(model_of(run).ranking.actions) for run in modelled.values()) >= 0.6 * len(runs)
+    assert sum(bool(run.model.ranking.actions) for run in modelled.values()) >= 0.6 * len(runs)
     assert len({run.verdict.bottleneck for run in modelled.values()}) >= 3
-    assert {"change", "keep"} <= {model_of(run).recommendation.advice for run in modelled.values()}
+    assert {"change", "keep"} <= {run.model.recommendation.advice for run in modelled.values()}

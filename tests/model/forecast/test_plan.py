@@ -43,7 +43,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
 
 
 def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(small: PlanResult) -> None:
-    assert small.best is not None and small.best.tokens_per_s is not None and small.synchronous is not None
     # A simulation knows its rate to about a hundredth.
     assert max(each.tokens_per_s or 0.0 for each in small.candidates) < 1.02 * small.bound_tokens_per_s
     assert small.best.tokens_per_s > small.synchronous.trained_tokens_per_s
@@ -51,7 +50,6 @@ def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(small: Pl
 
 
 def test_guesses_with_a_spread_make_an_interval_and_odds(small: PlanResult) -> None:
-    assert small.best is not None and small.best.drawn_tokens_per_s is not None
     low, median, high = np.quantile(small.best.drawn_tokens_per_s, [0.05, 0.5, 0.95])
     assert low < 0.8 * median and high > 1.1 * median
     assert sum(small.best_probability.values()) == pytest.approx(1.0)
@@ -90,8 +88,8 @@ def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResul
     limits = limits_of(few)
     assert limits[0] == 1 and all(more <= math.ceil(1.2 * less) for less, more in pairwise(limits))
     best = plan_layouts(few).best
-    assert best is not None and best.layout.max_running < limits[-1] / 16
-    assert best.staleness is not None and best.staleness.sample_p95 <= 2
+    assert best.layout.max_running < limits[-1] / 16
+    assert best.staleness.sample_p95 <= 2
 
 
 def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: PlanResult) -> None:
@@ -108,18 +106,12 @@ def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]
 
 
 def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) -> None:
-    assert small.best is not None
     poor = plan_layouts(replace(small.plan, present=Layout(2, 4, 2)))
     assert poor.present is not None and poor.advice is not None and poor.best is not None
     assert poor.advice.changes and poor.best is not poor.present
     assert poor.advice.gain_ratio.value >= WORTHWHILE_RATIO
     good = plan_layouts(replace(small.plan, present=small.best.layout))
     assert good.best is good.present and good.advice is not None and not good.advice.changes
-
-
-def test_too_few_gpus_for_a_split_are_refused(small: PlanResult) -> None:
-    with pytest.raises(UnplannableError, match="1 GPUs make no trainer replica and engine"):
-        plan_layouts(replace(small.plan, gpus=1))
 
 
 def test_the_median_draw_has_the_usual_shares_of_the_peaks_and_a_certain_guess_has_no_other(small: PlanResult) -> None:
@@ -216,7 +208,6 @@ def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_pat
     plan = plan_from(tmp_path, EXPERTS)
     # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
     routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
-    assert plan.training.routing_s_per_token is not None
     assert plan.training.routing_s_per_token.median == pytest.approx(routing_s)
     assert routing_cost_s(plan) == pytest.approx(routing_s)
     assert is_unsure(plan, "expert_routing") and not is_unsure(without_routing(plan), "expert_routing")
@@ -238,5 +229,4 @@ def test_a_stated_share_of_the_peak_or_rate_has_the_routing_in_it(tmp_path: Path
 def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the_heads(tmp_path: Path) -> None:
     assert plan_from(tmp_path, SMALL_PLAN).training.routing_s_per_token is None
     routing = plan_from(tmp_path, EXPERTS.replace("hidden_size = 2048\n", "")).training.routing_s_per_token
-    assert routing is not None
     assert routing.median == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))

@@ -35,7 +35,6 @@ def forecasts(admission: Admission = UNLIMITED) -> Forecasts:
 def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_form_moved_to_it() -> None:
     asked = calibration(CAPPED)
     found, run = predict(asked, KEEPING_UP, form_error=False, is_reference=True), simulated_run(asked, KEEPING_UP)
-    assert run is not None
     assert found.tokens_per_s == run.trained_tokens_per_s
     closed = closed_rates(asked, (asked.system, *asked.draws), (KEEPING_UP,))[:, 0]
     assert closed[0] != pytest.approx(run.trained_tokens_per_s, rel=0.005)
@@ -46,7 +45,6 @@ def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_
     def noise(layout: Layout, **how: bool) -> np.ndarray[Any, Any]:
         plain = predict(calibration(CAPPED), layout, form_error=False, is_reference=True).drawn_tokens_per_s
         found = predict(calibration(CAPPED), layout, **how).drawn_tokens_per_s
-        assert plain is not None and found is not None
         return np.log(found / plain)
 
     both = noise(KEEPING_UP, is_reference=True), noise(AHEAD, is_reference=True)
@@ -103,10 +101,9 @@ def test_slow_engines_slow_a_layout_by_their_share_of_its_engines() -> None:
 def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_holds_its_staleness() -> None:
     forecast = next(each for each in forecasts().others if each.layout == AHEAD)
     free = simulated_run(calibration(), AHEAD)
-    assert free is not None and free.staleness.samples.percentile(0.95) >= 10
+    assert free.staleness.samples.percentile(0.95) >= 10
     assert forecast.in_flight_limit == held(calibration(), AHEAD).system.admission.max_in_flight_samples
     assert forecast.tokens_per_s == pytest.approx(free.trained_tokens_per_s, rel=0.01)
-    assert forecast.staleness is not None
     assert (forecast.staleness.sample_p95, forecast.staleness.horizon_steps) == (3, None)
 
 
@@ -131,15 +128,13 @@ def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_
 
 def interval(found: Calibration, layout: Layout, staleness: StalenessForecast) -> tuple[float, float]:
     simulated = simulated_run(found, layout)
-    assert simulated is not None
     ends = with_intervals(Price(staleness), found.system, found.draws, layout, simulated).staleness
-    assert ends is not None and ends.p95_interval_steps is not None
     return ends.p95_interval_steps
 
 
 def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_narrow_where_a_limit_holds_it() -> None:
     staleness = predict(calibration(), AHEAD, holds=True).staleness
-    assert staleness is not None and staleness.p95_interval_steps == (2.0, 4.0)
+    assert staleness.p95_interval_steps == (2.0, 4.0)
     low, high = interval(calibration(), AHEAD, replace(staleness, horizon_steps=60))
     # The ratio of both speeds errs by 7%: up to 12% more surplus, for 60 steps.
     assert low <= staleness.sample_p95 and high >= staleness.sample_p95 + 0.1 * 60

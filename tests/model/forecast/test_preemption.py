@@ -84,7 +84,7 @@ def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> 
         )
     assert TODAY.max_running == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)
-    assert many.preemption is not None and many.preemption.preemptions_per_sample > 0.5
+    assert many.preemption.preemptions_per_sample > 0.5
     assert many.preemption.recompute_ratio is None  # prefill was not seen
     # The limit that keeps the queue from growing also keeps the engines from running more than they need.
     assert many.in_flight_limit is None and held.in_flight_limit is not None

@@ -116,7 +116,7 @@ def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_us
     faster = replace(system, trainer=with_trainer_speed(system.trainer, balance * speed))
     run = simulate(faster, LAYOUT, steps=20, seed=1)
     found = with_intervals(price(0.0), faster, [faster] * 3, LAYOUT, run).dropped_ratio
-    assert found is not None and (found.value, found.low) == (0.0, 0.0)
+    assert (found.value, found.low) == (0.0, 0.0)
     assert (found.high > 0.0) is has_width
 
 
@@ -165,9 +165,7 @@ def test_samples_that_age_out_are_the_longest():
 def told_of_starved() -> ModelResult:
     system, simulated = starved(4)
     drawn = Drawn("starved", system, Layout(1, 3, 4), Settings(), 60, False, None, None)
-    model = told_of(drawn, simulated).model
-    assert isinstance(model, ModelResult)
-    return model
+    return told_of(drawn, simulated).model
 
 
 def by_limit(model: ModelResult) -> dict[int, Forecast]:
@@ -180,9 +178,8 @@ def test_a_starved_run_is_told_of_the_limit_that_is_nearly_as_fast_and_drops_a_t
     (first, *_), limits = model.ranking.actions, by_limit(model)
     fastest = limits[8]
     assert fastest.price.is_high(model.forecasts.today.price)
-    assert isinstance(first.after, Layout) and first.after.max_running == 6
+    assert first.after.max_running == 6
     promised = first.price.dropped_ratio
-    assert promised is not None and fastest.price.dropped_ratio is not None
     assert (limits[6].tokens_per_s or 0.0) / (fastest.tokens_per_s or 1.0) > 0.95
     assert promised.value < fastest.price.dropped_ratio.value / 3.0
     # What is promised is what a run with this setting drops.

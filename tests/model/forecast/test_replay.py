@@ -24,14 +24,6 @@ from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, obse
 PLAIN = Scheduling("group", Settings(), Admission())
 
 
-def of_rates(measured: float, replayed: float | None) -> Replay:
-    compared = tuple(
-        Observable(name, measured, replayed) if name == "tokens_per_s" else Observable(name, None, None)
-        for name in UNITS
-    )
-    return Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
-
-
 @pytest.mark.parametrize(
     ("replayed", "explains"),
     [(1_000.0, True), (1_100.0, True), (1_100.1, False), (900.0, True), (899.9, False), (None, False)],
@@ -39,7 +31,9 @@ def of_rates(measured: float, replayed: float | None) -> Replay:
 def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_measured_one(
     replayed: float | None, explains: bool
 ):
-    assert of_rates(1_000.0, replayed).explains == explains
+    rate = {"tokens_per_s": (1_000.0, replayed)}
+    compared = tuple(Observable(name, *rate.get(name, (None, None))) for name in UNITS)
+    assert Replay(compared, PLAIN, (), "simulation", batch_samples=64.0).explains == explains
 
 
 @pytest.mark.parametrize(

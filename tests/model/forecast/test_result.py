@@ -93,7 +93,6 @@ def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slowe
     more_s = (slower - 1.0) * run.steps.period_s
     steps = replace(run.steps, period_s=run.steps.period_s + more_s, wait_s=run.steps.wait_s + more_s)
     found = compare(calibrated(), replace(run, steps=steps), np.random.default_rng(1))
-    assert found is not None
     assert found.residual_ratio == pytest.approx(residual_ratio, abs=0.02)
     assert found.agrees is (slower == 1.0)
     assert (found.calibrated_steps, found.held_out_steps) == (40, 40)
@@ -156,7 +155,6 @@ def test_lengths_that_drift_are_said_to():
     with few_draws():
         grown = model_run(longer(observed(), 0.3), None, QUESTION)
     assert "lengths_drift" in grown.warnings
-    assert grown.length_drift is not None
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
@@ -238,7 +236,6 @@ def test_time_to_finish_shrinks_with_the_gain_and_every_gpu_costs_whether_idle_o
 
 def test_a_full_batch_is_efficient_and_a_single_request_is_not():
     full = model().efficiency
-    assert full is not None
     assert full.efficient_time_ratio > 0.95
     run = observed()
     few = np.where(run.passes.running == 1, 20_000, 20)
@@ -246,7 +243,6 @@ def test_a_full_batch_is_efficient_and_a_single_request_is_not():
     sparse = replace(run.passes, passes=few, rows=few, busy_s=run.passes.busy_s * shares)
     found: Observed = replace(run, passes=sparse)
     alone = batch_efficiency(calibrated(), found)
-    assert alone is not None
     assert alone.efficient_time_ratio < 0.2
     one_size = observed(batches=(64,))
     assert batch_efficiency(calibration_of(one_size), one_size) is None

@@ -70,9 +70,7 @@ def of_calibration(
 
 def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall() -> None:
     action = asked(FEW_SAMPLERS)
-    assert action is not None
     assert (action.kind, action.what, action.cause, action.before) == ("cheaper", "layout", "samplers", FEW_SAMPLERS)
-    assert isinstance(action.after, Layout)
     assert (action.after.sampler_gpus, action.after.max_running) == (2, 64)
     now = steady(layout=FEW_SAMPLERS).trained_tokens_per_s
     assert steady(SLOWER_TRAINERS, action.after).trained_tokens_per_s >= 0.99 * now
@@ -83,8 +81,6 @@ def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall
 
 def test_samplers_that_wait_for_the_trainers_give_gpus_back_and_their_samples_are_no_staler() -> None:
     action = asked(FEW_TRAINERS)
-    assert action is not None
-    assert isinstance(action.after, Layout)
     assert (action.cause, action.after.trainer_gpus) == ("trainers", 1)
     assert action.after.sampler_gpus < FEW_TRAINERS.sampler_gpus
     now, then = steady(layout=FEW_TRAINERS), steady(layout=action.after)

@@ -23,8 +23,7 @@ LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=
     ],
 )
 def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name: str, device: str) -> None:
-    found = find_device(driver_name)
-    assert found is not None and found.name == device
+    assert find_device(driver_name).name == device
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ def test_the_least_number_of_steps_is_a_stretch_and_one_less_is_none() -> None:
 @pytest.mark.parametrize("after_s", [2.0, 0.5])
 def test_a_change_of_level_starts_the_last_stretch(seed: int, after_s: float) -> None:
     stretch = last_stable_stretch(noisy(1.0, 40, seed) + noisy(after_s, 30, seed + 100))
-    assert stretch is not None
     assert (abs(stretch.first - 40) <= 1, stretch.last) == (True, 69)
 
 
@@ -101,7 +100,6 @@ def steps_of(periods_s: list[float], lengths_tokens: Callable[[int], int] = lamb
 )
 def test_where_response_lengths_drift_the_window_has_their_latest(steps: int, growth_tokens: int, first: int) -> None:
     window = steady_window(steps_of([1.0] * steps, lambda step: 100 + growth_tokens * step))
-    assert window is not None
     assert (window.first_step, window.last_step, window.lengths_drifted) == (first, steps + 1, first > 2)
     assert window.start_ns == (5 + first - 2) * 10**9
 

@@ -13,20 +13,19 @@ def noise(count: int, seed: int, spread: float = 0.05) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(5))
 def test_lengths_that_grow_by_half_drift(seed: int) -> None:
     found = drift(np.linspace(1.0, 1.5, 80) * np.exp(noise(80, seed)))
-    assert found is not None and found.drifts
+    assert found.drifts
     assert found.change_ratio == pytest.approx(0.5, abs=0.1)
 
 
 def test_of_steady_series_hardly_any_drifts() -> None:
     found = [drift(np.exp(noise(60, seed, spread=0.2))) for seed in range(200)]
     # Two in a hundred; 12 is three standard deviations above.
-    assert sum(each is not None and each.drifts for each in found) <= 12
+    assert sum(each.drifts for each in found) <= 12
 
 
 @pytest.mark.parametrize(("growth", "drifts"), [(1.0499, False), (1.0501, True), (0.9501, False), (0.9499, True)])
 def test_a_change_of_less_than_five_per_cent_is_no_drift(growth: float, drifts: bool) -> None:
     found = drift(growth ** np.linspace(0.0, 1.0, 50))
-    assert found is not None
     assert (found.drifts, found.change_ratio) == (drifts, pytest.approx(growth - 1))
 
 

@@ -52,9 +52,7 @@ def measure(runs: list[Simulated], quantity: Callable[[Simulated], float]) -> Me
 
 
 def state_of(system: System, layout: Layout = LAYOUT) -> SteadyState:
-    state = steady_states(system, (layout,))[0]
-    assert isinstance(state, SteadyState)
-    return state
+    return steady_states(system, (layout,))[0]
 
 
 def with_trainer(system: System, tokens_per_s: float) -> System:
@@ -98,7 +96,6 @@ def test_the_age_of_samples_that_decides_what_to_simulate_is_within_a_version(
 ) -> None:
     system = replace(with_trainer(group_system(group_size), trainer_tokens_per_s), admission=admission)
     run, state = simulate(system, LAYOUT, steps=100, seed=1), state_of(system)
-    assert state.sample_p95 is not None
     p95 = math.ceil(min(state.sample_p95, strict_cap(system)))
     assert p95 == pytest.approx(run.staleness.samples.percentile(0.95), abs=1.0)
 
@@ -142,7 +139,6 @@ def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it
     )
     layout = Layout(1, 1, 48)
     runs, expected = runs_of(system, layout, steps=60), split_step(system, layout)
-    assert expected is not None
     # The form's drain follows the mean number that still runs; the pass of a varying number differs in the tail: 1 %.
     assert measure(runs, lambda run: run.step_s).agrees_with(expected.step_s, 0.01)
     assert {run.staleness.tokens.max for run in runs} == {0}

@@ -49,7 +49,6 @@ def test_the_samples_of_each_step_have_the_tokens_and_rewards_that_it_saw(record
 def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
     counted = Counter(age for step in recorded.counted["steps"] for age in step["token_staleness"])
     tokens = recorded.analysis.staleness.tokens
-    assert tokens is not None
     assert dict(tokens.histogram) == counted
     assert recorded.analysis.staleness.version_source_tokens == {"segment": counted.total()}
 

@@ -48,7 +48,6 @@ def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorde
 def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
     tokens = recorded.analysis.staleness.tokens
     counted = Counter(age for step in steps_of(recorded) for age in step["token_staleness"])
-    assert tokens is not None
     assert dict(tokens.histogram) == counted
     assert recorded.analysis.staleness.version_source_tokens == {"segment": counted.total()}
     # An aborted sample goes on as another row: its versions are those of all of its rows.

@@ -36,7 +36,7 @@ from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.observed import Observed
 from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdateCost, possible_layouts
 from tests.model.few_draws import few_draws
-from tests.model.known_run import TODAY, TRUTH, calibration_of, observed, slowed, steady
+from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed, slowed, steady
 
 DRAWS = 60
 PLAIN = Grounds(long_enough=True, current_p95_steps=1)
@@ -274,7 +274,7 @@ def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_
     what: ActionWhat, kind: ActionKind, gain: float
 ):
     """They wait for a fifth of the time."""
-    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    solver = counterfactuals(calibrated(), worked_ratio=0.8)
     made = solver._action(kind, what, "samplers", None, None, gaining(solver, 0.5, Price()))
     assert made.gain_ratio.value == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
     assert made.kind == kind
@@ -282,14 +282,14 @@ def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_
 
 @pytest.mark.parametrize(("cause", "gain"), [("staleness_cap", 0.25), ("trainers", 0.5)])
 def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do(cause: Cause, gain: float):
-    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    solver = counterfactuals(calibrated(), worked_ratio=0.8)
     removed = solver._removal(cause, gaining(solver, 0.5, Price()))
     assert np.median(removed) == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
 
 
 def test_trainers_that_never_wait_bring_more_where_longer_samples_are_trained():
     """Trainers do 10% more tokens in the same time, or any part of that."""
-    solver = counterfactuals(calibration_of(observed()), worked_ratio=0.8)
+    solver = counterfactuals(calibrated(), worked_ratio=0.8)
     longer = gaining(solver, 0.5, Price())
     longer = replace(longer, tokens_per_s=1.1 * (longer.tokens_per_s or 0.0))
     made = solver._action("change", "queue_capacity_samples", "samplers", None, None, longer)

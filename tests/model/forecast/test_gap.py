@@ -1,6 +1,7 @@
 """The bound, and the bars from it to what was achieved."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 
 import pytest
@@ -15,6 +16,7 @@ from tests.model.golden_system import load_ratio
 from tests.model.known_run import TRUTH, calibrated, calibration_of, observed, steady
 
 
+@cache
 def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:
     return predict_layouts(calibrated(), possible_layouts(gpus, granularity, running))
 

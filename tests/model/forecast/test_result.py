@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import Calibration, UncalibratableError
+from rlscope.model.calibration import UncalibratableError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
@@ -39,8 +39,9 @@ from tests.model.known_run import (
 PRICED = replace(QUESTION, remaining_steps=100, gpu_hour_price=2.0, auxiliary_gpus=3)
 
 
-def forecasts_of(found: Calibration) -> Forecasts:
-    return predict_layouts(found, possible_layouts(8, Granularity(1), (found.layout.max_running,)))
+@cache
+def forecasts() -> Forecasts:
+    return predict_layouts(calibrated(), possible_layouts(8, Granularity(1), (TODAY.max_running,)))
 
 
 @cache
@@ -100,8 +101,8 @@ def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slowe
 
 def test_what_the_prediction_misses_of_the_achieved_rate_is_left_unexplained():
     found, rate = calibrated(), steady().trained_tokens_per_s
-    short = explain_gap(found, observed(), forecasts_of(found), predicted_tokens_per_s=rate * 0.5)
-    plain = explain_gap(found, observed(), forecasts_of(found), predicted_tokens_per_s=rate)
+    short = explain_gap(found, observed(), forecasts(), predicted_tokens_per_s=rate * 0.5)
+    plain = explain_gap(found, observed(), forecasts(), predicted_tokens_per_s=rate)
     assert short.achieved_tokens_per_s == plain.achieved_tokens_per_s
     assert short.steps[-1].cause == plain.steps[-1].cause == "unexplained"
     assert short.steps[-1].lost_tokens_per_s == pytest.approx(rate * 0.5 - short.achieved_tokens_per_s)
@@ -176,7 +177,7 @@ def test_trainers_that_never_wait_make_the_period_over_the_work_of_todays_rate()
 
 
 def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not():
-    plain = forecasts_of(calibrated())
+    plain = forecasts()
     today = plain.today
     twin = replace(plain.rivals[0], layout=replace(today.layout, max_running=7))
     ceiling = np.full(today.drawn_tokens_per_s.size, 1.0)
@@ -209,7 +210,7 @@ def test_measured_staleness_knows_how_many_steps_a_version_lasted():
 
 
 def test_an_anchor_moves_every_rate_and_period_and_no_gain():
-    plain = forecasts_of(calibrated())
+    plain = forecasts()
     moved = scale_to_measured(plain, Anchor(0.8))
     for before, after in zip((plain.today, *plain.rivals), (moved.today, *moved.rivals), strict=True):
         assert after.layout == before.layout
@@ -219,10 +220,10 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
 
 
 def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():
-    forecasts = predict_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
-    assert forecasts.today.excluded is None
-    assert {each.excluded for each in forecasts.others} == {"too_stale"}
-    assert recommend(calibrated(), forecasts, Grounds(long_enough=True)).reason == "no_other_layout"
+    capped = predict_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
+    assert capped.today.excluded is None
+    assert {each.excluded for each in capped.others} == {"too_stale"}
+    assert recommend(calibrated(), capped, Grounds(long_enough=True)).reason == "no_other_layout"
 
 
 def test_time_to_finish_shrinks_with_the_gain_and_every_gpu_costs_whether_idle_or_not_and_those_of_a_judge_too():

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, LogFile, clean, without_time
+from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
 from rlscope.importers.quantities import named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
@@ -99,7 +99,7 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     config, table, is_head = PrintedConfig(), _PrintedTable(), True
-    lines = map(without_time, _unwrapped(LogFile(path, progress, tally=tally).raw_lines()))
+    lines = map(without_time, _unwrapped(LogFile(path, progress, tally=tally)))
     for line in _closed(lines, leads[:-1]):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
@@ -127,11 +127,10 @@ def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -
     yield from table.last()
 
 
-def _unwrapped(lines: Iterable[bytes]) -> Iterator[ConsoleLine]:
+def _unwrapped(lines: Iterable[ConsoleLine]) -> Iterator[ConsoleLine]:
     """Yield the lines, with the parts of a wrapped `step:12 - name:1.5` line joined."""
     held: ConsoleLine | None = None
-    for raw in lines:
-        line = clean(raw.decode("utf-8", errors="replace").rstrip())
+    for line in lines:
         if held is not None and line.printer in ("", held.printer) and len(held.text) < _LONGEST_STEP:
             start, rest = held.text, line.text.lstrip()
             if _REST.match(line.text) or (_CUT_NAME.search(start[-_LONGEST_NAME:]) and _ENDS_NAME.match(rest)):
@@ -242,7 +241,7 @@ class PrintedConfig:
             if text.startswith(("{'", '{"')) and not text.endswith("}") and self._starts < _MOST_STARTS:
                 self._printer, self._lines, self._size = line.printer, [text], len(text)
                 self._starts += 1
-        elif line.printer == self._printer and _PRINTED_VALUE.match(line.text):
+        elif line.printer in (self._printer, self._printer.removeprefix(TIMED)) and _PRINTED_VALUE.match(line.text):
             self._add(line.text)
 
     def _add(self, text: str) -> None:

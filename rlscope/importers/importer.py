@@ -1,5 +1,6 @@
 """The interface of importers: a name for `--as`, a function to recognize files, and one to read them into a target."""
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
@@ -63,4 +64,4 @@ def open_source(path: Path, own: Framework | None = None) -> ImportSource:
     if path.is_dir():
         return ImportSource(path, b"", own)
     with open_regular(path) as file:
-        return ImportSource(path, file.read(HEAD_BYTES), own, path.stat().st_size)
+        return ImportSource(path, file.read(HEAD_BYTES).removeprefix(BOM_UTF8), own, path.stat().st_size)

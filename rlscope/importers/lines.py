@@ -4,17 +4,19 @@ A log of any size is read in constant memory. The importers interpret the lines.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Progress, open_regular
+from rlscope.importers.importer import Progress, open_regular, open_source
 from rlscope.importers.rows import Tally, mapping, parsed_json
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import SourceFile
@@ -25,20 +27,37 @@ LONGEST_LINE_BYTES: Final = 1 << 20
 LONGEST_RECORD_BYTES: Final = 64 << 20
 """Maximum length of a JSON record, which may contain all tokens of a sample."""
 
-_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\))")
+"""Colors and links of a terminal."""
+_COLOR: Final = re.compile(r"(?:\^\[)?\[\d{0,3}(?:;\d{1,3}){0,5}m")
+"""Colors without the escape character, which browsers leave out and `cat -v` spells."""
 _COLLECTOR: Final = re.compile(
     r"(?:\[pod/[^\]\s]{1,200}\] |[\w.-]{1,100}-\d{1,4} +\| |[\w./-]{1,200}\.(?:log|out|txt):(?:\d+:)?|\d{1,5}: "
-    r"|\[[a-z]{1,40}\d{1,5}\]: ?|> )+"
+    r"|\[[a-z]{1,40}\d{1,5}\]: ?|> | {0,6}\d{1,9}\t)+"
 )
-"""Prefixes of kubectl, docker compose, grep, srun and torchrun, and of a quotation."""
+"""Prefixes of kubectl, docker compose, grep, srun, torchrun and `cat -n`, and of a quotation."""
+_DOCKER: Final = '{"log":'
+"""Beginning of a line in a file of docker's, which has each line as a JSON object."""
 _COLLECTED: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) "
-    r"(?:std(?:out|err) [FP] )?"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:std(?:out|err) [FP] |[\w.-]{1,100} [\w./@-]{1,100}\[\d{1,9}\]: )?"
 )
-"""Time at which a container or `ts` printed a line. It stays in the line, because some engines state no other."""
+"""Time at which a container, `ts` or journald printed a line. It stays in the line, because some engines state no
+other."""
+TIMED: Final = "timed "
+"""Stands for that time in the printer of a line without it."""
 _PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
 """Names of the processes that printed a line, as Ray and some launchers put them before it."""
 _ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")
+_BEGINS: Final = re.compile(r"\s*(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|[A-Z]+ \d\d-\d\d |step:\d|.{0,300}\d%\|)")
+"""Beginning of a line that is no part of the line before, and a progress bar."""
+_FEWEST_PARTS: Final = 3
+"""Parts of wrapped lines from which a terminal has wrapped a log, if half of the lines without a beginning are some."""
+_FEWEST_COLUMNS: Final = 60
+_TRIMMED: Final = 8
+"""Most spaces that are missing at the end of a part."""
+_ALIKE: Final = 3
+"""Characters at their beginning in which two lines of the same kind agree."""
 _REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
 _SECOND_NS: Final = 1_000_000_000
@@ -62,6 +81,8 @@ class ConsoleLine:
     """The names as they stood before the line; empty if there are none."""
     merged: int = 0
     """Number of lines of other actors that Ray's driver merged into this one and dropped."""
+    collected: str = ""
+    """Prefix of a log collector, or a part of a line that looks like one."""
 
     @property
     def actor(self) -> str | None:
@@ -89,8 +110,8 @@ class LogFile:
         self._longest_bytes = longest_bytes
 
     def __iter__(self) -> Iterator[ConsoleLine]:
-        for raw in self.raw_lines():
-            line = clean(raw.decode("utf-8", errors="replace"))
+        lines = (clean(raw.decode("utf-8", errors="replace")) for raw in self.raw_lines())
+        for line in _joined(lines, _columns(open_source(self.path).text)):
             self.merged_lines += line.merged
             yield line
 
@@ -109,6 +130,7 @@ class LogFile:
         """Yield the lines as bytes; carriage returns also end lines. Raises ImportFileError if reading fails."""
         try:
             with open_regular(self.path) as file:
+                file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)
                 for line in split_lines(self._chunks(file), self._longest_bytes):
                     self.tally.lines += 1
                     if line is None:
@@ -173,30 +195,82 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
 
 def clean(text: str) -> ConsoleLine:
     """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix."""
+    if text.startswith(_DOCKER):
+        text = str(mapping(parsed_json(text)).get("log", text))
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if collected := _COLLECTOR.match(text):
-        text = text[collected.end() :]
-    printer = ""
+    if "[0m" in text:
+        text = _COLOR.sub("", text)
+    collected = printer = ""
+    if found := _COLLECTOR.match(text):
+        collected, text = found[0], text[found.end() :]
     if text.lstrip().startswith("(") and (prefix := _PRINTER.match(text)):
         printer, text = prefix[0], text[prefix.end() :]
     suffix = _REPEATED.search(text) if "[repeated " in text else None
     if suffix is None:
-        return ConsoleLine(text, printer)
+        return ConsoleLine(text, printer, 0, collected)
     # "repeated 3x" stands for this line and two others.
-    return ConsoleLine(text[: suffix.start()].rstrip(), printer, max(0, int(suffix[1]) - 1))
+    return ConsoleLine(text[: suffix.start()].rstrip(), printer, max(0, int(suffix[1]) - 1), collected)
 
 
 def without_time(line: ConsoleLine) -> ConsoleLine:
     """Return a line without the time that a log collector has put before it."""
     collected = _COLLECTED.match(line.text)
-    return clean(line.text[collected.end() :]) if collected else line
+    if collected is None:
+        return line
+    rest = clean(line.text[collected.end() :])
+    return replace(rest, printer=TIMED + rest.printer)
 
 
 @lru_cache(maxsize=2)
-def clean_lines(text: str) -> tuple[ConsoleLine, ...]:
-    """Return the lines of the head of a file, which every importer looks at."""
-    return tuple(map(clean, re.split(r"\r\n|[\r\n]", text)))
+def _head_lines(text: str) -> tuple[ConsoleLine, ...]:
+    return tuple(clean(line) for line in re.split(r"[\r\n]+", text) if line)
+
+
+def clean_lines(text: str) -> Iterator[ConsoleLine]:
+    """Yield the lines of the head of a file, which every importer looks at."""
+    return _joined(_head_lines(text), _columns(text))
+
+
+@lru_cache(maxsize=2)
+def _columns(text: str) -> int:
+    """Return the columns of the terminal that wrapped the lines of the head of a file; 0 if none did."""
+    lines = [line for line in _head_lines(text) if line.text]
+    columns = max(map(_width, lines), default=0)
+    parts = [_width(before) == columns for before, line in pairwise(lines) if _may_go_on(before, line)]
+    return columns if columns >= _FEWEST_COLUMNS and sum(parts) >= max(_FEWEST_PARTS, len(parts) / 2) else 0
+
+
+def _width(line: ConsoleLine) -> int:
+    return len(line.printer) + len(line.text)
+
+
+def _may_go_on(before: ConsoleLine, line: ConsoleLine) -> bool:
+    """Return whether a line may be the rest of the one before: nothing shows that it begins, nor are both alike."""
+    return not (line.printer or _BEGINS.match(line.text) or line.text[:_ALIKE] == before.text[:_ALIKE])
+
+
+def _joined(lines: Iterable[ConsoleLine], columns: int) -> Iterator[ConsoleLine]:
+    """Yield the lines without spaces at their end, with those joined that a terminal of this many columns wrapped."""
+    held: list[ConsoleLine] = []
+    for line in lines:
+        missing = columns - _width(held[-1]) if columns and held else -1
+        if held and not (0 <= missing <= _TRIMMED and _may_go_on(held[-1], line)):
+            yield _line_of(held, columns)
+            held = []
+        held.append(line)
+    if held:
+        yield _line_of(held, columns)
+
+
+def _line_of(parts: Sequence[ConsoleLine], columns: int) -> ConsoleLine:
+    """Return the line that has these parts."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first if first.text[-1:] > " " else replace(first, text=first.text.rstrip())
+    rest = (each.text if first.collected else each.collected + each.text for each in parts[1:])
+    text = first.text.ljust(columns - len(first.printer)) + "".join(each.ljust(columns) for each in rest)
+    return replace(first, text=text.rstrip(), merged=sum(each.merged for each in parts))
 
 
 def to_ns(seconds: float) -> int:
@@ -325,16 +399,16 @@ def _first_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
 
 def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
     """Return the last timestamp, searching from the end of the file."""
-    end = path.stat().st_size
+    end, columns = path.stat().st_size, _columns(open_source(path).text)
     rest = b""
     with path.open("rb") as file:
         while end > 0:
             start = max(0, end - _CHUNK_BYTES)
             file.seek(start)
             lines = (file.read(end - start) + rest).splitlines()
-            for raw in reversed(lines if start == 0 else lines[1:]):
-                found = pattern.search(clean(raw.decode("utf-8", errors="replace")).text)
-                if found and found["ts"]:
+            texts = (clean(raw.decode("utf-8", errors="replace")) for raw in (lines if start == 0 else lines[1:]))
+            for line in reversed([*_joined(texts, columns)]):
+                if (found := pattern.search(line.text)) and found["ts"]:
                     return found["ts"]
             rest = lines[0][:LONGEST_LINE_BYTES] if lines else b""
             end = start

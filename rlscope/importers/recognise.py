@@ -5,6 +5,7 @@ If several frameworks match, an error names them, and the user chooses with `--a
 
 import os
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from itertools import chain, islice
@@ -331,6 +332,8 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
     """Return what is wrong with the form of a file, and what to do; None if nothing is."""
     if source.head.startswith(_PACKED):
         return "a compressed file", "Unpack it and pass the files inside."
+    if source.head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE."
     if source.path.is_file() and not source.head.strip():
         return "an empty file", "Pass the file that the run writes to."
     return None

@@ -18,6 +18,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process, Role
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.lines import clean_lines
 from rlscope.importers.quantities import (
     LONGEST_S,
     MOST,
@@ -161,7 +162,7 @@ def carrier_of(source: ImportSource) -> Carrier | None:
     carrier = next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
     if carrier is not CONSOLE:
         return carrier
-    own, text = source.own, source.text
+    own, text = source.own, "\n".join(line.text for line in clean_lines(source.text))
     console = CONSOLE if own is None else console_of(own)
     named = [each for each in _tables(source) if any(all(name in text for name in group) for group in each.known_by)]
     if own is None and not named:

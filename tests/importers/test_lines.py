@@ -91,6 +91,54 @@ def test_colours_and_what_ray_adds_are_taken_off() -> None:
     assert clean("(not an actor) step 1").actor is None
 
 
+STAMP = "2026-03-04 05:06:07 "
+
+
+def part(columns: int) -> str:
+    """The first part of a line that fills so many columns."""
+    return STAMP + "x" * (columns - len(STAMP))
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrapped", "others", "is_joined"),
+    [(60, 3, 0, True), (59, 3, 0, False), (60, 2, 0, False), (60, 3, 3, True), (60, 3, 4, False)],
+)
+def test_a_log_is_wrapped_if_three_parts_and_half_of_the_lines_without_a_beginning_follow_its_widest_lines(
+    tmp_path: Path, columns: int, wrapped: int, others: int, is_joined: bool
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(f"{part(columns)}\nend\n" * wrapped + f"{STAMP}begins\nother\n" * others)
+    lines_read = [line.text for line in LogFile(path, lambda _bytes: None)]
+    assert lines_read[:2] == ([f"{part(columns)}end"] * 2 if is_joined else [part(columns), "end"])
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "joined"),
+    [
+        (part(60), "end", f"{part(60)}end"),
+        # Up to eight spaces may be missing where it was cut.
+        (part(52), "end", f"{part(52)}{8 * ' '}end"),
+        (part(51), "end", None),
+        # What a collector would print before a line can be a part too.
+        (part(60), "12: end", f"{part(60)}12: end"),
+        (part(60), "(main_task pid=7) end", None),
+        (part(60), "INFO 03-04 begins", None),
+        (part(60), "step:1 - a:1", None),
+        (part(60), " 50%|#####     | 1/2", None),
+        # Lines of one kind begin with the same three characters.
+        (part(60), "202 is no year", None),
+        (part(60), "20 is none", f"{part(60)}20 is none"),
+    ],
+)
+def test_a_part_of_a_wrapped_line_has_no_beginning_and_follows_a_full_part(
+    tmp_path: Path, before: str, line: str, joined: str | None
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_text(f"{part(60)}\nend\n" * 3 + f"{before}\n{line}\n")
+    read = [each.text for each in LogFile(path, lambda _bytes: None)][3:]
+    assert read == ([joined] if joined else [before, clean(line).text])
+
+
 def test_names_become_worker_ids() -> None:
     assert safe_worker_id("http://10.0.0.1:15000") == "http-10.0.0.1-15000"
     assert safe_worker_id("//") == "worker"

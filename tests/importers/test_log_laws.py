@@ -184,9 +184,22 @@ def test_a_line_without_an_end_in_sight_is_one_bad_line(log: Log, tmp_path: Path
     assert run.imported.files[0].bad_lines == plain.imported.files[0].bad_lines + 1
 
 
+TABLES = ("samples", "engine_steps", "train_steps", "weight_updates", "activities")
+
+
 def row_counts(run: Filled) -> dict[str, int]:
-    tables = ("samples", "engine_steps", "train_steps", "weight_updates", "activities")
-    return {table: len(run.rows(table)) for table in tables}
+    return {table: len(run.rows(table)) for table in TABLES}
+
+
+@pytest.mark.parametrize("columns", [80, 132])
+def test_a_terminal_that_wraps_the_lines_changes_no_row(log: Log, tmp_path: Path, columns: int) -> None:
+    if log.importer is SGLANG_REQUESTS:
+        pytest.skip("a file of records is no console")
+    text = re.sub(r"\x1b\[\d+m", "", log.text())
+    parts = (line[at : at + columns] for line in text.splitlines() for at in range(0, len(line), columns))
+    wrapped, plain = log.fill(tmp_path / "wrapped", "\n".join(parts)), log.fill(tmp_path / "plain", text)
+    assert log.importer.recognise(open_source(tmp_path / "wrapped" / "run.log"))
+    assert {table: wrapped.rows(table) for table in TABLES} == {table: plain.rows(table) for table in TABLES}
 
 
 @pytest.mark.parametrize(("importer", "folder"), FOLDERS.values(), ids=FOLDERS)

@@ -557,6 +557,7 @@ CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnode
 (TaskRunner pid=7)                                    'n_gpus_per_node': 6}},
 (TaskRunner pid=7)  'trainer': {'n_gpus_per_node': 8, 'nnodes': 1}}
 """
+CONFIGURED = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -571,15 +572,37 @@ CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnode
         "[default0]:",
         "Nov 29 13:45:07 ",
         "2026-03-04 05:06:07 ",
+        "[2026-03-04 05:06:07] ",
+        "Nov 29 13:45:07 node-3 python[4711]: ",
+        "    12\t",
         "> ",
         "    ",
         "\x1b[36m(main_task pid=77, ip=10.0.0.2)\x1b[0m ",
+        # As a browser and `cat -v` show the escape character.
+        "[36m(main_task pid=77)[0m ",
+        "^[[36m(main_task pid=77)^[[0m ",
     ],
 )
 def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp_path: Path, prefix: str) -> None:
     """The config says that samplers have GPUs of their own. Without it, the steps would be those of shared GPUs."""
-    text = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
-    imported(tmp_path, "".join(f"{prefix}{line}\n" for line in text.splitlines()))
+    has_config(tmp_path, "".join(f"{prefix}{line}\n" for line in CONFIGURED.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + CONFIGURED,
+        # A file of docker's, and links that a terminal would show.
+        "".join(json.dumps({"log": line, "stream": "stdout"}) + "\n" for line in CONFIGURED.splitlines(keepends=True)),
+        CONFIGURED.replace("(TaskRunner pid=7) ", "\x1b]8;;file:///a.py\x1b\\(TaskRunner pid=7) \x1b]8;;\x07"),
+    ],
+)
+def test_what_wraps_a_log_or_its_lines_does_not_hide_the_config(tmp_path: Path, text: str) -> None:
+    has_config(tmp_path, text)
+
+
+def has_config(tmp_path: Path, text: str) -> None:
+    imported(tmp_path, text)
     assert asked(tmp_path / "run", "SELECT role, gpu_count FROM workers ORDER BY role") == [
         ("sampler", 6),
         ("trainer", 8),
@@ -617,7 +640,7 @@ def test_a_step_whose_rest_is_missing_takes_nothing_of_the_next(tmp_path: Path) 
     assert asked(tmp_path / "run", "SELECT step FROM train_steps") == [(45,)]
 
 
-@pytest.mark.parametrize("columns", [100, 120, 200])
+@pytest.mark.parametrize("columns", [80, 120, 200])
 @pytest.mark.parametrize(
     "name", ["OpenRLHF in turn", "TRL", "Trinity-RFT", "ROLL's totals", "PipelineRL's wait adds up"]
 )

@@ -203,6 +203,7 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
     ("content", "found"),
     [
         (gzip.compress(b"step:1 - loss:0.5", mtime=0), "a compressed file"),
+        ("step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
         (b" \n", "an empty file"),
     ],
 )

@@ -152,6 +152,11 @@ class PhaseMetric:
     when: Literal["always", "separate", "colocated"] = "always"
     """Runs in which the phase counts. In other runs it overlaps with the trainer's work."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the metric, that of this release first."""
+        return tuple(name for name in (self.metric, *self.also) if name)
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -174,7 +179,7 @@ class Process:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the metrics in seconds."""
-        return (*self.step, *(name for each in self.order for name in (each.metric, *each.also, *each.minus) if name))
+        return (*self.step, *(name for each in self.order for name in (*each.names, *each.minus)))
 
     @property
     def marks(self) -> tuple[str, ...]:

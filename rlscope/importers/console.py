@@ -23,7 +23,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
-from rlscope.importers.quantities import named_reals, real
+from rlscope.importers.quantities import FINITE, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
@@ -34,7 +34,10 @@ _REST: Final = re.compile(r"\s*- \S+:|(?!step:)(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]
 _CUT_NAME: Final = re.compile(r" - [^\s:]+$")
 """End of such a line that was cut inside a name."""
 _ENDS_NAME: Final = re.compile(r"(?!step:)[\w/.@-]*:\S+(?: - |$)")
-_NUMBER: Final = r"-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)"
+_NUMBER: Final = rf"(?:{FINITE}|-?(?:nan|inf))"
+_ENDS: Final = r"(?![\w.]|,\d)"
+"""End of a number. One with a comma, for thousands or for decimals, cannot be read, and its first digits are no number.
+"""
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
@@ -74,7 +77,7 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _ANY_PAIR: Final = re.compile(
-    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(ms|s)?(?![\w.])"
+    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(ms|s)?{_ENDS}"
 )
 _DURATION: Final = re.compile(
     r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
@@ -215,12 +218,15 @@ class _PrintedTable:
 
 
 class PrintedConfig:
-    """Collects the first complete dictionary that is printed over several lines, as the config of a run is."""
+    """Collects the first complete dictionary that is printed over several lines, as the config of a run is.
+
+    A later one that begins with the same line takes its place: it is of another run in the file, whose steps count too.
+    """
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """The dictionary, with its nesting; empty until it is complete."""
-        self._printer = ""
+        self._printer = self._first = ""
         self._lines: list[str] = []
         self._size = 0
         self._parsed = 0
@@ -233,23 +239,24 @@ class PrintedConfig:
 
     def read(self, line: ConsoleLine) -> None:
         """Read one line."""
-        if self.settings:
+        if self.settings and not self._lines and self._first not in line.text:
             return
         line = without_time(line)
         if not self._lines:
             text = line.text.lstrip()
             if text.startswith(("{'", '{"')) and not text.endswith("}") and self._starts < _MOST_STARTS:
                 self._printer, self._lines, self._size = line.printer, [text], len(text)
-                self._starts += 1
+                self._starts += not self.settings
         elif line.printer in (self._printer, self._printer.removeprefix(TIMED)) and _PRINTED_VALUE.match(line.text):
             self._add(line.text)
 
     def _add(self, text: str) -> None:
         self._lines.append(text)
         self._size += len(text)
-        if text.endswith("}}") and self._parsed <= _MOST_PARSED:
-            self.settings = self._without_strays() or {}
-        if self.settings or self._size > _LONGEST_CONFIG:
+        found = self._without_strays() if text.endswith("}}") and self._parsed <= _MOST_PARSED else None
+        if found:
+            self.settings, self._first = found, self._lines[0]
+        if found or self._size > _LONGEST_CONFIG:
             self._lines = []
 
     def _without_strays(self) -> dict[str, Any] | None:
@@ -294,7 +301,7 @@ def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
     others = "".join(rf"|{re.escape(prefix)}[\w/@.-]*" for prefix in prefixes)
     between = r"(?:\s*[:=]\s*|\s*[│|]\s*|\s+(?=\S+\s*$))"
     pair = re.compile(
-        rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}(?:['\"]|np\.\w+\()?({_NUMBER})\s*(ms\b|s\b)?(?![\w.])"
+        rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}(?:['\"]|np\.\w+\()?({_NUMBER})\s*(ms\b|s\b)?{_ENDS}"
     )
     return replace(CONSOLE, rows=partial(_pair_rows, pair))
 
@@ -339,7 +346,7 @@ def is_duration(name: str) -> bool:
 def _fits(source: ImportSource) -> bool:
     zeros = source.head.count(0)
     is_text = bool(source.head) and zeros <= _MOST_ZEROS * len(source.head)
-    return is_text and source.path.suffix not in (".csv", ".jsonl", ".json")
+    return is_text and source.path.suffix not in (".csv", ".tsv", ".jsonl", ".json")
 
 
 CONSOLE: Final = Carrier("console", ("*.log", "*.out", "*.txt"), _fits, _rows)

@@ -10,7 +10,9 @@ from typing import Final
 
 from rlscope.trace.footers import LATEST_NS
 
-_PAIR: Final = re.compile(r"'([^']+)':\s?'?(?:[\w.]+\()?(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\)?'?(?=\s*(?:[,}]|$))")
+FINITE: Final = r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+"""Regular expression of a printed number."""
+_PAIR: Final = re.compile(rf"'([^']+)':\s?'?(?:[\w.]+\()?({FINITE})\)?'?(?=\s*(?:[,}}]|$))")
 MOST: Final = 10**15
 """More tokens than any run has."""
 MOST_STEPS: Final = 10**9

@@ -253,6 +253,8 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         )
     if unread := _unread_console(source):
         return unread
+    if form := _unreadable_form(source):
+        return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     if closest := _closest(source):
         return closest
     if durations := durations_in(source.text):
@@ -262,8 +264,6 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected="the names of the phases that they are of",
             next_step=f"Name those in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
         )
-    if form := _unreadable_form(source):
-        return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     return ImportFileError.of(
         path,
         found="no run",
@@ -334,6 +334,13 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
         return "a compressed file", "Unpack it and pass the files inside."
     if source.head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE."
+    if source.path.suffix == ".csv" and b"__MIN" in source.head.split(b"\n", 1)[0]:
+        return (
+            "a chart exported from W&B, which has one metric",
+            "Pass the .wandb file, or what run.scan_history() has.",
+        )
+    if source.path.suffix == ".json" and source.head.lstrip().startswith(b"{") and not names_in(source):
+        return "a JSON document, and no list of rows", "Save a list with an object for each step, or one object a line."
     if source.path.is_file() and not source.head.strip():
         return "an empty file", "Pass the file that the run writes to."
     return None

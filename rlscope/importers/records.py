@@ -8,9 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import ImportSource, Progress, open_source
 from rlscope.importers.lines import LogFile
 from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import (
@@ -65,11 +65,14 @@ def _is_state(source: ImportSource) -> bool:
 
 
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    mark = _delimiter(open_source(path).head)
     lines = (raw.decode("utf-8", errors="replace") for raw in LogFile(path, progress, tally=tally).raw_lines())
     try:
-        reader = csv.DictReader(lines)
+        reader = csv.DictReader(lines, delimiter=mark)
         for record in reader:
-            found = {name: number(text) for name, text in record.items() if isinstance(text, str)}
+            # Spreadsheets that separate by semicolons write commas before decimals.
+            texts = {name: text.replace(",", ".") if mark == ";" else text for name, text in _texts(record)}
+            found = {name: number(text) for name, text in texts.items()}
             values = {name: value for name, value in found.items() if value is not None}
             row = row_of(values)
             if row is not None:
@@ -80,9 +83,19 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         tally.bad_lines += 1
 
 
+def _texts(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((name, text) for name, text in record.items() if isinstance(text, str))
+
+
+def _delimiter(head: bytes) -> str:
+    header = head.split(b"\n", 1)[0]
+    return max(",;\t", key=lambda mark: header.count(mark.encode()))
+
+
 def _is_csv(source: ImportSource) -> bool:
     header = source.head.split(b"\n", 1)[0].lower()
-    return source.path.suffix == ".csv" and b"," in header and (b"step" in header or b"_timestamp" in header)
+    has_columns = _delimiter(header).encode() in header
+    return source.path.suffix in (".csv", ".tsv") and has_columns and (b"step" in header or b"_timestamp" in header)
 
 
 def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -134,5 +147,5 @@ def _is_sqlite(source: ImportSource) -> bool:
 
 JSONL: Final = Carrier("jsonl", ("metrics.jsonl", "*.jsonl"), _fits, _rows)
 TRAINER_STATE: Final = Carrier("trainer_state", ("trainer_state.json",), _is_state, _state_rows)
-CSV: Final = Carrier("csv", ("*.csv",), _is_csv, _csv_rows)
+CSV: Final = Carrier("csv", ("*.csv", "*.tsv"), _is_csv, _csv_rows)
 SQLITE: Final = Carrier("sqlite", ("mlflow.db", "*.db", "*.sqlite"), _is_sqlite, _sqlite_rows)

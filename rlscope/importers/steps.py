@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework, Names, PhaseMetric, Placement, Process, Role
+from rlscope.frameworks.table import Framework, Names, PhaseKind, PhaseMetric, Placement, Process, Role
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import clean_lines
@@ -300,7 +300,7 @@ def _of_each_step(steps: Mapping[int, Step], process: Process) -> tuple[Step, ..
 
     A row may stand for the steps since the previous one. What the first row counts began before a log that is cut off.
     """
-    ordered = _in_order(steps)
+    ordered = _in_order(_begun_and_ended(steps, process))
     counted = {phase.metric for phase in process.order if phase.is_cumulative and phase.metric}
     for before, step in reversed([*pairwise(ordered)]):
         for name in counted & step.values.keys() & before.values.keys():
@@ -308,6 +308,13 @@ def _of_each_step(steps: Mapping[int, Step], process: Process) -> tuple[Step, ..
             # A counter that fell began anew.
             step.values[name] = (total - earlier if total >= earlier else total) / (step.number - before.number)
     return ordered[1:] if counted and ordered[0].number > 1 else ordered
+
+
+def _begun_and_ended(steps: Mapping[int, Step], process: Process) -> Mapping[int, Step]:
+    """Return the steps without those whose row was cut short: others have the time of the step or of its training."""
+    ends = {*process.step, *(name for each in process.order if each.kind is PhaseKind.TRAIN for name in each.names)}
+    whole = {number: step for number, step in steps.items() if process.step and ends & step.values.keys()}
+    return whole or steps
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
@@ -452,7 +459,7 @@ def derived_gpus(steps: ProcessSteps) -> int | None:
 
 def phase_value(phase: PhaseMetric, values: Mapping[str, float]) -> float | None:
     """Return the seconds of a phase in a step, at least 0; None if not recorded."""
-    value = next((values[name] for name in (phase.metric or "", *phase.also) if name in values), None)
+    value = next((values[name] for name in phase.names if name in values), None)
     if value is None or not math.isfinite(value):
         return None
     return max(0.0, value - sum(values.get(name, 0.0) for name in phase.minus))

@@ -18,6 +18,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import (
     COUNTS,
+    FINITE,
     MOST_STEPS,
     RefusedNumberError,
     amount,
@@ -35,7 +36,6 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import PrintedSettings, Timers
 from rlscope.trace.imported import Certainty
 
-_NUMBER: Final = r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?"
 _HELD: Final = (PhaseKind.TAKE, PhaseKind.GENERATE, PhaseKind.UPDATE)
 """Timers whose rows depend on whether trainers and samplers share their GPUs, which may be known only at the end."""
 _Span = tuple[int, int]
@@ -60,7 +60,7 @@ class _Reader:
         self.engine_lines = 0
         self._timer, self._facts = re.compile(console.timer or ""), re.compile(console.facts or r"(?!)")
         names = "|".join(map(re.escape, sorted(factors_in(chain(*console.columns.values())))))
-        self._result = re.compile(rf"(?<![\w/.])({names})\s?[:=]\s?({_NUMBER})" if names else r"(?!)")
+        self._result = re.compile(rf"(?<![\w/.])({names})\s?[:=]\s?({FINITE})" if names else r"(?!)")
         self._held: list[tuple[PhaseKind, _Span, int]] = []
         """Spans of `_HELD`, with the last version that was published."""
         self._parts: list[tuple[str, _Span]] = []

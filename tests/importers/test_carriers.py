@@ -131,12 +131,19 @@ def rows_of_jsonl() -> list[tuple[int, dict[str, float]]]:
 
 
 def csv_of_wandb(path: Path) -> None:
+    """Tabs in a .tsv file."""
     names = sorted({name for _, data in rows_of_jsonl() for name in data})
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["_step", "_timestamp", *names])
+        writer = csv.DictWriter(file, ["_step", "_timestamp", *names], delimiter="\t" if path.suffix == ".tsv" else ",")
         writer.writeheader()
         for step, data in rows_of_jsonl():
             writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, **data})
+
+
+def csv_of_a_spreadsheet(path: Path) -> None:
+    """As Excel saves it where a comma stands before decimals."""
+    csv_of_wandb(path)
+    path.write_text("\ufeff" + path.read_text().replace(",", ";").replace(".", ","), encoding="utf-8")
 
 
 def history_of_wandb(path: Path) -> None:
@@ -168,6 +175,8 @@ def database_of_trackio(path: Path) -> None:
     ("write", "name", "carrier"),
     [
         (csv_of_wandb, "export.csv", "csv"),
+        (csv_of_wandb, "export.tsv", "csv"),
+        (csv_of_a_spreadsheet, "export.csv", "csv"),
         (history_of_wandb, "history.json", "trainer_state"),
         (database_of_mlflow, "mlflow.db", "sqlite"),
         (database_of_trackio, "trackio.db", "sqlite"),

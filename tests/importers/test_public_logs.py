@@ -625,6 +625,8 @@ def has_config(tmp_path: Path, text: str) -> None:
         ("timing_s/ref", "\ntiming_s/ref"),
         ("55.75", "55\n.75"),
         ("55.75", "55.\n75"),
+        # Other writers print numbers so.
+        ("41.25", "4.125E+01"),
     ],
 )
 def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined: str) -> None:
@@ -634,10 +636,28 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
 
 
+def test_the_last_config_counts_where_a_file_has_two_runs_as_their_last_steps_do(tmp_path: Path) -> None:
+    later = CONFIGURED.replace("'nnodes': 1}}", "'nnodes': 2}}").replace("12.0", "22.0").replace("55.75", "65.75")
+    imported(tmp_path, f"{CONFIGURED}(TaskRunner pid=7) {{'other': 1,\n(TaskRunner pid=7)  'b': {{'c': 1}}}}\n{later}")
+    assert asked(tmp_path / "run", "SELECT gpu_count FROM workers ORDER BY worker_id") == [(6,), (16,)]
+    assert worker_s(tmp_path / "run") == {"samples": 123.75, "logprobs": 7.5, "train": 66.0}
+
+
 def test_a_step_whose_rest_is_missing_takes_nothing_of_the_next(tmp_path: Path) -> None:
     first, last = (verl(step, VERL_PHASES) for step in (44, 45))
     imported(tmp_path, first.partition("ng_s/gen")[0] + "\n" + last)
     assert asked(tmp_path / "run", "SELECT step FROM train_steps") == [(45,)]
+
+
+@pytest.mark.parametrize(("end", "steps"), [(" - timing_s/update", [45]), ("", [44, 45])])
+def test_a_step_that_was_cut_before_its_training_and_its_time_is_left_out(
+    tmp_path: Path, end: str, steps: list[int]
+) -> None:
+    first, last = (verl(step, VERL_PHASES) for step in (44, 45))
+    imported(tmp_path, (first.partition(end)[0] if end else first) + "\n" + last)
+    assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(step,) for step in steps]
+    generated = "SELECT sum(end_ns - start_ns) / 1e9 FROM activities WHERE activity = 'generate'"
+    assert asked(tmp_path / "run", generated) == [(41.25 * len(steps),)]
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
@@ -720,6 +740,14 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             json.dumps(GRPO),
             r"look like TRL \(AsyncGRPO\), 11 of 12 keys, but no step times; expected also `perf/rollout_wait_s` and "
             "`perf/step_s`.*--phases step=METRIC",
+        ),
+        # A comma is read neither as a decimal point nor as the end of a number.
+        (
+            verl(
+                1,
+                "actor/pg_loss:0.5 - timing_s/ref:2.5 - actor/entropy:0 - timing_s/gen:41,2 - timing_s/step:1,255.7",
+            ),
+            "look like verl, 3 of 3 keys, but no step times; expected also `timing_s/gen` and `timing_s/step`",
         ),
         # oat's learner, as sail-sg/oat names its times (2026).
         (

@@ -200,17 +200,19 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("name", "content", "found"),
     [
-        (gzip.compress(b"step:1 - loss:0.5", mtime=0), "a compressed file"),
-        ("step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
-        (b" \n", "an empty file"),
+        ("a.log", gzip.compress(b"step:1 - loss:0.5", mtime=0), "a compressed file"),
+        ("a.log", "step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
+        ("a.log", b" \n", "an empty file"),
+        ("a.csv", b'"Step","a - timing_s/gen","a - timing_s/gen__MIN"\n"1","2","2"\n', "a chart exported from W&B"),
+        ("a.json", b'{"timing_s/gen": [1, 2], "timing_s/step": [2, 3]}', "a JSON document, and no list of rows"),
     ],
 )
-def test_a_log_in_a_form_that_is_not_read_is_named(tmp_path: Path, content: bytes, found: str) -> None:
-    (tmp_path / "a.log").write_bytes(content)
+def test_a_file_in_a_form_that_is_not_read_is_named(tmp_path: Path, name: str, content: bytes, found: str) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ImportFileError, match=re.escape(found)):
-        import_run(tmp_path / "a.log", tmp_path / "run")
+        import_run(tmp_path / name, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,8 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
     same = [run for rank, run in runs if rank == runs[0][0]]
     if len(same) > 1:
         names = [str(each.source.path.relative_to(folder)) for each in same]
-        then = "Pass one of them; add other files of the same run with --with."
+        has_trainers = all(run.tells_trainer for run in same)
+        then = "Pass one of them" + ("." if has_trainers else "; add other files of the same run with --with.")
         raise _several(folder, f"{len(names)} files that could be the run", names, then)
     return same[0]._replace(passed_over=tuple(run.source.path for _, run in runs[1:]))
 

@@ -51,8 +51,9 @@ class _Reader:
         self.framework, self.console, self.target, self.clock = framework, console, target, clock
         self.trainer, self.sampler = (console.workers.get(role, role) for role in ("trainer", "sampler"))
         self.settings = PrintedSettings(framework)
-        self.timers: dict[str | None, Timers] = {}
-        """Timers by the actor that prints them, or by None if only one process prints timers."""
+        self.timers: list[Timers] = []
+        self._of_actors: dict[str | None, Timers] = {}
+        """Timers of the run that the lines are of, by the actor that prints them."""
         self.ended: set[str] = set()
         """Names of the timers that ended."""
         self.rollouts = Spans()
@@ -88,7 +89,7 @@ class _Reader:
         """Read one line. Raises RefusedNumberError."""
         text = line.text
         if (found := self._timer.search(text)) and (time_ns := self.clock.time_ns(found["ts"])) is not None:
-            self._take_timer(line.actor if self.console.several_print_timers else None, found, time_ns)
+            self._take_timer(self._timers_of(line.actor, time_ns), found, time_ns)
         elif found := self._facts.search(text):
             self._take_facts(found)
         elif self.console.engine and " batch" in text and STAMPED.search(text):
@@ -97,11 +98,38 @@ class _Reader:
             self._results.update((name, real(value)) for name, value in self._result.findall(text))
             self.settings.read(text)
 
-    def _take_timer(self, actor: str | None, found: re.Match[str], time_ns: int) -> None:
+    def _timers_of(self, actor: str | None, time_ns: int) -> Timers:
+        """Return the timers of an actor. The first actor of a run is the trainer.
+
+        All actors of a run have printed some before its first training has ended, or the second one where the beginning
+        of the log is missing. Another actor after that is of a run that was resumed, or of a further one. A line
+        without an actor is the trainer's.
+        """
+        held = self._of_actors
+        if actor is None and held:
+            return next(iter(held.values()))
+        if actor not in held:
+            if self._trainings > any(each.unpaired for each in held.values()):
+                self._begin_again(time_ns)
+            if held and not self.console.several_print_timers:
+                held[actor] = self.timers[-1]
+            else:
+                self.timers.append(Timers(f"{self.trainer}-{len(held) + 1}" if held else self.trainer))
+                held[actor] = self.timers[-1]
+        return held[actor]
+
+    def _begin_again(self, time_ns: int) -> None:
+        """End the run that the lines were of, and leave out the time until the next one."""
+        self.add_training()
+        last_ns = max(each.last_ns for each in self._of_actors.values())
+        if time_ns > last_ns:
+            self.target.leave_out([(last_ns, time_ns)])
+        self.target.note("The log has several runs, or one that was resumed. The time between them is left out.")
+        self._of_actors.clear()
+        self._trainings, self._parts = 0, []
+
+    def _take_timer(self, timers: Timers, found: re.Match[str], time_ns: int) -> None:
         name = found["name"]
-        if actor not in self.timers:
-            self.timers[actor] = Timers(f"{self.trainer}-{len(self.timers) + 1}" if self.timers else self.trainer)
-        timers = self.timers[actor]
         if found["end"] is None:
             timers.start(name, time_ns)
             return
@@ -173,7 +201,7 @@ class _Reader:
         if self.is_separate:
             sampling = gpus.get("sampler", gpus_of(config, self.framework, "sampler"))
             target.add_worker(self.sampler, "sampler", gpu_count=sampling)
-        for timers in self.timers.values():
+        for timers in self.timers:
             if timers.worker_id != self.trainer:
                 target.add_worker(timers.worker_id, "trainer", gpu_count=None)
             if timers.first_ns is not None:
@@ -251,7 +279,7 @@ def _say(reader: _Reader, log: LogFile) -> None:
         target.say_origin("activities", Certainty.INFERRED, rule)
     if reader.steps and console.facts and "(?P<number>" in console.facts:
         target.say_coverage(reader.trainer, len(reader.steps) / (max(reader.steps) - min(reader.steps) + 1))
-    log.tally.bad_lines += sum(timers.unpaired for timers in reader.timers.values())
+    log.tally.bad_lines += sum(timers.unpaired for timers in reader.timers)
     if "tokens" not in console.columns:
         target.note(
             f"{title}'s console log has no token counts, so throughput is unknown. Pass its .wandb file or W&B export."

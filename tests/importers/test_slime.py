@@ -233,3 +233,29 @@ def test_staleness_that_miles_prints_is_kept_as_reported(tmp_path: Path) -> None
     assert (2, "rollout/fully_async/avg_staleness", 1.5) in found
     assert (1, "perf/actor_train_tok_per_s", 1000.0) in found
     assert not any(name in ("rollout/other", "rollout/raw_reward") for _, name, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("is_cut", "trainings", "workers"),
+    [
+        (False, 0, ["actor", "actor-2"]),
+        (False, 1, ["actor"]),
+        (True, 1, ["actor", "actor-2"]),
+        (True, 2, ["actor"]),
+    ],
+)
+def test_actors_that_print_after_the_first_training_are_of_a_resumed_run(
+    tmp_path: Path, is_cut: bool, trainings: int, workers: list[str]
+) -> None:
+    """What trains beside the actor prints before that, or before its second one if the log lacks its beginning."""
+    whole = run_lines(SEPARATE, trainings)
+    resumed = [line.replace(" 01:", " 09:").replace("pid=7", "pid=70") for line in run_lines("", 1)]
+    run = imported(tmp_path, *whole[4 if is_cut else 0 :], *resumed)
+    trained = run.rows("train_steps")
+    assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == [*workers, "rollout"]
+    assert len(trained) == trainings + (workers == ["actor"])
+    is_said = any("The time between them is left out" in note for note in run.imported.notes)
+    assert is_said is (workers == ["actor"])
+    if is_said:
+        # The trainer's 48 s of a run follow at once on those of the run before, of which 46 s are a step.
+        assert (trained[-1]["start_ns"] - trained[-2]["start_ns"]) / NS == 48.0 + 2.0

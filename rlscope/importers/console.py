@@ -138,7 +138,7 @@ def _unwrapped(lines: Iterable[ConsoleLine]) -> Iterator[ConsoleLine]:
             start, rest = held.text, line.text.lstrip()
             if _REST.match(line.text) or (_CUT_NAME.search(start[-_LONGEST_NAME:]) and _ENDS_NAME.match(rest)):
                 gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
-                held = replace(held, text=start + gap + rest)
+                held = held._replace(text=start + gap + rest)
                 continue
         if held is not None:
             yield held
@@ -154,16 +154,17 @@ def _closed(lines: Iterable[ConsoleLine], leads: Leads) -> Iterator[ConsoleLine]
     held: list[ConsoleLine] = []
     for line in lines:
         text = line.text
-        begins = "{" in text and any(lead.match(text) for lead in leads)
+        is_open = not text.endswith("}") and text.count("{") > text.count("}")
+        begins = (is_open or (held and "{" in text)) and any(lead.match(text) for lead in leads)
         if held and (begins or len(held) == _MOST_PARTS or line.printer not in ("", held[0].printer)):
             yield from held
             held = []
-        if held or (begins and not text.endswith("}") and text.count("{") > text.count("}")):
+        if held or (begins and is_open):
             held.append(line)
         else:
             yield line
         if held and text.endswith("}"):
-            yield replace(held[0], text="".join(part.text for part in held))
+            yield held[0]._replace(text="".join(part.text for part in held))
             held = []
     yield from held
 

@@ -7,13 +7,12 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Progress, open_regular, open_source
@@ -72,8 +71,7 @@ _HALF_DAY: Final = timedelta(hours=12)
 _HALF_YEAR: Final = timedelta(days=180)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleLine:
+class ConsoleLine(NamedTuple):
     """A console line, without ANSI colors and without the names of the processes that printed it."""
 
     text: str
@@ -202,7 +200,7 @@ def clean(text: str) -> ConsoleLine:
     if "[0m" in text:
         text = _COLOR.sub("", text)
     collected = printer = ""
-    if found := _COLLECTOR.match(text):
+    if not text.startswith("(") and (found := _COLLECTOR.match(text)):
         collected, text = found[0], text[found.end() :]
     if text.lstrip().startswith("(") and (prefix := _PRINTER.match(text)):
         printer, text = prefix[0], text[prefix.end() :]
@@ -219,7 +217,7 @@ def without_time(line: ConsoleLine) -> ConsoleLine:
     if collected is None:
         return line
     rest = clean(line.text[collected.end() :])
-    return replace(rest, printer=TIMED + rest.printer)
+    return rest._replace(printer=TIMED + rest.printer)
 
 
 @lru_cache(maxsize=2)
@@ -267,10 +265,10 @@ def _line_of(parts: Sequence[ConsoleLine], columns: int) -> ConsoleLine:
     """Return the line that has these parts."""
     first = parts[0]
     if len(parts) == 1:
-        return first if first.text[-1:] > " " else replace(first, text=first.text.rstrip())
+        return first if first.text[-1:] > " " else first._replace(text=first.text.rstrip())
     rest = (each.text if first.collected else each.collected + each.text for each in parts[1:])
     text = first.text.ljust(columns - len(first.printer)) + "".join(each.ljust(columns) for each in rest)
-    return replace(first, text=text.rstrip(), merged=sum(each.merged for each in parts))
+    return first._replace(text=text.rstrip(), merged=sum(each.merged for each in parts))
 
 
 def to_ns(seconds: float) -> int:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from rich.console import Console
@@ -20,47 +19,13 @@ from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
 from tests.cli.command import invoke
-from tests.trace_folder import small_run
-
-SECOND = 10**9
-
-
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run(tmp_path_factory.mktemp("runs") / "a run")
+from tests.cli.conftest import Ended, Known, narrow
 
 
 @pytest.fixture(scope="module")
 def run(run_dir: Path) -> Iterator[rlscope.Run]:
     with rlscope.open(run_dir) as opened:
         yield opened
-
-
-class Known(NamedTuple):
-    """An analysis that takes no time, of which drawing the page is watched."""
-
-    drawn: list[Path]
-    analysis: rlscope.Analysis
-
-
-@pytest.fixture(scope="module")
-def analysis(run_dir: Path) -> rlscope.Analysis:
-    return rlscope.analyze(run_dir)
-
-
-@pytest.fixture
-def known(analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch) -> Known:
-    drawn: list[Path] = []
-
-    def to_html(_self: rlscope.Analysis, path: Path) -> Path:
-        drawn.append(path)
-        if path.name == "report.html" and path.is_dir():
-            raise OutputError.of(path, found="a folder", expected="the name of a file", next_step="Name another one.")
-        return path
-
-    monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
-    monkeypatch.setattr(rlscope.Analysis, "to_html", to_html)
-    return Known(drawn, analysis)
 
 
 @pytest.fixture
@@ -119,12 +84,6 @@ def test_the_summary_is_printed_before_the_page_is_drawn_and_also_if_that_fails(
     assert isinstance(result.exception, OutputError)
     assert known.drawn == [run_dir / "report.html"]
     assert "No verdict" in result.stdout and "wrote" not in result.stderr
-
-
-def test_without_a_page_there_is_the_summary_and_no_file(known: Known, run_dir: Path) -> None:
-    result = invoke("analyze", run_dir, "--no-page")
-    assert (result.exit_code, known.drawn, result.stderr) == (0, [], "")
-    assert "No verdict" in result.stdout
 
 
 def test_quiet_prints_nothing_and_writes_what_is_asked_for(known: Known, run_dir: Path, tmp_path: Path) -> None:
@@ -215,10 +174,6 @@ def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only() -> N
     assert folded(text, Console(file=io.StringIO(), width=20)) == text
 
 
-def narrow(encoding: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
-
-
 @pytest.mark.parametrize(
     ("encoding", "shown"),
     [("ascii", b"50% ? ????"), ("latin-1", b"50% \xd7 \xfc???"), ("utf-8", "50% × ü模型?".encode())],
@@ -249,33 +204,14 @@ PRINTED = [
 """A command for each way of printing: on a console, as bytes, as a table, and on stderr."""
 
 
-@pytest.fixture
-def execute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
-    """The whole of a command on a terminal of an encoding: what it wrote."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def written(encoding: str, *arguments: str) -> bytes:
-        out, err = narrow(encoding), narrow(encoding)
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        monkeypatch.setattr("sys.argv", ["rlscope", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        text: Any = (out.buffer, err.buffer)
-        assert left.value.code in (0, 1, None), text[1].getvalue()
-        return b"".join(each.getvalue() for each in text)
-
-    yield written
-
-
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("arguments", PRINTED, ids=" ".join)
 def test_commands_print_on_a_terminal_of_ascii(
-    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path, execute: Callable[..., bytes]
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
 ) -> None:
-    printed = execute("ascii", *(each.format(run=run_dir, tmp=tmp_path) for each in arguments))
-    assert len(printed) > 20
-    assert "\N{REPLACEMENT CHARACTER}" not in printed.decode("ascii")
+    given = (each.format(run=run_dir, tmp=tmp_path) for each in arguments)
+    done = execute(*given, encoding="ascii", COLUMNS="80")
+    assert len(done.stdout + done.stderr) > 20
 
 
 def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> None:

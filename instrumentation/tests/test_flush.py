@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rlscope_otel import Run, buffers, journal, open_journal, schema, start_run
-from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
 
@@ -19,12 +18,6 @@ from tests.waiting import until
 
 def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
-        run.engine_step(0, 1)
-        until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
 
 
 def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker, monkeypatch) -> None:
@@ -71,16 +64,6 @@ def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path
     found, completeness = read_back(tmp_path)
     assert (sorted(found), completeness, run.faults.counts) == (list(range(threads_count * each)), COMPLETE, {})
     assert len(rows("activities")) == threads_count * each
-
-
-def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
-    buffer = RowBuffer(limit=3, pressed_at=3, wake=lambda: None)
-    for number in range(5):
-        buffer.add((number,))
-    assert (buffer.oldest(10), buffer.dropped) == ([(0,), (1,), (2,)], 2)
-    buffer.discard(2)
-    buffer.add((5,))
-    assert (buffer.oldest(10), buffer.dropped) == ([(2,), (5,)], 2)
 
 
 def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that_it_does_not_have(run: Run) -> None:
@@ -242,38 +225,19 @@ def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-class Raising:
-    """A value of a host that cannot be compared, hashed or shown."""
-
-    __hash__ = None
-
-    def __eq__(self, _: object) -> bool:
-        raise RuntimeError("ambiguous")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no words")
-
-
-def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_the_host(run: Run, rows) -> None:
-    for value in (Raising(), ["samples"], None, 3):
-        with run.wait(value), run.activity(value):
-            run.delivery("s", value)
-        run.sample("s").finish(value)
-    assert run.flush()
-    assert rows("deliveries") == []
-    assert [row["finish_reason"] for row in rows("samples")] == [None] * 4
-    assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
-
-
 def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError("no words")
+
     def fail() -> None:
-        raise ValueError(Raising())
+        raise Silent
 
     faults = Faults()
     assert faults.attempt("hook", fail) is None
     assert faults.attempt("hook", lambda: 3) == 3
     assert faults.counts == {"hook": 1}
-    assert "rlscope: hook: ValueError (" in caplog.text
+    assert "rlscope: hook: Silent (" in caplog.text
 
 
 def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(tmp_path: Path) -> None:

@@ -94,10 +94,6 @@ def test_without_gpm_a_row_says_what_the_device_tells(has_utilization: bool, bus
     assert read_thrice(nvml)[1] == ("0", 7, None, busy_ratio, "nvml")
 
 
-def test_each_gpu_has_rows_of_its_own() -> None:
-    assert [row[0] for row in read_thrice(FakeNvml(), ("0", "GPU-1"))] == ["0", "GPU-1"] * 3
-
-
 @pytest.mark.parametrize(
     ("gpu_ids", "visible", "gpu_count", "found"),
     [

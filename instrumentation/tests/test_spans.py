@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -145,11 +144,6 @@ def test_a_step_whose_version_cannot_be_read_is_counted_and_dropped(run: Run, ro
     assert rows("train_steps") == []
     assert worker("w0")["dropped"]["train_steps"] == 1
     assert run.faults.counts == {"rlscope.train_step rlscope.train.version_in": 1, "spans": 1}
-
-
-def test_the_exporter_is_found_under_its_name() -> None:
-    (found,) = entry_points(group="opentelemetry_traces_exporter", name="rlscope_parquet")
-    assert found.load() is ParquetSpanExporter
 
 
 def test_the_exporter_does_nothing_without_a_folder(tmp_path: Path, monkeypatch) -> None:

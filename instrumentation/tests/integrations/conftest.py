@@ -1,11 +1,19 @@
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from rlscope_otel.integrations import loading
 
 Load = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the environment names for the run."""
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture

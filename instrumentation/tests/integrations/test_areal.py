@@ -120,10 +120,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, load: Callable[..., Any]
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, load: Callable[..., Any]
 ) -> SimpleNamespace:
     """AReaL is loaded and watched, an executor has begun; the worker's clock is ours."""
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "t")
     fresh = Workers()
     monkeypatch.setattr(WORKERS, "__dict__", fresh.__dict__)

@@ -36,14 +36,6 @@ def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host: st
     assert isinstance(hostpackage.engine.__loader__, SourceFileLoader)
 
 
-def test_a_module_that_is_loaded_already_is_given_at_once(host: str):
-    import hostpackage.engine
-
-    seen: list[object] = []
-    once_loaded(host, seen.append, Faults())
-    assert seen == [hostpackage.engine]
-
-
 def test_only_the_first_that_waits_for_a_module_is_told(host: str):
     seen: list[str] = []
     once_loaded(host, lambda module: seen.append("first"), Faults())

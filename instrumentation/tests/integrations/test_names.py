@@ -21,15 +21,19 @@ def test_a_named_label_after_numbered_ones_goes_on_from_the_latest():
     assert [names.applied(label) for label in ("4", "emergency", "other")] == [4, 5, 6]
 
 
-@pytest.mark.parametrize("sent", ["{}", "cmpl-{}-0", "chatcmpl-{}"])
-def test_a_name_comes_back_from_whatever_an_engine_puts_around_it(sent: str):
-    name = RequestName("7/2", "prompt 7", 3)
-    assert name_of(sent.format(request_id_of(name))) == name
+NAME = RequestName("7/2", "prompt 7", 3)
 
 
-def test_a_foreign_request_id_is_a_sample_of_its_own():
-    assert name_of("cmpl-a1b2-0") == RequestName("cmpl-a1b2-0", None, 0)
-
-
-def test_a_sample_without_a_group_comes_back_without_one():
-    assert name_of(request_id_of(RequestName("17"))) == RequestName("17", None, 0)
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [
+        (request_id_of(NAME), NAME),
+        (f"cmpl-{request_id_of(NAME)}-0", NAME),
+        (f"chatcmpl-{request_id_of(NAME)}", NAME),
+        (request_id_of(RequestName("17")), RequestName("17", None, 0)),
+        ("cmpl-a1b2-0", RequestName("cmpl-a1b2-0", None, 0)),
+    ],
+    ids=["as sent", "as a completion", "as a chat", "without a group", "a foreign id is a sample of its own"],
+)
+def test_a_name_comes_back_from_whatever_an_engine_puts_around_it(sent: str, name: RequestName):
+    assert name_of(sent) == name

@@ -7,12 +7,6 @@ from rlscope_otel.integrations import ray as rlscope_ray
 NAMED = {"RLSCOPE_ROLE": "", "RLSCOPE_WORKER_ID": "", "RLSCOPE_GPU_COUNT": ""}
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
-    return tmp_path
-
-
 def test_without_a_run_folder_the_runtime_environment_is_what_it_was():
     assert rlscope_ray.runtime_env({"pip": ["x"], "env_vars": {"A": "1"}}) == {"pip": ["x"], "env_vars": {"A": "1"}}
     assert rlscope_ray.runtime_env() == {}

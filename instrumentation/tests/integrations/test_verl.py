@@ -177,9 +177,8 @@ MODULES = {
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> Path:
+def run_dir(run_dir: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> Path:
     """verl is loaded, and our module watches it; nothing records yet."""
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
     for name, members in MODULES.items():
         module = load(name)
@@ -190,7 +189,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[...,
             is_actor = member in (MessageQueue, FullyAsyncRollouter, FullyAsyncTrainer)
             setattr(module, member.__name__, actor if is_actor else own)
     verl.activate()
-    return tmp_path
+    return run_dir
 
 
 @pytest.fixture

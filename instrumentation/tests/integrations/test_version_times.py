@@ -33,15 +33,10 @@ def test_a_request_has_a_run_for_each_version_that_gave_it_tokens(changes, runs)
     assert runs_of(*changes) == runs
 
 
-def test_nothing_is_said_without_tokens_or_before_a_version_was_seen():
+def test_a_request_without_time_is_of_the_version_at_its_end_and_one_without_tokens_or_a_version_of_none():
     times = VersionTimes()
     assert times.runs(START_NS, END_NS, TOKENS) == []
     times.note(0, 1)
-    assert times.runs(START_NS, END_NS, 0) == []
-
-
-def test_a_request_that_took_no_time_is_of_the_version_at_its_end():
-    times = VersionTimes()
-    times.note(0, 1)
     times.note(500, 2)
+    assert times.runs(START_NS, END_NS, 0) == []
     assert times.runs(500, 500, 3) == [(2, 0, 3)]

@@ -563,13 +563,6 @@ def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock
     assert spans(rows) == [("wait", "requests", 115, 124)]
 
 
-def test_the_shutdown_of_a_core_that_owns_its_process_ends_the_run(core, run, rows):
-    add(core, "a")
-    core.shutdown()
-    assert not run.active
-    assert ends(rows) == {"a": "unfinished"}
-
-
 def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, rows):
     request = FakeRequest("a")
     request.sampling_params = None
@@ -712,8 +705,7 @@ def test_without_a_run_folder_the_plug_in_loads_nothing_of_vllm(monkeypatch):
     assert not [name for name in sys.modules if name.startswith("vllm.v1.engine.core")]
 
 
-def test_a_vllm_without_these_parts_is_a_warning(monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+def test_a_vllm_without_these_parts_is_a_warning(monkeypatch, run_dir, caplog):
     monkeypatch.setitem(sys.modules, "vllm", None)
     hook.load()
     assert "not recorded" in caplog.text
@@ -753,9 +745,8 @@ def fake_vllm(monkeypatch, clock, load, engine_class):
 
 
 def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_weights(
-    fake_vllm, clock, tmp_path, rows, worker, monkeypatch
+    fake_vllm, clock, run_dir, rows, worker, monkeypatch
 ):
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
     hook.load()
     hook.load()
@@ -776,8 +767,7 @@ def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_w
     }
 
 
-def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vllm, clock, tmp_path, rows, monkeypatch):
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vllm, clock, run_dir, rows):
     hook.load()
     engine = fake_vllm.DPEngineCoreProc(make_core(clock))
     fake_vllm.Executor(engine.vllm_config)
@@ -787,8 +777,7 @@ def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vll
     assert len(rows("engine_steps")) == len(rows("samples")) == 1
 
 
-def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeypatch, tmp_path):
-    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeypatch, run_dir):
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
     for index, name in ((3, "engine-dp3"), (0, "engine")):
         parallel = SimpleNamespace(world_size=2, data_parallel_index=index)
@@ -865,14 +854,6 @@ def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows
     play(recorded_core(run, clock), clock, "add a; step; step")
     assert rows("samples") == []
     assert sum(row["decode_tokens"] for row in rows("engine_steps")) > 0
-
-
-@pytest.mark.parametrize(("free_blocks", "used_tokens"), [(0, CAPACITY_TOKENS), (8, 0), (6, CAPACITY_TOKENS // 4)])
-def test_the_used_cache_is_what_the_free_blocks_leave(core, rows, free_blocks, used_tokens):
-    core.scheduler.kv_cache_manager.block_pool.free_block_queue.num_free_blocks = free_blocks
-    add(core, "a")
-    core.step(a="stop")
-    assert [row["kv_used_tokens"] for row in rows("engine_steps")] == [used_tokens]
 
 
 def test_of_a_cache_whose_blocks_cannot_be_counted_nothing_is_said(run, clock, rows):

@@ -70,12 +70,6 @@ def test_what_is_not_known_is_missing_and_not_0() -> None:
     assert "rlscope/throughput/steady_tokens_per_s" not in summary_of(odd).numbers
 
 
-def test_the_verdict_is_that_of_the_card(summary: Summary) -> None:
-    assert summary.words["rlscope/bottleneck"] == "samplers"
-    assert summary.words["rlscope/verdict"] and summary.words["rlscope/why"] and summary.words["rlscope/next"]
-    assert "</html>" in summary.page
-
-
 def test_tensorboard_has_every_number_every_step_and_the_page(summary: Summary, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     where = push_analysis(full_analysis(), Target("tensorboard", folder=tmp_path / "logs"))
@@ -90,7 +84,7 @@ def test_tensorboard_has_every_number_every_step_and_the_page(summary: Summary, 
     expected = {(name, 0): value for name, value in summary.numbers.items()}
     expected |= {(name, step): value for step, found in summary.steps for name, value in found.items()}
     assert scalars == pytest.approx(expected, rel=1e-6) and len(summary.steps) > 10
-    assert texts == summary.words
+    assert texts == summary.words and texts.keys() >= {f"rlscope/{name}" for name in ("verdict", "why", "next")}
     assert (tmp_path / "logs" / PAGE).read_text(encoding="utf-8") == summary.page
 
 

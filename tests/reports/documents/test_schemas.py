@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 from pydantic_core import PydanticSerializationError
 
 import rlscope
-from docs.generate import DOCS, DOCUMENTS, PAGES, published_schema
+from docs.generate import DOCS, DOCUMENTS, published_schema
 from rlscope.analysis.data_quality import ClockOffset
 from rlscope.analysis.result import AnalysisResult
 from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
-from rlscope.reports.documents.analysis import analysis_document, as_document
+from rlscope.reports.documents.analysis import analysis_document
 from tests.planning.small_plan import SMALL_PLAN
 from tests.reports.analysis_fixture import hostile_analysis
 from tests.reports.documents.test_model import ANALYSES
@@ -28,11 +28,6 @@ def schema(name: str) -> dict[str, Any]:
 
 def faults(name: str, document: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(schema(name)).iter_errors(document)]
-
-
-@pytest.mark.parametrize("page", [f"schema/{name}.schema.json" for name in DOCUMENTS] + ["json.md"])
-def test_the_published_pages_are_those_of_the_code(page: str) -> None:
-    assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page](), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -68,13 +63,6 @@ def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None
     plan = tmp_path / "plan.toml"
     plan.write_text(text, encoding="utf-8")
     assert faults("plan", json.loads(rlscope.plan(plan).to_json())) == []
-
-
-def test_a_key_that_is_missing_or_too_many_or_of_another_type_does_not_fit() -> None:
-    document = as_document(hostile_analysis())
-    assert faults("analysis", {name: value for name, value in document.items() if name != "time_to_finish"})
-    assert faults("analysis", {**document, "outlook": None})
-    assert faults("analysis", {**document, "schema_version": "1"})
 
 
 CLOCK = ClockOffset(host="a", against="b", offset_s=2.0, uncertainty_s=None)

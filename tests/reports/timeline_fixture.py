@@ -19,15 +19,17 @@ _SCHEMA = {
 } | {"waiting_ratio": pl.Float64, "share_ratio": pl.Float64}
 
 
-def timeline_analysis(workers: int = 5, *, prefix: str = "sampler-", updates: int = 30) -> AnalysisResult:
+def timeline_analysis(
+    workers: int = 5, *, prefix: str = "sampler-", updates: int = 30, parts: int = PARTS
+) -> AnalysisResult:
     """The full analysis of the other fixture, and what a timeline needs: a trainer and so many samplers less one."""
     names = ["trainer-0", *(f"{prefix}{n}" for n in range(workers - 1))]
     alone = workers <= LANES
     lanes = [(name, 1) for name in names] if alone else [(None, -(-workers // LANES))] * LANES
     end = (0, DURATION_S)
-    rows = _rows("all", lanes, end, PARTS) + _rows("worst_stretch", lanes, WORST_STRETCH_S, 6)
+    rows = _rows("all", lanes, end, parts) + _rows("worst_stretch", lanes, WORST_STRETCH_S, 6)
     if not alone:
-        rows += _rows("worst_workers", [(name, 1) for name in names[1 : WORST + 1]], end, PARTS)
+        rows += _rows("worst_workers", [(name, 1) for name in names[1 : WORST + 1]], end, parts)
     marks = [("publish", None, _at(40 + 30 * n), 1, n + 1) for n in range(updates)]
     marks += [("apply", names[-1], _at(42 + 30 * n), 1, n + 1) for n in range(updates)]
     schema = {"phase": pl.String, "worker_id": pl.String, "time_ns": pl.Int64, "versions": pl.Int64,

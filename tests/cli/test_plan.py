@@ -113,18 +113,6 @@ def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
     assert invoke("plan", *arguments).exit_code == 2
 
 
-def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:
-    advised, best = document["recommendation"], document["recommendation"]["best"]
-    assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
-    assert best in document["candidates"]
-    rate = best["tokens_per_s"]
-    assert rate["low"] < rate["value"] < rate["high"]
-    assert {each["grade"] for each in document["candidates"]} == {"assumed"}
-    assert {each["gain_ratio"] for each in document["candidates"]} == {None}
-    assert sum(each["probability_best"] or 0.0 for each in document["candidates"]) == pytest.approx(1.0)
-    assert document["synchronous_tokens_per_s"] < rate["value"] < document["bound_tokens_per_s"] * 1.1
-
-
 def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) -> None:
     eta, best = document["time_to_finish"], document["recommendation"]["best"]
     assert eta["gpu_hours"] == pytest.approx(6 * eta["hours"]["value"])

@@ -216,8 +216,6 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     assert "NOT_SET_ANYWHERE" not in str(wrong)
     with pytest.raises(RlscopeError, match="no such directory"):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
-    (run_dir / "watch_state.json").write_text("{}")
-    assert "Delete it to start again" in str(refusal(run_dir, tmp_path, ""))
 
 
 def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:

@@ -50,10 +50,5 @@ def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts()
     assert "The recording is complete" not in unknown and "Files may still be missing" in unknown
 
 
-def test_control_characters_of_a_run_do_not_reach_the_terminal():
-    text = card(full_analysis(engine_prefix="\x1b[2Jsampler-", run_id="\x1b]0;owned\x07run"), force_terminal=True)
-    assert "\x1b[2J" not in text and "\x1b]0" not in text and "\x07" not in text
-
-
 def test_markup_of_a_run_is_not_interpreted():
     assert "[bold]run[/bold]" in card(full_analysis(run_id="[bold]run[/bold]"))

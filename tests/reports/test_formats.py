@@ -15,7 +15,7 @@ from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import brief
 from rlscope.reports.text import verdict as verdict_words
-from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
+from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
@@ -133,12 +133,6 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
     large = LedgerState("trainer", "train", None, round((1 - share_ratio) * 10**12), 1 - share_ratio, None)
     analysis = replace(made, ledger=replace(made.ledger, states=(large, small)))
     assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).roles[0].named) == named
-
-
-def test_hostile_strings_stay_text_in_markdown():
-    hostile = replace(hostile_analysis(), model=short_model())
-    text = digest(hostile)
-    assert "<img" not in text and "</script" not in text
 
 
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():

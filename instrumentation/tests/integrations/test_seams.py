@@ -83,6 +83,7 @@ def test_the_items_of_a_generator_are_seen_one_by_one(seams: Seams):
 def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(
     seams: Seams, faults: Faults
 ):
+    assert seams.watch(Host, "add", Watch())
     assert not seams.watch(Host, "renamed", Watch())
     assert not seams.watch(Host, "made", Watch())
     assert set(faults.counts) == {"seam renamed", "seam made"}

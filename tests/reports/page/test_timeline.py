@@ -14,7 +14,7 @@ from rlscope.reports.figure import figures_in
 from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.workers import workers_section
-from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
+from tests.reports.analysis_fixture import DURATION_S, STARTED_NS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.reports.timeline_fixture import LANES, timeline_analysis
 
@@ -138,13 +138,6 @@ def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than
     assert [state.name for state in key.states] == ["decoding", "no_requests", "applying_weights", "unattributed"]
     waiting = [state.name for state in key.states if state.kind == "wait"]
     assert waiting == ["no_requests"]
-
-
-def test_names_of_workers_that_look_like_markup_stay_words():
-    spec = pictures(workers_section(timeline_analysis(prefix=HOSTILE)))[0].spec or ""
-    assert "<" not in spec
-    words = [row.get("who", "") for row in rows_drawn(json.loads(spec))]
-    assert any(word.startswith(f"{HOSTILE}0 (sampler)") for word in words)
 
 
 def test_a_run_without_workers_says_what_is_missing():

@@ -135,22 +135,23 @@ def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples
 UPDATES = "engines first_version last_version to_last_s paused_mean_s paused_max_s\n"
 
 
-def test_updates_name_the_slowest_version_and_the_mean_pause_of_an_engine():
-    said = updates_sentence(frame(UPDATES + "2 1 1 2.0 0.5 1.0\n2 2 2 7.0 1.5 2.0"))
-    assert said == (
-        "The slowest to reach all engines was version 2, after 7 s. Engines pause 1 s per version on average."
-    )
-
-
-def test_versions_that_share_a_line_are_said_to_and_weigh_as_many_as_they_are():
-    said = updates_sentence(frame(UPDATES + "2 1 3 9.0 1.0 1.0\n2 4 4 7.0 5.0 5.0"))
-    assert "was one of the versions 1 to 3, which share a line, after 9 s" in said
-    assert "pause 2 s per version" in said
-
-
-def test_pauses_that_were_not_recorded_are_said_to_be_unknown():
-    assert "was not recorded" in updates_sentence(frame(UPDATES + "2 1 1 2.0 null null"))
-    assert "Engines pause 0 s" in updates_sentence(frame(UPDATES + "2 1 1 2.0 0.0 0.0"))
+@pytest.mark.parametrize(
+    ("rows", "slowest", "pause"),
+    [
+        ("2 1 1 2.0 0.5 1.0\n2 2 2 7.0 1.5 2.0", "version 2, after 7 s", "Engines pause 1 s per version on average."),
+        # Versions that share a line weigh as many as they are.
+        (
+            "2 1 3 9.0 1.0 1.0\n2 4 4 7.0 5.0 5.0",
+            "one of the versions 1 to 3, which share a line, after 9 s",
+            "Engines pause 2 s per version on average.",
+        ),
+        ("2 1 1 2.0 0.0 0.0", "version 1, after 2 s", "Engines pause 0 s per version on average."),
+        ("2 1 1 2.0 null null", "version 1, after 2 s", "was not recorded"),
+    ],
+)
+def test_updates_name_the_slowest_version_and_the_mean_pause_of_an_engine(rows, slowest, pause):
+    said = updates_sentence(frame(UPDATES + rows))
+    assert said.startswith(f"The slowest to reach all engines was {slowest}. ") and pause in said
 
 
 def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():

@@ -46,28 +46,21 @@ def analysed(made, bottleneck="samplers"):
 
 
 @pytest.mark.parametrize(
-    ("literal", "names"),
+    ("words", "texts"),
     [
-        (Reason, names.REASONS),
-        (GapCause, names.MEANINGS),
-        (Exclusion, names.EXCLUSIONS),
-        (Grade, names.EVIDENCE),
-        (Form, names.FORMS),
+        (words_of(Reason), names.REASONS),
+        (words_of(GapCause), names.MEANINGS),
+        (words_of(Exclusion), names.EXCLUSIONS),
+        (words_of(Grade), names.EVIDENCE),
+        (words_of(Form), names.FORMS),
+        (set(Cause) - {Cause.UNKNOWN}, NAMES),
+        (set(ModelWarning), names.WARNINGS),
     ],
+    ids=["reasons", "gap", "exclusions", "grades", "forms", "causes", "warnings"],
 )
-def test_every_word_of_the_model_has_words_and_no_others_do(literal, names):
-    assert words_of(literal) == set(names)
-    assert all(str(text).strip() for text in names.values())
-
-
-def test_every_cause_has_a_name_of_its_own():
-    assert set(NAMES) == set(Cause) - {Cause.UNKNOWN}
-    assert len(set(NAMES.values())) == len(NAMES)
-
-
-def test_every_warning_has_one_text_and_no_text_is_used_twice():
-    assert set(names.WARNINGS) == set(ModelWarning)
-    assert len(set(names.WARNINGS.values())) == len(ModelWarning)
+def test_every_word_of_the_model_has_a_text_of_its_own_and_no_others_do(words, texts):
+    assert set(texts) == words
+    assert len({str(text).strip() for text in texts.values()} - {""}) == len(words)
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -17,7 +17,7 @@ from tests.kept import analysed
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import DURATION_S, empty_analysis, full_analysis, hostile_analysis
 from tests.reports.conftest import DESKTOP, wait_until_drawn, watched
-from tests.reports.model_fixture import changing_model, short_model
+from tests.reports.model_fixture import changing_model
 from tests.reports.page.test_html import Page
 from tests.reports.timeline_fixture import WORST_STRETCH_S, timeline_analysis
 
@@ -87,7 +87,7 @@ def whole():
 
 MAKERS = {
     "whole": whole,
-    "hostile": lambda: replace(hostile_analysis(), model=short_model()),
+    "hostile": hostile_analysis,
     "many": lambda: full_analysis(64),
     "empty": lambda: replace(empty_analysis(), step_bounds=step_bounds(PHASES)),
 }

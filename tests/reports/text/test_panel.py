@@ -58,7 +58,7 @@ def fleet():
     """The panel with two settings, of a run with a price in a currency that would end the script."""
     model = analysed("fleet").model
     with pytest.MonkeyPatch.context() as patch:
-        few(patch, max_running=[16, 64], max_in_flight_samples=[192, 384])
+        few(patch, max_running=[64], max_in_flight_samples=[192])
         return panel.panel(replace(model, model_config=replace(model.model_config, gpu_hour_price=2.5)), HOSTILE)
 
 
@@ -79,8 +79,8 @@ def test_the_controls_ascend_and_mark_the_current_and_the_recommended_layout(fle
     controls = options_of(fleet)
     assert list(controls) == ["split", "max_running", "max_in_flight_samples"]
     assert controls["split"] == [("3 : 7", ""), ("4 : 6", "to try"), ("5 : 5", "current"), ("6 : 4", ""), ("7 : 3", "")]
-    assert controls["max_running"] == [("12", "to try"), ("16", ""), ("32", "current"), ("64", "")]
-    assert controls["max_in_flight_samples"] == [("192", ""), ("384", ""), ("none", "current")]
+    assert controls["max_running"] == [("12", "to try"), ("32", "current"), ("64", "")]
+    assert controls["max_in_flight_samples"] == [("192", ""), ("none", "current")]
 
 
 def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_one(starved):

@@ -32,11 +32,6 @@ ODD = {
         ([SAMPLER, TRAINER], {"engine_steps": PASSES, "train_steps": steps(4)}),
         ("no sample was recorded", "which samples were trained on is unknown"),
     ),
-    "one step": (
-        ([SAMPLER, TRAINER],
-         {"engine_steps": PASSES, "samples": SAMPLES, "deliveries": deliveries(1), "train_steps": steps(1)}),
-        ("No model result:",),
-    ),
     "no model possible": (
         ([SAMPLER, TRAINER],
          {"samples": SAMPLES, "deliveries": deliveries(4), "train_steps": steps(4)}),

@@ -37,7 +37,7 @@ from rlscope.planning.schema import EXAMPLE
 from rlscope.reports.card import card_blocks
 from rlscope.reports.terminal import print_blocks
 from tests.kept import analysis_of, analyze_kept
-from tests.planning.small_plan import SMALL_PLAN
+from tests.planning.small_plan import write_plan
 from tests.trace_folder import small_run
 
 ROOT = Path(__file__).parents[1]
@@ -144,9 +144,8 @@ def test_a_folder_that_is_no_run_is_refused_by_every_function(function: Callable
 
 
 def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(SMALL_PLAN)
     checked = rlscope.check(TRACE)
-    answers = analysis, analysis.charts, analysis.what_if(), rlscope.plan(tmp_path / "plan.toml"), checked
+    answers = analysis, analysis.charts, analysis.what_if(), rlscope.plan(write_plan(tmp_path)), checked
     for each in answers:
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
@@ -165,10 +164,8 @@ def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysi
 def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
     analysis: rlscope.Analysis, run_dir: Path, tmp_path: Path
 ) -> None:
-    plan = tmp_path / "plan.toml"
-    plan.write_text(SMALL_PLAN, encoding="utf-8")
     answers = (
-        (rlscope.plan(plan), "Uncertainties"),
+        (rlscope.plan(write_plan(tmp_path)), "Uncertainties"),
         (analysis.what_if(max_running=48), "Predicted throughput"),
         (rlscope.check(run_dir, fail_if="throughput.steady_tokens_per_s < 1e9"), "not judged"),
         (rlscope.doctor(run_dir), "would add: "),

@@ -17,7 +17,6 @@ from jsonschema import Draft202012Validator
 from rlscope.alerts.config import built_in_rules
 from rlscope.document import dump
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import check
 from rlscope.reports.check import as_json
@@ -185,7 +184,6 @@ def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
 def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analysed("vllm_trl").model
     assert faults("check", as_json(check(SAMPLES / "vllm_trl", built_in_rules()), "critical")) == []
-    assert isinstance(model, ModelResult)
     for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(max_in_flight_samples=4)):
         assert faults("what-if", dump(what_if_document(model, what_if(model, change)))) == []
 

@@ -84,7 +84,8 @@ def _about(path: Path) -> tuple[str, ...]:
     return (path.name, f"{path.parent.name}:", f"{path.parent.name}/")
 
 
-def _rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change the rows of a file."""
     pq.write_table(change(pq.read_table(path)), path)
 
 
@@ -103,7 +104,7 @@ def _overwrite(path: Path, column: str, value: Any, share: float, most: int | No
         count = count if most is None else min(count, most)
         return _with_values(rows, column, [value] * count + values[count:])
 
-    _rewrite(path, change)
+    rewrite(path, change)
 
 
 def remove_file(folder: Path, rng: random.Random) -> Mutation:
@@ -229,14 +230,14 @@ def odd_folder(folder: Path, rng: random.Random) -> Mutation:
 def repeat_rows(folder: Path, rng: random.Random) -> Mutation:
     path = _any_closed(folder, rng)
     share = rng.choice((0.01, 0.5, 1.0))
-    _rewrite(path, lambda rows: pa.concat_tables([rows, rows.slice(0, max(1, int(rows.num_rows * share)))]))
+    rewrite(path, lambda rows: pa.concat_tables([rows, rows.slice(0, max(1, int(rows.num_rows * share)))]))
     return Mutation("rows repeated", _about(path))
 
 
 def remove_rows(folder: Path, rng: random.Random) -> Mutation:
     path = _any_closed(folder, rng)
     first = rng.randrange(pq.read_metadata(path).num_rows)
-    _rewrite(path, lambda rows: pa.concat_tables([rows.slice(0, first), rows.slice(first + 1)]))
+    rewrite(path, lambda rows: pa.concat_tables([rows.slice(0, first), rows.slice(first + 1)]))
     return Mutation("a row removed", _about(path))
 
 
@@ -301,7 +302,7 @@ def other_year(folder: Path, rng: random.Random) -> Mutation:
             rows = _with_values(rows, name, values)
         return rows
 
-    _rewrite(path, change)
+    rewrite(path, change)
     return Mutation("a file of another year", _about(path))
 
 
@@ -313,7 +314,7 @@ def turned_times(folder: Path, rng: random.Random) -> Mutation:
         starts, ends = rows[first].to_pylist(), rows[last].to_pylist()
         return _with_values(_with_values(rows, first, ends), last, starts)
 
-    _rewrite(path, change)
+    rewrite(path, change)
     return Mutation("ends before starts", _about(path))
 
 
@@ -338,7 +339,7 @@ def shadow_column(folder: Path, rng: random.Random) -> Mutation:
     def change(rows: pa.Table) -> pa.Table:
         return rows.append_column(column.upper(), pa.array([None] * rows.num_rows, rows.schema.field(column).type))
 
-    _rewrite(path, change)
+    rewrite(path, change)
     return Mutation("a column shadowed", _about(path))
 
 
@@ -352,7 +353,7 @@ def other_column(folder: Path, rng: random.Random) -> Mutation:
             return rows.drop_columns([column])
         return rows.set_column(rows.column_names.index(column), column, pa.array(["x"] * rows.num_rows))
 
-    _rewrite(path, change)
+    rewrite(path, change)
     # What a sample was called is told by the deliveries that miss it, where no checksum tells.
     missed = ("name a sample that was not recorded",) if column == "sample_id" else ()
     return Mutation("another column", (*_about(path), column, *missed))

@@ -3,12 +3,11 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rlscope.alerts.config import built_in_rules
@@ -18,6 +17,7 @@ from rlscope.trace import worker_files
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
+from tests.faults.mutations import rewrite
 from tests.faults.runs import store_run
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_rows, write_run
 
@@ -48,10 +48,6 @@ def seen(folder: Path) -> Seen:
     with open_run(folder) as run:
         skipped = {file.path: file.why for file in run.skipped_files}
         return Seen(run.completeness, run.row_counts, skipped, list(run.gaps))
-
-
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    pq.write_table(change(pq.read_table(path)), path)
 
 
 @pytest.mark.parametrize("name", ["sampler-0-000000", "trainer-000001", "x"])

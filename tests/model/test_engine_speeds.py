@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.calibration import calibrate
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.engine_speeds import (
     STRAGGLES_RATIO,
@@ -18,10 +17,10 @@ from rlscope.model.engine_speeds import (
 from rlscope.model.forecast.gap import explain_gap
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import PassCosts
-from rlscope.model.system import Admission, Granularity, possible_layouts
+from rlscope.model.system import Granularity, possible_layouts
 from rlscope.model.warnings import ModelWarning
 from tests.model.few_draws import few_draws
-from tests.model.known_run import observed, pass_costs, slowed, steady
+from tests.model.known_run import calibration_of, observed, pass_costs, slowed, steady
 
 CURVE = RooflineCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
 
@@ -118,7 +117,7 @@ def test_the_curve_of_unequal_engines_is_that_of_equal_ones_at_their_mean_speed(
     every_batch_on_every_engine = tuple(batch for batch in (4, 8, 16, 32, 64) for _ in range(6))
     equal = observed(batches=every_batch_on_every_engine, noise=0.0)
     halves = slowed(equal, *[2.0] * (equal.engines // 2))
-    fits = [calibrate(run, Admission(), None, np.random.default_rng(1)) for run in (equal, halves)]
+    fits = [calibration_of(run) for run in (equal, halves)]
     assert fits[0].engine_slowness is None and ModelWarning.UNEQUAL_ENGINES not in fits[0].warnings
     assert fits[1].engine_slowness == pytest.approx([1.5] * 3 + [0.75] * 3, rel=0.02)
     assert ModelWarning.UNEQUAL_ENGINES in fits[1].warnings
@@ -133,7 +132,7 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
     straggling = slowed(run, 3.0)
     lost = {}
     for each in (run, straggling):
-        calibration = calibrate(each, Admission(), None, np.random.default_rng(1), draw_count=3)
+        calibration = calibration_of(each, draw_count=3)
         # Enough trainers that samplers are the slower side.
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
         with few_draws():

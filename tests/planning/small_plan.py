@@ -1,5 +1,7 @@
 """A plan small enough to be simulated in a blink. Its last section is that of the batch."""
 
+from pathlib import Path
+
 SMALL_PLAN = """\
 [gpus]
 total = 6
@@ -21,3 +23,10 @@ weight_update_s = 0
 samples_per_step = 64
 group_size = 8
 """
+
+
+def write_plan(folder: Path, text: str = SMALL_PLAN) -> Path:
+    """The file of a plan."""
+    path = folder / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    return path

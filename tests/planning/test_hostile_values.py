@@ -11,7 +11,7 @@ from rlscope.input_file import json_schema
 from rlscope.planning.build import plan_ahead, plan_of
 from rlscope.planning.schema import _MODEL, read_plan
 from tests.nightly import nightly
-from tests.planning.small_plan import SMALL_PLAN
+from tests.planning.small_plan import SMALL_PLAN, write_plan
 
 ENDS: Final = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
@@ -25,9 +25,7 @@ def with_value(folder: Path, section: str, key: str, value: object) -> Path:
         if not line.startswith("[") and not line.startswith(f"{key} ="):
             lines.append(line)
     sections.setdefault(f"[{section}]", []).append(f"{key} = {value}")
-    path = folder / "plan.toml"
-    path.write_text("\n".join(line for name, own in sections.items() for line in (name, *own)) + "\n", encoding="utf-8")
-    return path
+    return write_plan(folder, "\n".join(line for name, own in sections.items() for line in (name, *own)) + "\n")
 
 
 def numbers(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import EXAMPLE, Current, Guess, PlanFile, read_plan
+from tests.planning.small_plan import write_plan
 from tests.trace_folder import sample_row, worker, write_run
 
 
@@ -56,14 +57,8 @@ LLAMA_8B = {
 }
 
 
-def write(folder: Path, text: str) -> Path:
-    path = folder / "plan.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def planned(folder: Path, text: str) -> PlanInputs:
-    return plan_of(read_plan(write(folder, text)))
+    return plan_of(read_plan(write_plan(folder, text)))
 
 
 def complaint(folder: Path, text: str) -> str:
@@ -118,7 +113,7 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
     text = MINIMAL.replace("mean_tokens = 1800", "mean_tokens = { median = 1800, log_sd = 0.2 }")
     text += "[training]\nmfu_ratio = { median = 0.3 }\n[efficiency]\ncompute_ratio = { median = 0.6, log_sd = 0 }\n"
     text += "pass_overhead_s = 0.004\n"
-    file = read_plan(write(tmp_path, text))
+    file = read_plan(write_plan(tmp_path, text))
     plan = plan_of(file)
     assert (file.lengths.mean_tokens, plan.lengths_log_sd) == (Guess(1800.0, 0.2), 0.2)
     assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.3, 0.3)

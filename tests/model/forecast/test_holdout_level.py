@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from rlscope.model.arrays import Reals
-from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.holdout import Prediction, level_log_sd
 from rlscope.model.forecast.predict import predict
-from rlscope.model.system import Admission, Layout
-from tests.model.known_run import TODAY, observed
+from rlscope.model.system import Layout
+from tests.model.known_run import TODAY, calibrated
 
 HALF_WIDTH = 1.6448536269514722
 """Of the interval that holds 90 % of a normal law, in deviations."""
@@ -60,14 +59,9 @@ def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of
     assert level_log_sd(Prediction(20, 20, Estimate(10.0, 9.0, 11.0), Estimate.exactly(0.0))) == 0.0
 
 
-def calibration(level: float) -> Calibration:
-    found = calibrate(observed(), Admission(), None, np.random.default_rng(1))
-    return replace(found, level_log_sd=level)
-
-
 def test_the_error_of_the_level_widens_every_rate_and_moves_no_gain() -> None:
     def drawn(level: float, layout: Layout) -> Reals:
-        return predict(calibration(level), layout).drawn_tokens_per_s
+        return predict(replace(calibrated(), level_log_sd=level), layout).drawn_tokens_per_s
 
     (sure, other), (unsure, other_unsure) = (
         [drawn(level, layout) for layout in (TODAY, Layout(3, 5, 64))] for level in (0.0, 0.2)

@@ -24,13 +24,11 @@ from rlscope.model.forecast.recommend import WORTHWHILE_RATIO
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import read_plan
-from tests.planning.small_plan import SMALL_PLAN
+from tests.planning.small_plan import SMALL_PLAN, write_plan
 
 
 def plan_from(folder: Path, text: str) -> PlanInputs:
-    path = folder / "plan.toml"
-    path.write_text(text, encoding="utf-8")
-    return plan_of(read_plan(path))
+    return plan_of(read_plan(write_plan(folder, text)))
 
 
 def split(layout: Layout) -> tuple[int, int]:

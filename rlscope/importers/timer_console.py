@@ -54,6 +54,10 @@ class _Reader:
         self.timers: list[Timers] = []
         self._of_actors: dict[str | None, Timers] = {}
         """Timers of the run that the lines are of, by the actor that prints them."""
+        self._before: dict[str | None, Timers] = {}
+        """Those of the run before."""
+        self._is_one_run = False
+        """Whether actors of one run began to print timers late."""
         self.ended: set[str] = set()
         """Names of the timers that ended."""
         self.rollouts = Spans()
@@ -102,15 +106,19 @@ class _Reader:
         """Return the timers of an actor. The first actor of a run is the trainer.
 
         All actors of a run have printed some before its first training has ended, or the second one where the beginning
-        of the log is missing. Another actor after that is of a run that was resumed, or of a further one. A line
-        without an actor is the trainer's.
+        of the log is missing. Another actor after that is of a run that was resumed, or of a further one, unless those
+        before it print again. A line without an actor is the trainer's.
         """
         held = self._of_actors
         if actor is None and held:
             return next(iter(held.values()))
+        if actor in self._before and not self._is_one_run:
+            self._of_actors, self._is_one_run = self._before, True
+            return self._before[actor]
         if actor not in held:
-            if self._trainings > any(each.unpaired for each in held.values()):
+            if not self._is_one_run and self._trainings > any(each.unpaired for each in held.values()):
                 self._begin_again(time_ns)
+                held = self._of_actors
             if held and not self.console.several_print_timers:
                 held[actor] = self.timers[-1]
             else:
@@ -125,7 +133,7 @@ class _Reader:
         if time_ns > last_ns:
             self.target.leave_out([(last_ns, time_ns)])
         self.target.note("The log has several runs, or one that was resumed. The time between them is left out.")
-        self._of_actors.clear()
+        self._of_actors, self._before = {}, self._of_actors
         self._trainings, self._parts = 0, []
 
     def _take_timer(self, timers: Timers, found: re.Match[str], time_ns: int) -> None:

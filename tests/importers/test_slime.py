@@ -259,3 +259,14 @@ def test_actors_that_print_after_the_first_training_are_of_a_resumed_run(
     if is_said:
         # The trainer's 48 s of a run follow at once on those of the run before, of which 46 s are a step.
         assert (trained[-1]["start_ns"] - trained[-2]["start_ns"]) / NS == 48.0 + 2.0
+
+
+def test_an_actor_that_prints_again_is_of_the_run_before(tmp_path: Path) -> None:
+    """Two lines name another process, as of a critic that was late."""
+    lines = run_lines(SEPARATE, 3)
+    strays = [line.replace("pid=7", "pid=70") for line in (start(70, "log_probs"), end(71, "log_probs", 1.0))]
+    run = imported(tmp_path, *lines[:26], strays[0], *lines[26:40], strays[1], *lines[40:])
+    assert [(row["worker_id"], row["step"]) for row in run.rows("train_steps")] == [
+        ("actor", step) for step in range(3)
+    ]
+    assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == ["actor", "actor-2", "rollout"]

@@ -225,9 +225,3 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(calls + (VERL / "console.log").read_text())
     import_run(tmp_path / "a.log", tmp_path / "run")
     assert not (tmp_path / "made").exists()
-
-
-def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> None:
-    options = import_options(with_files=[VERL / "run.wandb"])
-    with pytest.raises(ImportFileError, match=r"run\.wandb: found trainer steps, which .*console\.log has too"):
-        import_run(VERL / "console.log", tmp_path / "run", options)

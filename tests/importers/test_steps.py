@@ -412,11 +412,6 @@ def test_a_line_of_a_printed_config_that_was_split_before_its_comma_is_read(tmp_
     assert (config["samples_per_step"], config["group_size"], imported.refusal) == (64, 4, None)
 
 
-def test_a_config_that_is_cut_off_is_said_to_be_unread(tmp_path: Path) -> None:
-    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, CONFIG[:-3]))
-    assert any("config printed over several lines" in note for note in imported.notes)
-
-
 @pytest.mark.parametrize("line", ["'b': {{'c': {{'d': '{text}'}}}}", "'b': '{text}', 1 2", "'b': [[[[[[[[[['{text}'"])
 def test_a_config_that_never_ends_is_not_parsed_again_at_every_line_that_might_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str

@@ -248,17 +248,21 @@ def test_actors_that_print_after_the_first_training_are_of_a_resumed_run(
     tmp_path: Path, is_cut: bool, trainings: int, workers: list[str]
 ) -> None:
     """What trains beside the actor prints before that, or before its second one if the log lacks its beginning."""
-    whole = run_lines(SEPARATE, trainings)
-    resumed = [line.replace(" 01:", " 09:").replace("pid=7", "pid=70") for line in run_lines("", 1)]
-    run = imported(tmp_path, *whole[4 if is_cut else 0 :], *resumed)
-    trained = run.rows("train_steps")
+    # The last training is killed before its results are printed and its weights are sent.
+    killed = run_lines(SEPARATE, trainings)[: -4 if trainings else None]
+    resumed = [
+        line.replace(" 01:", " 09:").replace("pid=7", "pid=70").replace("(0.25)", "(0.75)") for line in run_lines("", 1)
+    ]
+    run = imported(tmp_path, *killed[4 if is_cut else 0 :], *resumed)
+    is_resumed = workers == ["actor"]
     assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == [*workers, "rollout"]
-    assert len(trained) == trainings + (workers == ["actor"])
-    is_said = any("The time between them is left out" in note for note in run.imported.notes)
-    assert is_said is (workers == ["actor"])
-    if is_said:
-        # The trainer's 48 s of a run follow at once on those of the run before, of which 46 s are a step.
-        assert (trained[-1]["start_ns"] - trained[-2]["start_ns"]) / NS == 48.0 + 2.0
+    assert any("The time between them is left out" in note for note in run.imported.notes) is is_resumed
+    trained = run.rows("train_steps")
+    assert len(trained) == trainings + is_resumed
+    if is_resumed:
+        assert [row["reward_mean"] for row in trained] == [0.25] * trainings + [0.75]
+        # The trainer's 47 s until it was killed are followed by those of the next run.
+        assert (trained[-1]["start_ns"] - trained[-2]["start_ns"]) / NS == 47.0
 
 
 def test_an_actor_that_prints_again_is_of_the_run_before(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import WhatIf, asked_layouts, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import (
+    CHECKPOINTS_PHASE,
     Admission,
     Granularity,
     Layout,
@@ -216,6 +217,20 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     assert changed.workload.prefetched_batches == 0.25
     assert changed.trainer == replace(trainer, overhead_s=4.0, phases=(TrainerPhase("log-probabilities", 8.0, True),))
     assert changed.update == TRUTH.update
+
+
+@pytest.mark.parametrize(
+    ("per_version", "added_s", "left_s"),
+    [(1.0, 0.5, [2.5]), (4.0, 0.5, [4.0]), (4.0, -0.25, [1.0]), (4.0, -0.5, []), (1.0, -3.0, [])],
+)
+def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
+    per_version: float, added_s: float, left_s: list[float]
+):
+    own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False)
+    system = replace(TRUTH, trainer=Trainer(100.0, 2, phases=(TrainerPhase("log-probabilities", 1.0, True), own)))
+    (changed,) = changed_systems((system,), Change(added_checkpoint_s=added_s), per_version, "admission")
+    left = [replace(own, step_s=seconds) for seconds in left_s]
+    assert changed.trainer.phases == (TrainerPhase("log-probabilities", 1.0, True), *left)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ SUFFIX: Final = ".arrows"
 """The name of an open journal ends with it; that of the Parquet file which replaces it with `.parquet`."""
 _SEAL_KEY: Final = "seal"
 _DIGITS: Final = 40
-_SEAL: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
+_SEAL: Final = re.compile(rb"[0-9a-f][0-9a-f]{39}(?![0-9a-f])")
 _NUMBERS: Final = struct.Struct(">QIII")
 """The numbers of a seal: first row, rows, length, CRC-32."""
 _MARKER: Final = b"\xff\xff\xff\xff"
@@ -83,7 +83,7 @@ def sealed(batch: pa.RecordBatch, first_row: int, head_crc32: int) -> bytes:
 
 def whole_batches(content: bytes | memoryview, start: int, head_crc32: int) -> Iterator[SealedBatch]:
     """Yield each whole batch from a position on, up to the first that is incomplete or not as it was written."""
-    view = memoryview(content)
+    view, size_bytes = memoryview(content), len(content)
     while bytes(view[start : start + 4]) == _MARKER:
         metadata_bytes = int.from_bytes(view[start + 4 : start + _PREFIX_BYTES], "little")
         metadata_end = start + _PREFIX_BYTES + min(metadata_bytes, _LONGEST_METADATA)
@@ -91,10 +91,10 @@ def whole_batches(content: bytes | memoryview, start: int, head_crc32: int) -> I
         if seal is None:
             return
         first_row, rows, length, crc32 = _NUMBERS.unpack(unhexlify(seal[0]))
-        end = start + length
-        if not metadata_end <= end <= len(view):
+        end, seal_end = start + length, seal.end()
+        if not metadata_end <= end <= size_bytes:
             return
-        if _crc32(head_crc32, view[start : seal.end() - 8], view[seal.end() : end]) != crc32:
+        if zlib.crc32(view[seal_end:end], zlib.crc32(view[start : seal_end - 8], head_crc32)) != crc32:
             return
         yield SealedBatch(first_row, rows, start, end)
         start = end

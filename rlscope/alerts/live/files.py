@@ -241,6 +241,12 @@ class LiveFiles:
         self._note_fault(table, name, journal, read)
         if isinstance(read, str):
             return None
+        if not read.sealed:
+            return None
+        first, end = read.sealed[0].first_row, read.place.next_row
+        if read.rows == end - first and self._rows_of(table, journal.worker_id).unseen(first, end) == [(first, end)]:
+            self._add(table, journal.worker_id, first, end)
+            return NewBatches(journal, read, before)
         new = tuple(batch for batch in read.sealed if self._is_new(table, name, journal.worker_id, batch))
         if len(new) < len(read.sealed):
             first = read.sealed[0].start
@@ -296,9 +302,11 @@ class LiveFiles:
                     self._give_up(table, new.journal.path.name, new.journal, read)
                 continue
             can_be = self._can_be(own, read)
-            for worker_id, last_ns in zip(read.workers, np.where(can_be, read.last_ns, 0).tolist(), strict=True):
+            first_batches = np.cumsum([0, *(len(new.read.sealed) for new in own[:-1])])
+            lasts_ns = np.maximum.reduceat(np.where(can_be, read.last_ns, 0), first_batches)
+            for new, last_ns in zip(own, lasts_ns.tolist(), strict=True):
                 if last_ns:
-                    self._note_end(table, worker_id, last_ns)
+                    self._note_end(table, new.journal.worker_id, last_ns)
             if self._rows_left > 0:
                 self._rows_left -= read.rows.num_rows
                 found.read.append(read.part(can_be))

@@ -46,7 +46,6 @@ class ReadRows:
     """Rows of a table that were read in one call; one entry a batch, in the order of the rows."""
 
     table: str
-    workers: tuple[str, ...]
     rows: pa.Table
     """Rows with the format's columns and types, without rows that lack a required value."""
     counts: NDArray[np.int64]
@@ -63,7 +62,6 @@ class ReadRows:
             return self
         return ReadRows(
             self.table,
-            tuple(own for own, is_chosen in zip(self.workers, chosen.tolist(), strict=True) if is_chosen),
             self.rows.filter(pa.array(np.repeat(chosen, self.counts))),
             self.counts[chosen],
             self.first_ns[chosen],
@@ -79,7 +77,6 @@ def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequenc
 
 
 def _read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadRows:
-    workers = tuple(each.journal.worker_id for each in found for _ in each.read.sealed)
     counts = np.array([batch.rows for each in found for batch in each.read.sealed], np.int64)
     starts = np.cumsum(counts) - counts
     lacks = lacking_values(rows, table)
@@ -89,4 +86,4 @@ def _read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadR
         counts = np.add.reduceat(~lacks, starts, dtype=np.int64)
         rows = rows.filter(pa.array(~lacks))
     firsts_ns, lasts_ns = np.minimum.reduceat(firsts_ns, starts), np.maximum.reduceat(lasts_ns, starts)
-    return ReadRows(table, workers, rows, counts, firsts_ns, lasts_ns, 0 if lacks is None else int(lacks.sum()))
+    return ReadRows(table, rows, counts, firsts_ns, lasts_ns, 0 if lacks is None else int(lacks.sum()))

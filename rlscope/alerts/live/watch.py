@@ -24,6 +24,7 @@ from rlscope.alerts.receiver import Receiver
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
 from rlscope.errors import ImportFileError, OutputError, RlscopeError
+from rlscope.format import duration
 from rlscope.importers.join import NO_OPTIONS
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.manifest import RUN_FILE
@@ -35,8 +36,8 @@ _NAP_NS: Final = 50_000_000
 _LAST_MESSAGES_S: Final = 5.0
 # The pause after a look is at least so many times its CPU time: a watch takes at most 5% of a core beside training.
 _REST: Final = 19.0
-# A look of a few hundred workers takes less: then --interval alone counts.
-_CHEAP_LOOK_S: Final = 0.5
+# At the default --interval, cheaper looks take less than that; then --interval alone counts.
+_CHEAP_LOOK_S: Final = 0.25
 _LONGEST_REST_S: Final = 75.0
 _LOG_SUFFIXES: Final = frozenset({".log", ".txt", ".out", ".err", ".json", ".jsonl", ".wandb"})
 
@@ -62,7 +63,7 @@ class Look:
 
     view: LiveView
     troubles: tuple[str, ...]
-    """Problems with sending notifications or saving the state, one sentence each."""
+    """Problems with sending notifications, saving the state or the cost of a poll, one sentence each."""
     waiting: int
     """Alerts with a notification still to be delivered."""
 
@@ -104,8 +105,8 @@ class RunWatch:
         self._state_file = state_file
         self._show = show
         self._interval_s = interval_s
-        self._look_s = 0.0
-        """CPU time of the last look."""
+        self._look_s = self._usual_s = 0.0
+        """CPU time of the last look, and of the cheaper one of the last two."""
         self._rest_s = 0.0
         """Minimum pause after it."""
         self._clock = clock
@@ -145,8 +146,8 @@ class RunWatch:
 
     def _rest(self, look_s: float) -> None:
         # Of two looks, the cheaper one counts, because the first look loads libraries and reads all earlier rows.
-        usual_s, self._look_s = min(look_s, self._look_s), look_s
-        self._rest_s = min(_LONGEST_REST_S, _REST * usual_s) if usual_s > _CHEAP_LOOK_S else 0.0
+        self._usual_s, self._look_s = min(look_s, self._look_s), look_s
+        self._rest_s = min(_LONGEST_REST_S, _REST * self._usual_s) if self._usual_s > _CHEAP_LOOK_S else 0.0
 
     def _show_look(self, view: LiveView) -> None:
         self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
@@ -155,6 +156,9 @@ class RunWatch:
         yield from filter(None, (each.trouble() for each in self._scrapers))
         if self._state_trouble is not None:
             yield self._state_trouble
+        if self._rest_s > self._interval_s:
+            cost, pause = duration(self._usual_s), duration(self._rest_s)
+            yield f"polls are rarer than --interval: one takes {cost} of CPU time, so the next is in {pause}"
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted down, because a clock that is set back would stop the watch.

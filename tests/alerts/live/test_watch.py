@@ -139,9 +139,19 @@ def test_a_watch_looks_at_every_interval_until_the_run_ends() -> None:
     assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 10 * S]
 
 
-@pytest.mark.parametrize(("look_s", "pause_s"), [(0.5, 5.0), (1.0, 19.0), (600.0, 75.0)])
-def test_after_two_expensive_looks_a_watch_rests_nineteen_times_as_long_as_one_took(
-    look_s: float, pause_s: float
+RARER = "polls are rarer than --interval: one takes {} of CPU time, so the next is in {}"
+
+
+@pytest.mark.parametrize(
+    ("look_s", "pause_s", "said"),
+    [
+        (0.25, 5.0, ()),
+        (1.0, 19.0, (RARER.format("1 s", "19 s"),)),
+        (600.0, 75.0, (RARER.format("10 min", "1 min 15 s"),)),
+    ],
+)
+def test_after_two_expensive_looks_a_watch_rests_nineteen_times_as_long_as_one_took_and_says_so(
+    look_s: float, pause_s: float, said: tuple[str, ...]
 ) -> None:
     class Busy(FakeClock):
         readings = 0
@@ -150,8 +160,10 @@ def test_after_two_expensive_looks_a_watch_rests_nineteen_times_as_long_as_one_t
             self.readings += 1
             return look_s * (self.readings // 2)
 
-    _, run = follow([view(), view(), view(ended=True)], clock=Busy())
+    seen: list[Look] = []
+    _, run = follow([view(), view(), view(ended=True)], clock=Busy(), seen=seen)
     assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 5 * S + round(pause_s * S)]
+    assert [look.troubles for look in seen[:2]] == [(), said]
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:

@@ -34,10 +34,9 @@ _NS_PER_S: Final = 1_000_000_000
 _NAP_NS: Final = 50_000_000
 # Enough for two retries, and short for a job that waits for the exit code. The resolved alerts have as long again.
 _LAST_MESSAGES_S: Final = 5.0
-# The pause after a look is at least so many times its CPU time: a watch takes at most 5% of a core beside training.
+# Pauses are at least so many times as long as looks take CPU time: a watch takes at most 5% of a core beside training.
 _REST: Final = 19.0
-# At the default --interval, cheaper looks take less than that; then --interval alone counts.
-_CHEAP_LOOK_S: Final = 0.25
+# Also what is not owed at first: the first looks load libraries and read all earlier rows.
 _LONGEST_REST_S: Final = 75.0
 _LOG_SUFFIXES: Final = frozenset({".log", ".txt", ".out", ".err", ".json", ".jsonl", ".wandb"})
 
@@ -105,10 +104,10 @@ class RunWatch:
         self._state_file = state_file
         self._show = show
         self._interval_s = interval_s
-        self._look_s = self._usual_s = 0.0
-        """CPU time of the last look, and of the cheaper one of the last two."""
-        self._rest_s = 0.0
-        """Minimum pause after it."""
+        self._look_s = 0.0
+        """CPU time of the last look."""
+        self._owed_s = -_LONGEST_REST_S
+        """Rest that the looks so far need beyond the pauses so far."""
         self._clock = clock
         self._worst: Severity | None = worst
         self._state_trouble: str | None = None
@@ -130,7 +129,8 @@ class RunWatch:
         now_ns, began_s = self._clock.now_ns(), self._clock.cpu_s()
         view = self._run.poll(now_ns)
         settle()
-        self._rest(self._clock.cpu_s() - began_s)
+        self._look_s = self._clock.cpu_s() - began_s
+        self._owed_s += _REST * self._look_s
         self._couriers.collect(now_ns)
         # Before the first tick, no alert may be closed as missing.
         if view.evaluated_ns is not None and view.facts is not None:
@@ -144,11 +144,6 @@ class RunWatch:
         self._show_look(view)
         return view
 
-    def _rest(self, look_s: float) -> None:
-        # Of two looks, the cheaper one counts, because the first look loads libraries and reads all earlier rows.
-        self._usual_s, self._look_s = min(look_s, self._look_s), look_s
-        self._rest_s = min(_LONGEST_REST_S, _REST * self._usual_s) if self._usual_s > _CHEAP_LOOK_S else 0.0
-
     def _show_look(self, view: LiveView) -> None:
         self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
 
@@ -156,13 +151,18 @@ class RunWatch:
         yield from filter(None, (each.trouble() for each in self._scrapers))
         if self._state_trouble is not None:
             yield self._state_trouble
-        if self._rest_s > self._interval_s:
-            cost, pause = duration(self._usual_s), duration(self._rest_s)
-            yield f"polls are rarer than --interval: one takes {cost} of CPU time, so the next is in {pause}"
+        if self._pause_s > self._interval_s:
+            cost, pause = duration(self._look_s), duration(self._pause_s)
+            yield f"polls are rarer than --interval: the last took {cost} of CPU time, so the next is in {pause}"
+
+    @property
+    def _pause_s(self) -> float:
+        return max(self._interval_s, min(_LONGEST_REST_S, self._owed_s))
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted down, because a clock that is set back would stop the watch.
-        left_ns = round(max(self._interval_s, self._rest_s) * _NS_PER_S)
+        left_ns = round(self._pause_s * _NS_PER_S)
+        self._owed_s = max(-_LONGEST_REST_S, min(0.0, self._owed_s - self._pause_s))
         while left_ns > 0 and not interruptions():
             nap_ns = min(_NAP_NS, left_ns)
             self._clock.sleep(nap_ns / _NS_PER_S)

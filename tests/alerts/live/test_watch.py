@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,31 +140,36 @@ def test_a_watch_looks_at_every_interval_until_the_run_ends() -> None:
     assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 10 * S]
 
 
-RARER = "polls are rarer than --interval: one takes {} of CPU time, so the next is in {}"
+NOTHING = view(facts=None, evaluated_ns=None)
+RARER = "polls are rarer than --interval: the last took {} of CPU time, so the next is in {}"
 
 
 @pytest.mark.parametrize(
-    ("look_s", "pause_s", "said"),
+    ("looks_s", "pauses_s", "said"),
     [
-        (0.25, 5.0, ()),
-        (1.0, 19.0, (RARER.format("1 s", "19 s"),)),
-        (600.0, 75.0, (RARER.format("10 min", "1 min 15 s"),)),
+        ((0.25, 0.25, 0.25), (5, 5, 5), ()),
+        # The first 75 s are not owed.
+        ((4.0, 1.0), (5, 19 - 4), (RARER.format("1 s", "15 s"),)),
+        # Nor is what a cheap look rested longer than it had to.
+        ((4.0, 0.0, 1.0), (5, 5, 19 - 4 - 5), (RARER.format("1 s", "10 s"),)),
+        ((600.0, 4.0), (75, 75), (RARER.format("4 s", "1 min 15 s"),)),
     ],
+    ids=["cheap looks", "expensive ones", "some of them", "the longest pause"],
 )
-def test_after_two_expensive_looks_a_watch_rests_nineteen_times_as_long_as_one_took_and_says_so(
-    look_s: float, pause_s: float, said: tuple[str, ...]
+def test_pauses_are_nineteen_times_as_long_as_looks_take_cpu_time_and_longer_ones_are_said(
+    looks_s: tuple[float, ...], pauses_s: tuple[int, ...], said: tuple[str, ...]
 ) -> None:
-    class Busy(FakeClock):
-        readings = 0
+    spent_s = accumulate([0.0, *(each for look_s in looks_s for each in (look_s, 0.0)), 0.0])
 
+    class Busy(FakeClock):
         def cpu_s(self) -> float:
-            self.readings += 1
-            return look_s * (self.readings // 2)
+            """Read at the beginning and at the end of each look."""
+            return next(spent_s)
 
     seen: list[Look] = []
-    _, run = follow([view(), view(), view(ended=True)], clock=Busy(), seen=seen)
-    assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 5 * S + round(pause_s * S)]
-    assert [look.troubles for look in seen[:2]] == [(), said]
+    _, run = follow([*(view() for _ in looks_s), view(ended=True)], clock=Busy(), seen=seen)
+    assert [(after - before) / S for before, after in pairwise(run.polls_ns)] == list(pauses_s)
+    assert [look.troubles for look in seen[: len(looks_s)]][-1] == said
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:
@@ -217,18 +223,16 @@ def test_what_was_over_before_the_watch_began_is_not_told_but_counts(listener: L
 
 
 def test_a_folder_that_appears_late_is_waited_for(listener: Listener, tmp_path: Path) -> None:
-    nothing = view(facts=None, evaluated_ns=None)
     state_path = tmp_path / "run" / "watch_state.json"
     seen: list[Look] = []
-    outcome, _ = follow([nothing, nothing, view(alert(), ended=True)], listener, state_path=state_path, seen=seen)
+    outcome, _ = follow([NOTHING, NOTHING, view(alert(), ended=True)], listener, state_path=state_path, seen=seen)
     assert (outcome.ended, told(listener)) == (True, [("starved", "firing"), ("starved", "resolved")])
     assert not state_path.parent.exists()
     assert [look.troubles for look in seen] == [()] * 4
 
 
 def test_what_a_changed_rule_leaves_behind_is_ended_but_not_before_anything_is_known(listener: Listener) -> None:
-    unknown = view(facts=None, evaluated_ns=None)
-    follow([view(alert()), unknown, view(alert()), view(), view(ended=True)], listener)
+    follow([view(alert()), NOTHING, view(alert()), view(), view(ended=True)], listener)
     assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
     assert listener.bodies[1]["alerts"][0]["endsAt"] == "2026-01-01T12:00:15.000000000Z"
 
@@ -364,7 +368,6 @@ def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_t
     listener: Listener, tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "state.json"
-    nothing = view(facts=None, evaluated_ns=None)
 
     class Appears(FakeRun):
         def poll(self, now_ns: int) -> LiveView:
@@ -374,7 +377,7 @@ def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_t
             return super().poll(now_ns)
 
     couriers = Couriers([receiver(url=listener.url)], start=at_once)
-    run = Appears([nothing, view(alert(), ended=True)])
+    run = Appears([NOTHING, view(alert(), ended=True)])
     with StateFile(path) as first, StateFile(path) as second:
         assert (first.read(), second.read()) == (None, None)
         with pytest.raises(RlscopeError, match="another watch that uses it"):

@@ -19,11 +19,12 @@ import statistics
 import tempfile
 import time
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -64,15 +65,14 @@ PARTS: Final[Mapping[str, tuple[object, tuple[str, ...]]]] = {
 
 
 class Fleet:
-    """Writes the run folder flush by flush."""
+    """Writes the run folder flush by flush; the flushes of the workers are spread over the interval between two."""
 
     def __init__(self, folder: Path, engines: int, flush_ns: int) -> None:
         self._folder = folder
-        self._engines = [f"engine-{number:05d}" for number in range(engines)]
         self.flush_ns = flush_ns
-        self._until_ns = START_NS
-        self._rows: defaultdict[str, int] = defaultdict(int)
-        """By table, of each worker."""
+        names = ["trainer", *(f"engine-{number:05d}" for number in range(engines))]
+        self._done = dict.fromkeys(names, 0)
+        """Flushes of each worker."""
         self._heads: dict[tuple[str, str], int] = {}
         """CRC-32 of the head of each journal."""
         self.batches = 0
@@ -82,48 +82,42 @@ class Fleet:
         (folder / "run.json").write_text(json.dumps({**manifest, "config": {"max_staleness": 8}}))
 
     def write_until(self, now_ns: int) -> None:
-        """Write what each flush up to a time appends, and the worker records of the last one."""
-        ends_ns = range(self._until_ns + self.flush_ns, now_ns + 1, self.flush_ns)
-        if not ends_ns:
-            return
-        for table in EVERY_NS:
-            batches = [*self._batches(table, ends_ns)]
-            for worker_id in self._engines if table in TABLES else ["trainer"]:
-                self._append(table, worker_id, batches)
-        self._until_ns = ends_ns[-1]
-        for worker_id in self._engines:
-            self._record(worker_id, "sampler", TABLES)
-        self._record("trainer", "trainer", ["train_steps"])
+        """Write what each flush up to a time appends, and the worker records of the last ones."""
+        for place, (worker_id, done) in enumerate([*self._done.items()]):
+            first_ns = self.flush_ns * (place + 1) // len(self._done)
+            flushes_ns = range(first_ns, now_ns - START_NS + 1, self.flush_ns)
+            if len(flushes_ns) > done:
+                for table in TABLES if place else ("train_steps",):
+                    self._append(table, worker_id, [0, *flushes_ns][done:])
+                self._done[worker_id] = len(flushes_ns)
+                self._record(worker_id, flushes_ns[-1])
 
-    def _batches(self, table: str, ends_ns: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the batch of each flush that has rows, with the number of its first row."""
-        for end_ns in ends_ns:
-            first, self._rows[table] = self._rows[table], (end_ns - START_NS) // EVERY_NS[table]
-            rows = [_row(table, number) for number in range(first, self._rows[table])]
-            if rows:
-                yield first, _batch(table, rows)
-
-    def _append(self, table: str, worker_id: str, batches: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+    def _append(self, table: str, worker_id: str, flushes_ns: Sequence[int]) -> None:
+        """Append what ended between each two flushes."""
         stamp: dict[str, str | int] = dict(zip(STAMP_KEYS, (RUN_ID, table, worker_id, 1), strict=True))
         written = b"" if (table, worker_id) in self._heads else journal.head(table, stamp)
         crc32 = self._heads.setdefault((table, worker_id), zlib.crc32(written))
-        for first, rows in batches:
-            written += journal.sealed(_owned(rows, worker_id), first, crc32)
-        self.batches += len(batches)
+        for pair in pairwise(flushes_ns):
+            numbers = range(*(each // EVERY_NS[table] for each in pair))
+            if numbers:
+                written += journal.sealed(_owned(_batch(table, numbers), worker_id), numbers.start, crc32)
+                self.batches += 1
         with (self._folder / table / f"{worker_id}-000001{journal.SUFFIX}").open("ab") as file:
             file.write(written)
 
-    def _record(self, worker_id: str, role: str, tables: Sequence[str]) -> None:
+    def _record(self, worker_id: str, until_ns: int) -> None:
+        role, tables = ("trainer", ["train_steps"]) if worker_id == "trainer" else ("sampler", TABLES)
         who = {"worker_id": worker_id, "role": role, "host": f"node-{worker_id[-5:-1]}", "pid": 1, "gpu_count": 1}
-        life = {"started_ns": START_NS, "stopped_ns": None, "last_flush_ns": self._until_ns}
-        rows = {table: self._rows[table] for table in tables}
+        life = {"started_ns": START_NS, "stopped_ns": None, "last_flush_ns": START_NS + until_ns}
+        rows = {table: until_ns // EVERY_NS[table] for table in tables}
         document = who | life | {"kv_capacity_tokens": 90_000, "rows": rows, "dropped": {}}
         (self._folder / "workers" / f"{worker_id}.json").write_text(json.dumps(document))
 
 
-def _batch(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+@cache
+def _batch(table: str, numbers: Sequence[int]) -> pa.RecordBatch:
     names = arrow_schema(table).names
-    filled = [{name: row.get(name) for name in names} for row in rows]
+    filled = [{name: row.get(name) for name in names} for row in (_row(table, number) for number in numbers)]
     (batch,) = pa.Table.from_pylist(filled, schema=journal.plain_schema(table)).to_batches()
     return batch
 
@@ -143,7 +137,7 @@ def _row(table: str, number: int) -> dict[str, Any]:
         made = {"forward_passes": 1, "busy_ns": S * 9 // 10, "decode_tokens": 32, "prefill_tokens": 0}
         return span | load | made
     if table == "weight_updates":
-        return {"version": number, "phase": "apply", "start_ns": start_ns, "end_ns": start_ns + S // 2, "paused": True}
+        return {"version": number, "phase": "apply", **span, "start_ns": span["end_ns"] - S // 2, "paused": True}
     if table == "train_steps":
         return span | {"step": number, "version_in": number, "version_out": number + 1, "samples": 64, "tokens": 32_000}
     return {
@@ -185,7 +179,7 @@ class GrowingRun(LiveRun):
         return view
 
     def _now_ns(self) -> int:
-        return START_NS + self._fleet.flush_ns + round((self._slept_s + self._cpu_s()) * S)
+        return START_NS + 2 * self._fleet.flush_ns + round((self._slept_s + self._cpu_s()) * S)
 
     def _sleep(self, seconds: float) -> None:
         self._slept_s += seconds

@@ -96,15 +96,19 @@ def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start(tmp_path: Pa
     assert sum(facts.sides[0].state_ratios.values()) == pytest.approx(1)
 
 
-def test_a_watch_that_catches_up_keeps_what_the_longest_window_still_covers(tmp_path: Path) -> None:
-    end_ns = 7 * 3600 * S
+def test_a_watch_that_catches_up_keeps_what_the_longest_window_still_covers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window is as long as the history; a quarter of an hour is caught up at a time."""
+    monkeypatch.setattr("rlscope.alerts.live.follow.HISTORY_NS", 3600 * S)
+    end_ns = 80 * 60 * S
     run = write_run(tmp_path / "run", [worker("t0", "trainer", 0, end_ns, rows={"activities": 2})])
     waits = [activity("t0", 0, 600 * S, "wait", "samples"), activity("t0", 600 * S, end_ns, "train")]
     write_rows(run, "activities", "t0", waits)
-    idle = rule("idle", "idle.trainer_ratio", 0.5 * 600 / (6 * 3600), RuleWindow(6 * 3600 * S))
+    idle = rule("idle", "idle.trainer_ratio", 0.5 * 600 / 3600, RuleWindow(3600 * S))
     rules = RuleSet((idle,), 60 * S, warm_up_steps=0)
     (alert,) = LiveRun(run, rules).poll(end_ns + GRACE_NS).alerts
-    assert (alert.start_ns // S, alert.end_ns // S) == (60, 6 * 3600 + 300)
+    assert (alert.start_ns // S, alert.end_ns // S) == (60, 3600 + 300)
 
 
 def seconds(view: LiveView) -> list[tuple[int, int | None]]:

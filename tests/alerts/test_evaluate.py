@@ -25,44 +25,41 @@ def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, l
 
 
 @pytest.mark.parametrize(
-    ("direction", "value", "letters"),
-    [("above", 4.0, "."), ("above", 4.000001, "F"), ("below", 4.0, "."), ("below", 3.999999, "F")],
+    ("of", "values", "letters"),
+    [
+        # A value on the threshold is not beyond it.
+        (rule(), [4.0], "."),
+        (rule(), [4.000001], "F"),
+        (rule(direction="below"), [4.0], "."),
+        (rule(direction="below"), [3.999999], "F"),
+        # A rule fires on the tick on which it held for so long. One at which it does not hold starts the wait anew.
+        (rule(0), [5, 5, 5, 5], "FFFF"),
+        (rule(1), [5, 5, 5, 5], "pFFF"),
+        (rule(20), [5, 5, 5, 5], "ppFF"),
+        (rule(21), [5, 5, 5, 5], "pppF"),
+        (rule(31), [5, 5, 5, 5], "pppp"),
+        (rule(20), [5, 5, 4, 5, 5, 5], "pp.ppF"),
+        # It goes on firing until it was kept for so long. Holding again starts that anew; what is pending is not kept.
+        (rule(keep_s=0), [5, 4, 4, 4], "F..."),
+        (rule(keep_s=10), [5, 4, 4, 4], "FF.."),
+        (rule(keep_s=11), [5, 4, 4, 4], "FFF."),
+        (rule(keep_s=20), [5, 4, 4, 4], "FFF."),
+        (rule(keep_s=21), [5, 4, 4, 4], "FFFF"),
+        (rule(20, keep_s=60), [5, 4, 5], "p.p"),
+        # Without data nothing fires and nothing is resolved.
+        (rule(), [5, None, None, 4], "FFF."),
+        (rule(20), [5, None, None, 5], "pppF"),
+        (rule(20), [5, None, None, None], "pppp"),
+        (rule(), [None, None], ".."),
+    ],
 )
-def test_a_value_on_the_threshold_is_not_beyond_it(direction: Direction, value: float, letters: str) -> None:
-    assert run(rule(direction=direction), [value])[0] == letters
+def test_the_phase_after_each_tick(of: Rule, values: list[float | None], letters: str) -> None:
+    assert run(of, values)[0] == letters
 
 
-@pytest.mark.parametrize(("for_s", "letters"), [(0, "FFFF"), (1, "pFFF"), (20, "ppFF"), (21, "pppF"), (31, "pppp")])
-def test_a_rule_fires_on_the_tick_on_which_it_held_for_so_long(for_s: int, letters: str) -> None:
-    assert run(rule(for_s), [5, 5, 5, 5])[0] == letters
-
-
-def test_one_tick_at_which_it_does_not_hold_starts_the_wait_anew() -> None:
-    assert run(rule(20), [5, 5, 4, 5, 5, 5])[0] == "pp.ppF"
-
-
-def test_a_stretch_ends_on_the_first_tick_at_which_it_does_not_hold() -> None:
+def test_a_stretch_ends_on_the_first_tick_at_which_it_neither_holds_nor_is_kept() -> None:
     assert run(rule(), [5, 5, 4, 5, 4]) == ("FF.F.", [(10, 30), (40, 50)])
-
-
-@pytest.mark.parametrize(("keep_s", "letters"), [(0, "F..."), (10, "FF.."), (11, "FFF."), (20, "FFF."), (21, "FFFF")])
-def test_it_goes_on_firing_until_it_was_kept_for_so_long(keep_s: int, letters: str) -> None:
-    assert run(rule(keep_s=keep_s), [5, 4, 4, 4])[0] == letters
-
-
-def test_holding_again_while_kept_firing_is_the_same_stretch_and_starts_the_keeping_anew() -> None:
     assert run(rule(keep_s=20), [5, 4, 5, 4, 4, 4]) == ("FFFFF.", [(10, 60)])
-
-
-def test_keeping_does_nothing_for_what_is_only_pending() -> None:
-    assert run(rule(20, keep_s=60), [5, 4, 5])[0] == "p.p"
-
-
-def test_without_data_nothing_fires_and_nothing_is_resolved() -> None:
-    assert run(rule(), [5, None, None, 4])[0] == "FFF."
-    assert run(rule(20), [5, None, None, 5])[0] == "pppF"
-    assert run(rule(20), [5, None, None, None])[0] == "pppp"
-    assert run(rule(), [None, None])[0] == ".."
 
 
 def test_after_the_lookback_no_data_counts_as_not_holding() -> None:

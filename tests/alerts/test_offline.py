@@ -36,44 +36,43 @@ def alerts(folder: Path, *rules: Rule, warm_up_steps: int = 0) -> list[tuple[str
     ]
 
 
-def test_a_stretch_is_from_the_tick_that_fires_to_the_tick_that_resolves(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (10, 28), (40, 46))
-    assert alerts(folder, idle()) == [("idle", 20, 40), ("idle", 50, 60)]
-    # With exactly half of a bucket idle, "above 0.5" does not hold.
-    assert alerts(run_of(tmp_path / "half", (10, 15)), idle()) == []
+WHOLE = {"waits_s": [(0, 60)]}
+WARMING = WHOLE | {"steps_s": (5, 9, 20)}
+STEPPING = {"waits_s": [(0, 10)], "steps_s": (15, 25, 35, 45)}
 
 
-def test_a_window_covers_several_buckets_and_a_pending_rule_waits(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (10, 30))
-    assert alerts(folder, idle(0.6, RuleWindow(20 * S))) == [("idle", 30, 40)]
-    assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 30, 40)]
-
-
-def test_what_fires_at_the_end_of_the_run_has_no_end(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (0, 25), stop_s=25)
-    assert alerts(folder, idle(keep_firing_for_ns=S)) == [("idle", 10, None)]
-
-
-def test_warm_up_is_what_comes_before_the_first_tick_after_the_named_step(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (0, 60), steps_s=(5, 9, 20))
-    assert alerts(folder, idle(), warm_up_steps=2) == [("idle", 20, None)]
-    # The third step ends on the tick at 20 s: the first bucket after warm-up begins there.
-    assert alerts(folder, idle(), warm_up_steps=3) == [("idle", 30, None)]
-    assert alerts(folder, idle(), warm_up_steps=4) == []
-    assert alerts(folder, idle(kind="data_quality"), warm_up_steps=4)[0][:2] == ("idle", 10)
-
-
-def test_a_window_in_steps_reaches_back_to_the_tick_before_the_step_before_them(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (0, 10), steps_s=(15, 25, 35, 45))
-    # At 40 s three steps have ended; the last two of them began to count with the end of the first, at 15 s.
-    assert alerts(folder, idle(0.01, RuleWindow(None, 2))) == [("idle", 10, 40)]
-    assert alerts(folder, idle(0.01, RuleWindow(None, 3))) == [("idle", 10, 50)]
-
-
-def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: Path) -> None:
-    folder = run_of(tmp_path / "run", (0, 60))
-    assert alerts(folder, idle(min_evidence=21)) == []
-    assert alerts(folder, idle(min_evidence=20))[0][1] == 10
+@pytest.mark.parametrize(
+    ("run", "rule", "warm_up_steps", "fired"),
+    [
+        # From the tick that fires to the tick that resolves. With exactly half of a bucket idle, "above 0.5" is wrong.
+        ({"waits_s": [(10, 28), (40, 46)]}, idle(), 0, [("idle", 20, 40), ("idle", 50, 60)]),
+        ({"waits_s": [(10, 15)]}, idle(), 0, []),
+        # A window covers several buckets, and a pending rule waits.
+        ({"waits_s": [(10, 30)]}, idle(0.6, RuleWindow(20 * S)), 0, [("idle", 30, 40)]),
+        ({"waits_s": [(10, 30)]}, idle(for_ns=10 * S), 0, [("idle", 30, 40)]),
+        # What fires at the end of the run has no end.
+        ({"waits_s": [(0, 25)], "stop_s": 25}, idle(keep_firing_for_ns=S), 0, [("idle", 10, None)]),
+        # Warm-up is what comes before the first tick after the named step. The third one ends on the tick at 20 s, so
+        # that the first bucket after warm-up begins there.
+        (WARMING, idle(), 2, [("idle", 20, None)]),
+        (WARMING, idle(), 3, [("idle", 30, None)]),
+        (WARMING, idle(), 4, []),
+        (WARMING, idle(kind="data_quality"), 4, [("idle", 10, None)]),
+        # At 40 s three steps have ended; the last two of them began to count with the end of the first, at 15 s.
+        (STEPPING, idle(0.01, RuleWindow(None, 2)), 0, [("idle", 10, 40)]),
+        (STEPPING, idle(0.01, RuleWindow(None, 3)), 0, [("idle", 10, 50)]),
+        # Too little evidence is no data, and exactly enough is enough.
+        (WHOLE, idle(min_evidence=21), 0, []),
+        (WHOLE, idle(min_evidence=20), 0, [("idle", 10, None)]),
+        ({"waits_s": [], "stop_s": 0}, idle(), 0, []),
+    ],
+)
+def test_a_rule_fires_from_a_tick_to_a_tick(
+    tmp_path: Path, run: dict[str, Any], rule: Rule, warm_up_steps: int, fired: list[tuple[str, int, int | None]]
+) -> None:
+    given = dict(run)
+    folder = run_of(tmp_path / "run", *given.pop("waits_s"), **given)
+    assert alerts(folder, rule, warm_up_steps=warm_up_steps) == fired
 
 
 def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_path: Path) -> None:
@@ -85,9 +84,8 @@ def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_p
     assert [each[:2] for each in alerts(folder, silent(8), idle(kind="hint"))] == [("idle", 30), ("silent", 40)]
 
 
-def test_a_run_without_workers_or_rows_fires_nothing(tmp_path: Path) -> None:
+def test_a_run_without_workers_fires_nothing(tmp_path: Path) -> None:
     assert alerts(write_run(tmp_path / "run", []), idle(), silent()) == []
-    assert alerts(run_of(tmp_path / "empty", stop_s=0), idle(), silent()) == []
 
 
 def report_of(tmp_path: Path) -> RuleReport:

@@ -38,31 +38,25 @@ def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: P
     assert judged(run_of(tmp_path / "half", (0, 20), (40, 50)), idle()).alerts == ()
 
 
-@pytest.mark.parametrize(("window_s", "evaluated_over_s"), [(60, None), (61, 60.0)])
-def test_a_window_as_long_as_the_run_keeps_its_ticks(
-    tmp_path: Path, window_s: int, evaluated_over_s: float | None
+@pytest.mark.parametrize(
+    ("rule", "warm_up_steps", "evaluated_over_s"),
+    [
+        # A window as long as the run keeps its ticks.
+        (idle(RuleWindow(60 * S)), 0, None),
+        (idle(RuleWindow(61 * S)), 0, 60.0),
+        # So does a condition that can hold from the first tick, at 10 s, to the last.
+        (idle(RuleWindow(10 * S), for_ns=50 * S), 0, None),
+        (idle(RuleWindow(10 * S), for_ns=51 * S), 0, 60.0),
+        # Of six steps, the second ends warm-up, at 15 s, between two ticks. A window needs as many as it counts.
+        (idle(RuleWindow(None, 4)), 2, None),
+        (idle(RuleWindow(None, 5)), 2, 45.0),
+    ],
+)
+def test_a_rule_is_judged_as_a_whole_if_the_run_is_too_short_for_its_ticks(
+    tmp_path: Path, rule: Rule, warm_up_steps: int, evaluated_over_s: float | None
 ) -> None:
-    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(window_s * S))).rules
-    assert outcome.evaluated_over_s == evaluated_over_s
-    assert bool(outcome.alerts)
-
-
-@pytest.mark.parametrize(("for_s", "evaluated_over_s"), [(50, None), (51, 60.0)])
-def test_so_does_a_condition_that_can_hold_from_the_first_tick_to_the_last(
-    tmp_path: Path, for_s: int, evaluated_over_s: float | None
-) -> None:
-    """The first tick is at 10 s, the last at 60 s."""
-    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(10 * S), for_ns=for_s * S)).rules
-    assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
-
-
-@pytest.mark.parametrize(("steps", "evaluated_over_s"), [(4, None), (5, 45.0)])
-def test_a_window_in_steps_needs_as_many_after_warm_up(
-    tmp_path: Path, steps: int, evaluated_over_s: float | None
-) -> None:
-    """The second of six steps ends warm-up, at 15 s, between two ticks."""
     folder = run_of(tmp_path, (0, 60), steps_s=(5, 15, 25, 35, 45, 55))
-    (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).rules
+    (outcome,) = judged(folder, rule, warm_up_steps).rules
     assert (outcome.evaluated_over_s, len(outcome.alerts)) == (evaluated_over_s, 1)
 
 

@@ -81,10 +81,29 @@ def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any)
         ([("sampler", "no_requests", "environment", 11.0)], "environment"),
         ([("trainer", "checkpoint", None, 11.0)], "checkpoints"),
         ([("trainer", "checkpoint", None, 6.0), ("trainer", "eval", None, 5.0)], "checkpoints"),
+        # A side that loses exactly a tenth is balanced, and a little more is not.
+        ([("trainer", "waiting_for_samples", "samples", 10.0)], "balanced"),
+        ([("trainer", "waiting_for_samples", "samples", 10.001)], "samplers"),
+        ([("sampler", "no_requests", "backpressure", 10.0)], "balanced"),
+        ([("sampler", "applying_weights", None, 10.0)], "balanced"),
+        ([("trainer", "eval", None, 10.0)], "balanced"),
+        # The losses of one side add up, and those of two sides do not.
+        ([("trainer", "waiting_for_samples", "samples", 6.0), ("sampler", "no_requests", "backpressure", 6.0)],
+         "balanced"),
+        ([("trainer", "waiting_for_samples", "samples", 6.0), ("trainer", "publishing_weights", None, 5.0)],
+         "samplers"),
+        # Samplers that evaluate lose nothing.
+        ([("sampler", "eval", None, 60.0)], "balanced"),
     ],
-)
+)  # fmt: skip
 def test_the_word_is_what_most_of_the_lost_gpu_seconds_wait_for(lost: list[State], bottleneck: str) -> None:
     assert word(filled(*lost)) == bottleneck
+
+
+def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers() -> None:
+    assert word(BUSY, dropped_tokens_ratio=0.10) == "balanced"
+    assert word(BUSY, dropped_tokens_ratio=0.11) == "trainers"
+    assert word(filled(("sampler", "no_requests", "backpressure", 6.0)), dropped_tokens_ratio=0.05) == "trainers"
 
 
 def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first() -> None:
@@ -107,42 +126,12 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
     ]
 
 
-def test_samplers_that_evaluate_lose_nothing() -> None:
-    assert lost_to(filled(("sampler", "eval", None, 60.0))) == {}
-
-
 def test_gpus_that_both_sides_share_lose_what_they_save_and_wait_for() -> None:
     states = [("colocated", "train", None, 40.0), ("colocated", "generating", None, 30.0)]
     verdict = judged(timeline([*states, ("colocated", "checkpoint", None, 30.0)]))
     assert verdict.bottleneck == "checkpoints"
     assert (verdict.losses[0].gpu_s, verdict.losses[0].side_share_ratio) == (30.0, pytest.approx(0.3))
     assert word([*states, ("colocated", "waiting_for_samples", "samples", 30.0)]) == "samplers"
-
-
-@pytest.mark.parametrize(
-    "lost",
-    [
-        ("trainer", "waiting_for_samples", "samples"),
-        ("sampler", "no_requests", "backpressure"),
-        ("sampler", "applying_weights", None),
-        ("trainer", "eval", None),
-    ],
-)
-def test_a_side_that_loses_exactly_a_tenth_is_balanced_and_a_little_more_is_not(lost: tuple[str, str, str]) -> None:
-    assert word(filled((*lost, 10.0))) == "balanced"
-    assert word(filled((*lost, 10.001))) != "balanced"
-
-
-def test_the_losses_of_one_side_add_up_and_those_of_two_sides_do_not() -> None:
-    waits: State = ("trainer", "waiting_for_samples", "samples", 6.0)
-    assert word(filled(waits, ("sampler", "no_requests", "backpressure", 6.0))) == "balanced"
-    assert word(filled(waits, ("trainer", "publishing_weights", None, 5.0))) == "samplers"
-
-
-def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers() -> None:
-    assert word(BUSY, dropped_tokens_ratio=0.10) == "balanced"
-    assert word(BUSY, dropped_tokens_ratio=0.11) == "trainers"
-    assert word(filled(("sampler", "no_requests", "backpressure", 6.0)), dropped_tokens_ratio=0.05) == "trainers"
 
 
 def test_a_bucket_counts_by_its_share_inside_the_interval() -> None:

@@ -69,20 +69,6 @@ def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, foun
 
 
 @pytest.mark.parametrize(
-    "sql",
-    [
-        "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT * FROM gone",
-        "WITH gone AS (DELETE FROM worker_extents RETURNING *) SELECT * FROM gone",
-    ],
-)
-def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrapped(run: OpenRun, sql: str) -> None:
-    with pytest.raises(QueryError):
-        ask_own(run, sql.format(folder=run.folder))
-    assert not (run.folder / "x.csv").exists()
-    assert len(ask_own(run, "SELECT * FROM worker_extents")) == 2
-
-
-@pytest.mark.parametrize(
     ("sql", "why"),
     [
         ("SELEC 1", "syntax error"),

@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from analysis_speed import cpu_seconds, peak_bytes
 from generated_run import SAMPLES_STEP, Shape, generate
-from watch_fleet import TABLES, Fleet
+from watch_fleet import START_NS, TABLES, Fleet
 
 from rlscope.pipeline import DRAWN, QUESTIONS, analyze
 
@@ -48,6 +48,7 @@ ROWS_PER_SAMPLE: Final = 12.1
 MOST_ROWS_OF_TEN: Final = 10**8
 """Two days of eight engines and two trainers: a larger run has more engines."""
 TAILS: Final = 4
+FLUSH_NS: Final = 30_000_000_000
 """Small files of each worker and table, where there are many workers."""
 LEAST_FILES: Final = 3_000
 PARTS: Final = ("opening", "questions", "model", "rules")
@@ -152,9 +153,8 @@ def generated(folder: str, rows: float) -> dict[str, Any]:
 
 def flushed(folder: str, workers: int) -> dict[str, Any]:
     """The small files of so many workers; of few workers as many files as of some more."""
-    fleet = Fleet(Path(folder), workers - 1)
-    for _ in range(max(TAILS, LEAST_FILES // (workers * len(TABLES)))):
-        fleet.flush()
+    flushes = max(TAILS, LEAST_FILES // (workers * len(TABLES)))
+    Fleet(Path(folder), workers - 1, FLUSH_NS).write_until(START_NS + flushes * FLUSH_NS)
     return {}
 
 

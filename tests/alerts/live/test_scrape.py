@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -128,14 +129,18 @@ def test_the_engines_of_a_run_folder_are_recorded_into_it_and_its_analysis_has_t
 ) -> None:
     rules, looks, ends_s = tmp_path / "rules.toml", list[Look](), time.monotonic() + TIME_LIMIT_S
     rules.write_text('interval = "1s"')
-    with rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run:
+    with (
+        rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run,
+        ExitStack() as waiting,
+    ):
 
         def train(look: Look) -> None:
+            """Train for a moment after each look, and wait for samples until the next one, however long that takes."""
             looks.append(look)
-            with run.wait("samples"):
-                time.sleep(0.75 * STEP_S)
+            waiting.close()
             with run.train_step(len(looks), version_in=0, tokens=1):
                 time.sleep(0.25 * STEP_S)
+            waiting.enter_context(run.wait("samples"))
 
         def interruptions() -> int:
             facts = looks[-1].view.facts if looks else None

@@ -55,7 +55,7 @@ class _Reader:
         self._of_actors: dict[str | None, Timers] = {}
         """Timers of the run that the lines are of, by the actor that prints them."""
         self._before: dict[str | None, Timers] = {}
-        """Those of the run before."""
+        """Timers of the run before."""
         self._is_one_run = False
         """Whether actors of one run began to print timers late."""
         self.ended: set[str] = set()

@@ -239,12 +239,11 @@ class LiveFiles:
         except FileNotFoundError:
             return None
         self._note_fault(table, name, journal, read)
-        if isinstance(read, str):
-            return None
-        if not read.sealed:
+        if isinstance(read, str) or not read.sealed:
             return None
         first, end = read.sealed[0].first_row, read.place.next_row
         if read.rows == end - first and self._rows_of(table, journal.worker_id).unseen(first, end) == [(first, end)]:
+            # Nearly always: a look after a pause finds many batches, all of them new.
             self._add(table, journal.worker_id, first, end)
             return NewBatches(journal, read, before)
         new = tuple(batch for batch in read.sealed if self._is_new(table, name, journal.worker_id, batch))

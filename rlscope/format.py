@@ -38,14 +38,14 @@ def finite(value: float | None) -> float | None:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """Format a number with at least `digits` significant digits and thousands separators: 2.58e-14, 0.00123, 1,234."""
+    """Format a number with at least `digits` significant digits and thousands separators: −2.58e-14, 0.00123, 1,234."""
     if finite(value) is None or value is None:
         return NO_DATA
-    if value == 0:
-        return "0"
-    if abs(value) < _SMALLEST_WRITTEN_OUT:
+    if value <= 0:
+        return f"−{significant(-value, digits)}" if value else "0"
+    if value < _SMALLEST_WRITTEN_OUT:
         return f"{value:.{digits - 1}e}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = max(0, digits - 1 - math.floor(math.log10(value)))
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -14,8 +14,8 @@ def test_what_is_no_number_is_said_to_be_no_data(write):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.00123, "0.00123"), (1.5, "1.5"), (12.34, "12.3"), (1234.5, "1,234"), (-2.5, "-2.5"), (100, "100"),
-     (1e-6, "0.000001"), (9.99e-7, "9.99e-07"), (-2.58e-14, "-2.58e-14")],
+    [(0, "0"), (0.00123, "0.00123"), (1.5, "1.5"), (12.34, "12.3"), (1234.5, "1,234"), (-2.5, "−2.5"), (100, "100"),
+     (1e-6, "0.000001"), (9.99e-7, "9.99e-07"), (-2.58e-14, "−2.58e-14")],
 )  # fmt: skip
 def test_a_plain_number_keeps_three_significant_digits(value, text):
     assert fmt.significant(value) == text

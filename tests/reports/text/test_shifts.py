@@ -31,7 +31,7 @@ S = 10**9
         ),
         (
             RunEvent(7, 30 * S, None, (), (Shift("reward", -0.1, 0.4),)),
-            "Step 7, after 30 s: mean reward rose from -0.1 to 0.4. Nothing recorded explains it.",
+            "Step 7, after 30 s: mean reward rose from −0.1 to 0.4. Nothing recorded explains it.",
         ),
     ],
 )

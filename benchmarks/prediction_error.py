@@ -16,7 +16,6 @@ import argparse
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -334,7 +333,6 @@ def main() -> None:
     parser.add_argument("--systems", type=int, default=len(systems()))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    start_s = time.perf_counter()
     chosen = systems()[: options.systems]
     tasks = [(system, False) for system in chosen] + [(system, True) for system in quiet_twins(chosen)]
     with ProcessPoolExecutor(options.processes) as pool:
@@ -344,7 +342,7 @@ def main() -> None:
     noise = np.std([each.truth_noise_ratio for each in judged]) / np.sqrt(2)
     lines = [
         f"{len(chosen)} systems and {len(tasks) - len(chosen)} noise-free twins; {platform.machine()},"
-        f" {os.cpu_count()} cores, Python {platform.python_version()}, {time.perf_counter() - start_s:.0f} s",
+        f" {os.cpu_count()} cores, Python {platform.python_version()}",
         f"Monte Carlo error of the truth itself, one standard deviation: {noise:.2%}",
         f"runs that nothing was said of: {', '.join(silent) or 'none'}",
         "",

@@ -154,7 +154,7 @@ SELECT $worker_id AS worker_id, step, period_start_ns(step + $lag) + 1_500_000_0
     step AS version_in, step + 1 AS version_out, $copies * samples // $trainers AS samples,
     $copies * samples // $trainers * 1600 AS tokens,
     normal('loss', $trainer, step) AS loss, 1 + chance('norm', $trainer, step) AS grad_norm, 0.5 AS entropy,
-    reward_mean, 0.1 AS clip_ratio,
+    reward_mean, 0.1 AS clip_ratio, 0.02 AS truncated_ratio,
     list_transform(range(2, 10), lambda staleness: {'staleness': staleness::INTEGER, 'tokens': 1000,
         'sum_w': 1000.0 + staleness, 'sum_w2': 1000.0 + staleness * staleness}) AS importance,
     0 AS fresh_tokens, 0.0 AS fresh_sum_w, 0.0 AS fresh_sum_w2

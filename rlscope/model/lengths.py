@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Flags, Reals
-from rlscope.model.numerics.rootfind import root
+from rlscope.model.numerics.rootfind import bisect_condition
 
 _FINEST_STEP_TOKENS: Final = 0.5
 """Finest grid of a parametric distribution, in tokens: it raises the second moment by only 0.02 tokens squared."""
@@ -31,7 +31,6 @@ _MOST_MEMBERS_RATIO: Final = 4.0
 """Maximum independent members that a measured tail may correspond to, relative to the group size: noise can exceed
 independence."""
 _BISECTIONS: Final = 30
-_ROOT_TOLERANCE: Final = 1e-15
 _LEAST_SIGMA: Final = 1e-3
 _MOST_SIGMA: Final = 6.0
 """Maximum sigma of the log length: one response in six is then more than 400 times the median."""
@@ -262,18 +261,19 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, max_output_tokens: int | No
         return LengthLaw.lognormal(mean_tokens / math.sqrt(spread), math.sqrt(math.log(spread)))
     if mean_tokens >= max_output_tokens:
         raise ValueError(f"a mean of {mean_tokens:g} tokens is not below the cap of {max_output_tokens}")
-    low, high = _LEAST_SIGMA, _MOST_SIGMA
-    if _cut(_log_median(mean_tokens, high, max_output_tokens), high, max_output_tokens)[1] < cv_ratio:
+    low, high = np.array([_LEAST_SIGMA]), np.array([_MOST_SIGMA])
+
+    def varies_enough(sigma: Reals) -> Flags:
+        return _cut(_log_median(mean_tokens, sigma, max_output_tokens), sigma, max_output_tokens)[1] >= cv_ratio
+
+    if not varies_enough(high):
         most = math.sqrt(max_output_tokens / mean_tokens - 1.0)
         raise ValueError(
             f"a mean of {mean_tokens:g} tokens under a cap of {max_output_tokens} varies by less than {most:.2f}"
         )
-
-    def excess(sigma: float) -> float:
-        return _cut(_log_median(mean_tokens, sigma, max_output_tokens), sigma, max_output_tokens)[1] - cv_ratio
-
-    sigma = low if excess(low) >= 0.0 else root(excess, low, high, tolerance=_ROOT_TOLERANCE)
-    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, max_output_tokens)), sigma, max_output_tokens)
+    _, sigma = bisect_condition(varies_enough, low, high)
+    log_median = _log_median(mean_tokens, sigma, max_output_tokens)
+    return LengthLaw.lognormal(math.exp(log_median[0]), float(sigma[0]), max_output_tokens)
 
 
 def law_of_percentiles(percentiles: Mapping[float, float], max_output_tokens: int | None) -> LengthLaw:
@@ -295,20 +295,24 @@ def law_of_percentiles(percentiles: Mapping[float, float], max_output_tokens: in
     return LengthLaw.lognormal(math.exp(log_median), float(sigma), max_output_tokens)
 
 
-def _log_median(mean_tokens: float, sigma: float, max_output_tokens: int) -> float:
-    """Log median of the lognormal with this sigma and this mean after the cut; the mean grows with the median."""
+def _log_median(mean_tokens: float, sigma: Reals, max_output_tokens: int) -> Reals:
+    """Log median of the lognormal with each sigma and this mean after the cut; the mean grows with the median."""
     low, high = math.log(mean_tokens) - sigma**2, math.log(max_output_tokens) + _MOST_SIGMA * sigma
-    return root(lambda at: _cut(at, sigma, max_output_tokens)[0] - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE)
+    lines = sigma.ravel()
+
+    def is_long_enough(log_median: Reals) -> Flags:
+        return _cut(log_median, lines, max_output_tokens)[0] >= mean_tokens
+
+    return bisect_condition(is_long_enough, low.ravel(), high.ravel())[1].reshape(sigma.shape)
 
 
-def _cut(log_median: float, sigma: float, max_output_tokens: int) -> tuple[float, float]:
-    """Mean, in tokens, and coefficient of variation of a lognormal after the cap cuts it."""
+def _cut(log_median: Reals, sigma: Reals, max_output_tokens: int) -> tuple[Reals, Reals]:
+    """Mean, in tokens, and coefficient of variation of each lognormal after the cap cuts it."""
     distance = (math.log(max_output_tokens) - log_median) / sigma
 
-    def moment(power: int) -> float:
-        share = float(ndtr(distance - power * sigma))
-        below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * share
-        return below + max_output_tokens**power * float(ndtr(-distance))
+    def moment(power: int) -> Reals:
+        below = np.exp(power * log_median + (power * sigma) ** 2 / 2.0) * ndtr(distance - power * sigma)
+        return below + max_output_tokens**power * ndtr(-distance)
 
     mean = moment(1)
-    return mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0))
+    return mean, np.sqrt(np.maximum(moment(2) / mean**2 - 1.0, 0.0))

@@ -5,13 +5,18 @@ applies to a synchronous step whose generation is packed perfectly (own derivati
 """
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, sampling_of
-from rlscope.model.numerics.rootfind import root
+from rlscope.model.arrays import Flags, Reals
+from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import System, WeightUpdateCost
 from rlscope.model.training.step_time import trainer_step
+
+_LEAST_GPUS: Final = 1e-12
+"""GPUs of a side that has none."""
 
 
 def most_tokens_per_s(system: System, gpus: int, running: float | None = None) -> float:
@@ -24,21 +29,18 @@ def most_tokens_per_s(system: System, gpus: int, running: float | None = None) -
     sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0, recompute_pass_s=0.0)
     batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
 
-    def imbalance_s(trainer_gpus: float) -> float:
-        return _train_s(system, trainer_gpus) - _sample_s(sampling, gpus - trainer_gpus, batch)
+    def samples_last(trainer_gpus: Reals) -> Flags:
+        return _sample_s(sampling, gpus - trainer_gpus, batch) >= _train_s(system, trainer_gpus)
 
-    if imbalance_s(0.0) <= 0.0:
-        # Trainers that hardly need GPUs: the samplers are the slower side even with all GPUs.
-        step_s = _sample_s(sampling, float(gpus), batch)
-    else:
-        step_s = _train_s(system, root(imbalance_s, 0.0, float(gpus), tolerance=1e-300))
+    # Trainers that hardly need GPUs are the faster side even without any; then the samplers have all GPUs.
+    _, trainer_gpus = bisect_condition(samples_last, np.array([0.0]), np.array([float(gpus)]))
+    step_s = float(_sample_s(sampling, gpus - trainer_gpus, batch)[0])
     return system.workload.samples_per_step * sampling.mean_tokens / step_s
 
 
-def _train_s(system: System, gpus: float) -> float:
-    return float(trainer_step(system.trainer, system.workload, WeightUpdateCost(), max(gpus, 1e-12)).total_s)
+def _train_s(system: System, gpus: Reals) -> Reals:
+    return trainer_step(system.trainer, system.workload, WeightUpdateCost(), np.maximum(gpus, _LEAST_GPUS)).total_s
 
 
-def _sample_s(sampling: Sampling, gpus: float, running: float) -> float:
-    engines = np.array([max(gpus, 1e-12) / sampling.engine.gpus])
-    return float(sampling.period_s(np.array([running]), engines)[0])
+def _sample_s(sampling: Sampling, gpus: Reals, running: float) -> Reals:
+    return sampling.period_s(np.array([running]), np.maximum(gpus, _LEAST_GPUS) / sampling.engine.gpus)

@@ -1,11 +1,11 @@
-"""Root finding: of one function, and for many lines at once along which a condition starts to hold.
+"""Root finding for many lines at once: where a condition starts to hold along each.
 
-For many lines, one call on many points costs little more than a call on one, so an interval is divided into many parts
+One call on many points costs little more than a call on one, so an interval is divided into many parts
 at a time instead of halved. Not covered: conditions that start to hold more than once; one of the places is then found.
 """
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -17,17 +17,6 @@ Condition = Callable[[Reals], Flags]
 _PARTS: Final = 16
 _DIVISIONS: Final = 10
 """Number of divisions: 1e-12 of the interval is left."""
-
-
-def root(function: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
-    """Return where a function is zero between two points at which its signs differ, to the tolerance and rounding.
-
-    Raises ValueError if the signs at the ends are the same.
-    """
-    # The import is slow, and a run without a model needs no root.
-    from scipy.optimize import brentq
-
-    return cast("float", brentq(function, low, high, xtol=tolerance))
 
 
 def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:

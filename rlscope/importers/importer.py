@@ -27,6 +27,13 @@ class ImportSource:
     """The user's own table, if any."""
     size: int = 0
     """Bytes of a file, which may grow while its head stays the same."""
+    later: tuple[Path, ...] = ()
+    """Files that the same run wrote after it was started again, in order."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files of the run, in order."""
+        return (self.path, *self.later)
 
     @property
     def text(self) -> str:

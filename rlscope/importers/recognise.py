@@ -7,6 +7,7 @@ import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import chain, islice
 from pathlib import Path
@@ -27,8 +28,10 @@ from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
 from rlscope.importers.steps import CARRIERS, carrier_of, has_steps_of, known_names, names_in
+from rlscope.importers.tensorboard import TENSORBOARD
 from rlscope.importers.timer_console import timer_console
 from rlscope.importers.vllm import VLLM_LOG
+from rlscope.importers.wandb import WANDB
 from rlscope.input_file import did_you_mean
 from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
@@ -175,12 +178,26 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
         raise _nothing_known(_open(folder, own), framework)
     runs.sort(key=lambda run: run[0])
     same = [run for rank, run in runs if rank == runs[0][0]]
+    if len(same) > 1 and _is_one_run([each.source for each in same]):
+        later = tuple(each.source.path for each in same[1:])
+        return same[0]._replace(source=replace(same[0].source, later=later))
     if len(same) > 1:
         names = [str(each.source.path.relative_to(folder)) for each in same]
         has_trainers = all(run.tells_trainer for run in same)
         then = "Pass one of them" + ("." if has_trainers else "; add other files of the same run with --with.")
         raise _several(folder, f"{len(names)} files that could be the run", names, then)
     return same[0]._replace(passed_over=tuple(run.source.path for _, run in runs[1:]))
+
+
+def _is_one_run(sources: Sequence[ImportSource]) -> bool:
+    """Whether the files are of one run that was started again, by where their writers put them.
+
+    TensorBoard takes the files of one folder for one run, and W&B names its file after the run.
+    """
+    carriers, paths = {carrier_of(each) for each in sources}, [each.path for each in sources]
+    return (carriers == {TENSORBOARD} and len({path.parent for path in paths}) == 1) or (
+        carriers == {WANDB} and len({path.name for path in paths}) == 1
+    )
 
 
 def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> ImportFileError:

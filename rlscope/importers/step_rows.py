@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
+from statistics import median
 from typing import Final
 
+from rlscope.format import duration
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import (
+    Durations,
     PlacedPhase,
     PlacedStep,
     contradicts_times,
@@ -37,6 +40,10 @@ _PARTS: Final = 10
 _FEWEST_OF_A_PART: Final = 5
 """Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
+_LONGEST_PAUSE_NS: Final = 600 * 10**9
+_LONGEST_PAUSE_STEPS: Final = 10.0
+"""A run whose next step begins this long after the last one, and this many times the usual time between steps, was down
+or stood still."""
 _SAMPLING: Final = (PhaseKind.GENERATE, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES)
 _INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
 _UNKNOWN_SAMPLERS: Final = (
@@ -83,16 +90,11 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     if log.is_config_unread:
         target.note(UNREAD_CONFIG)
     reported: set[tuple[int, str]] = set()
-    for each in log.processes:
-        durations = durations_of(each, log.is_separate)
-        if contradicts_times(each.steps, durations):
-            target.note(
-                f"Some {each.worker_id} steps are longer than the time between their rows, so the row times are "
-                "not used"
-            )
-            for step in each.steps:
-                step.end_ns = None
-        placed = placed_steps(each.steps, durations, target.relative_origin_ns)
+    every = [(each, *_placed(each, log, target)) for each in log.processes]
+    for each, _, placed in every:
+        if each.process.role == "trainer":
+            _leave_out_pauses(each, placed, target)
+    for each, durations, placed in every:
         if not placed:
             continue
         if all(step.end_ns is None for step in each.steps):
@@ -117,6 +119,35 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     target.add_config(**log.settings())
 
 
+def _placed(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> tuple[list[Durations], list[PlacedStep]]:
+    """Return the durations of a process's steps, and the steps in time."""
+    durations = durations_of(steps, log.is_separate)
+    if contradicts_times(steps.steps, durations):
+        target.note(
+            f"Some {steps.worker_id} steps are longer than the time between their rows, so the row times are not used"
+        )
+        for step in steps.steps:
+            step.end_ns = None
+    return durations, placed_steps(steps.steps, durations, target.relative_origin_ns)
+
+
+def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
+    """Leave out the time in which the run was down, with the steps that it had to repeat."""
+    pairs = [(a, b, b.start_ns - a.end_ns) for a, b in pairwise(placed) if b.start_ns > a.end_ns]
+    if not pairs:
+        return
+    usual_ns = median(b.end_ns - a.end_ns for a, b in pairwise(placed))
+    longest_ns = max(_LONGEST_PAUSE_NS, _LONGEST_PAUSE_STEPS * usual_ns)
+    left_out = [(a, b, gap_ns) for a, b, gap_ns in pairs if b.step.starts > a.step.starts or gap_ns > longest_ns]
+    for a, b, gap_ns in left_out[:_SHOWN_GAPS]:
+        what = "was started again" if b.step.starts > a.step.starts else "was down or stood still"
+        target.note(
+            f"The run {what} between steps {a.step.number} and {b.step.number} of the {steps.worker_id}: "
+            f"{duration(gap_ns / 1e9)} are left out for all workers"
+        )
+    target.leave_out([(a.end_ns, b.start_ns) for a, b, _ in left_out])
+
+
 def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, options: ImportOptions) -> int | None:
     """Return a worker's GPUs: from the options, the config or the rates; None if these do not tell."""
     if role == "controller":
@@ -138,7 +169,7 @@ def _check_coverage(
     if steps.repeated:
         target.note(
             f"{steps.repeated:,} duplicate {worker_id} steps in the file (a resumed run, or two runs in one file); the "
-            "last one is used, and the time of the others is left out"
+            "last one is used"
         )
     if log.framework.rows_are_means or not numbers:
         return

@@ -5,11 +5,10 @@ places the steps in time.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -51,6 +50,8 @@ class Step:
     count: int = 1
     """Number of steps that the values are the mean of."""
     values: dict[str, float] = field(default_factory=dict[str, float])
+    starts: int = 1
+    """Number of times that the run had been started, by the steps that it repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +206,41 @@ def _limits(framework: Framework) -> dict[str, float]:
     return limits
 
 
+class _Process:
+    """Collects the steps of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.marks = process, frozenset(process.marks)
+        self.steps: dict[int, Step] = {}
+        self.repeated = 0
+        self._starts, self._last = 1, 0
+
+    def add(self, number: int | None, kept: dict[str, float], time_ns: int | None) -> None:
+        """Add a row to its step. The row of another attempt at a step replaces that of an earlier one."""
+        known = number if number is not None else max(self.steps, default=0) + 1
+        step = self.steps.setdefault(known, Step(known, None))
+        if self._is_another(step.values, kept):
+            self.repeated += 1
+            # A run that is started again goes back to its last checkpoint.
+            self._starts += known <= self._last
+            step.values = {}
+        self._last, step.starts = known, self._starts
+        step.values.update(kept)
+        step.end_ns = time_ns if time_ns is not None else step.end_ns
+
+    def _is_another(self, held: Mapping[str, float], found: Mapping[str, float]) -> bool:
+        """Whether a row is of another attempt at a step: it has the same time metrics with other values."""
+        names = [name for name in (*self.process.step, *self.process.marks) if name in held and name in found]
+        return any(held[name] != found[name] for name in names)
+
+
 def _collect(
     rows: Iterator[MetricRow], framework: Framework, tally: Tally
 ) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
     """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
     limits, wanted = _limits(framework), framework.wanted
-    marks = {worker_id: set(process.marks) for worker_id, process in framework.phases.items()}
-    by_worker: dict[str, dict[int, Step]] = {worker_id: {} for worker_id in framework.phases}
+    by_worker = {worker_id: _Process(process) for worker_id, process in framework.phases.items()}
     met: set[str] = set()
-    repeated: Counter[str] = Counter()
     ahead: tuple[int | None, dict[str, float]] = None, {}
     for row in rows:
         values = {framework.bare(name): value for name, value in row.values.items()}
@@ -227,26 +254,30 @@ def _collect(
             continue
         # Some frameworks write other metrics of a step before its times.
         known = {**ahead[1], **kept} if number is not None and ahead[0] == number else kept
-        owner = next((worker_id for worker_id, names in marks.items() if names & kept.keys()), None)
+        owner = next((each for each in by_worker.values() if each.marks & kept.keys()), None)
         if owner is not None:
-            repeated[owner] += _add(by_worker[owner], number, known, row.time_ns, framework.phases[owner])
+            owner.add(number, known, row.time_ns)
             continue
-        for steps in by_worker.values():
-            if number in steps:
-                steps[number].values.update(kept)
+        for each in by_worker.values():
+            if number in each.steps:
+                each.steps[number].values.update(kept)
         if kept:
             ahead = number, known
+    return _in_steps(by_worker, framework, met), frozenset(met)
+
+
+def _in_steps(by_worker: Mapping[str, _Process], framework: Framework, met: set[str]) -> tuple[ProcessSteps, ...]:
     processes = tuple(
-        ProcessSteps(worker_id, process, _of_each_step(by_worker[worker_id], process), repeated[worker_id])
-        for worker_id, process in framework.phases.items()
-        if by_worker[worker_id]
+        ProcessSteps(worker_id, each.process, _of_each_step(each.steps, each.process), each.repeated)
+        for worker_id, each in by_worker.items()
+        if each.steps
     )
     for each in processes:
         if framework.rows_are_means:
             _count_steps(each.steps)
         if each.process.late_when in met:
             _move_step_times(each)
-    return processes, frozenset(met)
+    return processes
 
 
 def _check(kept: Mapping[str, float], limits: Mapping[str, float]) -> None:
@@ -254,26 +285,6 @@ def _check(kept: Mapping[str, float], limits: Mapping[str, float]) -> None:
     for name in limits.keys() & kept.keys():
         if not math.isnan(kept[name]):
             amount(kept[name], limits[name])
-
-
-def _add(
-    steps: dict[int, Step], number: int | None, kept: dict[str, float], time_ns: int | None, process: Process
-) -> bool:
-    """Add a row to the steps of its process; return whether it is of another attempt at a step that is held already."""
-    known = number if number is not None else max(steps, default=0) + 1
-    step = steps.setdefault(known, Step(known, None))
-    is_another = _is_another(step.values, kept, process)
-    if is_another:
-        step.values = {}
-    step.values.update(kept)
-    step.end_ns = time_ns if time_ns is not None else step.end_ns
-    return is_another
-
-
-def _is_another(held: Mapping[str, float], found: Mapping[str, float], process: Process) -> bool:
-    """Whether a row is of another attempt at a step: it has the same time metrics with other values."""
-    names = [name for name in (*process.step, *process.marks) if name in held and name in found]
-    return any(held[name] != found[name] for name in names)
 
 
 def _count_steps(steps: tuple[Step, ...]) -> None:
@@ -347,7 +358,8 @@ def read_steps(
     carrier, release = carrier_of(source), _release_of(framework, names_in(source))
     tally, log = Tally(), None
     if carrier is not None and release is not None:
-        log = step_log(carrier.rows(source.path, tally, progress), release, tally, settings)
+        rows = chain.from_iterable(carrier.rows(path, tally, progress) for path in source.paths)
+        log = step_log(rows, release, tally, settings)
     if carrier is None or log is None:
         raise ImportFileError.of(
             source.path,
@@ -356,6 +368,9 @@ def read_steps(
             next_step="Pass the file that contains them, or omit --as.",
         )
     target.add_file(carrier.name, tally.source_file(source.path))
+    if source.later:
+        names = ", ".join(dict.fromkeys(f"{path.parent.name}/{path.name}" for path in source.paths))
+        target.note(f"{len(source.paths)} files are read as one run that was started again: {names}")
     return log
 
 

@@ -173,10 +173,16 @@ class ImportTarget:
     def leave_out(self, stretches: Sequence[tuple[int, int]]) -> None:
         """Cut these time ranges (ns) out of the run: rows inside them are dropped, and later times move forward.
 
-        For files that contain only some of the steps: shares of time then cover the other steps. Call this before
-        adding the first row of a run.
+        For times in which the run was down, and for files that contain only some of the steps: shares of time then
+        cover the other steps. A run that goes on keeps them, because a watch never goes back in time. Call this before
+        adding the first row after a time range.
         """
-        self._cuts = sorted([*self._cuts, *stretches])
+        cuts: list[tuple[int, int]] = []
+        for start_ns, end_ns in () if self.is_growing else sorted([*self._cuts, *stretches]):
+            if cuts and start_ns <= cuts[-1][1]:
+                start_ns, end_ns = cuts[-1][0], max(end_ns, cuts.pop()[1])
+            cuts.append((start_ns, end_ns))
+        self._cuts = cuts
 
     def _shift(self, row: dict[str, Any]) -> bool:
         """Move a row's times to account for the cuts; return False if nothing of the row is left."""

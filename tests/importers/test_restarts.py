@@ -1,0 +1,108 @@
+"""Runs that were started again: their steps are read as those of one run, and the time in which it was down is not."""
+
+import json
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
+from rlscope.trace.imported import Imported
+from tests.importers.filling import asked
+
+VERL = Path(__file__).parent / "fixtures" / "verl"
+START_S = 1_760_000_000
+SHARED = import_options(gpus="colocated=8")
+SPANS = f"SELECT step, (start_ns / 1e9 - {START_S}), (end_ns / 1e9 - {START_S}) FROM train_steps ORDER BY ALL"
+
+
+def metrics(folder: Path, *rows: tuple[int, float, float]) -> Path:
+    """Write verl's metrics: the number of each step, the second in which it ended, and the seconds it trained."""
+    lines = [
+        {
+            "step": step,
+            "_timestamp": START_S + end_s,
+            "data": {"timing_s/step": train_s + 1, "timing_s/gen": 1, "timing_s/update_actor": train_s},
+        }
+        for step, end_s, train_s in rows
+    ]
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def left_out(imported: Imported) -> list[str]:
+    return [note for note in imported.notes if "left out" in note]
+
+
+def test_the_steps_that_are_repeated_and_the_time_until_then_are_left_out(tmp_path: Path) -> None:
+    """The run fell back from step 4 to its checkpoint after step 2, 300 s later."""
+    log = metrics(tmp_path, (1, 10, 8), (2, 20, 8), (3, 30, 8), (4, 40, 8), (3, 348, 7), (4, 359, 9), (5, 369, 8))
+    imported = import_run(log, tmp_path / "run", SHARED)
+    assert asked(tmp_path / "run", SPANS) == [
+        (1, 2.0, 10.0),
+        (2, 12.0, 20.0),
+        (3, 21.0, 28.0),
+        (4, 30.0, 39.0),
+        (5, 41.0, 49.0),
+    ]
+    assert left_out(imported) == [
+        "The run was started again between steps 2 and 3 of the trainer: 5 min 20 s are left out for all workers"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("period_s", "pause_s", "is_left_out"),
+    [(10, 600, False), (10, 601, True), (100, 1000, False), (100, 1001, True)],
+)
+def test_a_pause_of_more_than_ten_minutes_and_ten_steps_is_left_out(
+    tmp_path: Path, period_s: int, pause_s: int, is_left_out: bool
+) -> None:
+    rows = [(step, step * period_s + (pause_s if step > 3 else 0), period_s - 1) for step in range(1, 7)]
+    imported = import_run(metrics(tmp_path, *rows), tmp_path / "run", SHARED)
+    ((length_s,),) = asked(tmp_path / "run", "SELECT (stopped_ns - started_ns) / 1e9 FROM workers")
+    assert length_s == 6 * period_s + (0 if is_left_out else pause_s)
+    assert len(left_out(imported)) == is_left_out
+
+
+def test_a_run_that_goes_on_keeps_its_times(tmp_path: Path) -> None:
+    """A watch has evaluated them."""
+    log = metrics(tmp_path, (1, 10, 8), (2, 20, 8), (2, 3600, 9), (3, 3610, 8))
+    import_run(log, tmp_path / "run", SHARED, is_growing=True)
+    assert asked(tmp_path / "run", SPANS)[1:] == [(2, 3591.0, 3600.0), (3, 3602.0, 3610.0)]
+
+
+def test_the_tensorboard_files_of_one_folder_are_one_run(tmp_path: Path) -> None:
+    """The fixture, cut behind the last event of step 30."""
+    whole = (VERL / "events.out.tfevents.1").read_bytes()
+    import_run(VERL / "events.out.tfevents.1", tmp_path / "whole")
+    cut = _record_that_begins_step(31, whole)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "events.out.tfevents.1.host").write_bytes(whole[:cut])
+    (folder / "events.out.tfevents.2.host").write_bytes(whole[cut:])
+    imported = import_run(folder, tmp_path / "run")
+    steps = "SELECT step, start_ns, end_ns, tokens FROM train_steps ORDER BY ALL"
+    assert asked(tmp_path / "run", steps) == asked(tmp_path / "whole", steps)
+    assert (
+        "2 files are read as one run that was started again: log/events.out.tfevents.1.host, "
+        "log/events.out.tfevents.2.host"
+    ) in imported.notes
+
+
+def test_the_wandb_files_of_one_run_id_are_one_run(tmp_path: Path) -> None:
+    """The second start wrote the same steps as the first one, so nothing is repeated."""
+    for start in ("offline-run-20251009_085310-a1b2", "offline-run-20251009_095310-a1b2"):
+        (tmp_path / "wandb" / start).mkdir(parents=True)
+        copy(VERL / "run.wandb", tmp_path / "wandb" / start / "run-a1b2.wandb")
+    import_run(tmp_path / "wandb", tmp_path / "run")
+    assert asked(tmp_path / "run", "SELECT count(*), max(step) FROM train_steps") == [(60, 60)]
+
+
+def _record_that_begins_step(step: int, events: bytes) -> int:
+    """Return where the first event of a step begins: length and checksum, the time as a double, then the step."""
+    at = 0
+    while events[at + 21 : at + 23] != bytes([0x10, step]):
+        at += 16 + int.from_bytes(events[at : at + 8], "little")
+    return at

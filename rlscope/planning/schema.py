@@ -213,7 +213,7 @@ class Current:
 class PlanTables:
     """Sections of a plan; None: absent, and there is no default."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", defer_build=True)
 
     gpus: Gpus
     model: Model = Model()

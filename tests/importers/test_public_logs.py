@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -346,7 +347,7 @@ def open_instruct(wait: str, training_s: float, saving_s: float = 0.0) -> Log:
     return Log("open-instruct", rows("time/", times), {name: 2 * each for name, each in spent.items()}, name="a.jsonl")
 
 
-TINKER_ROW = {"env/all/reward/total": 0.25, "env/all/total_episodes": 768, "optim/entropy": 0.5}
+TINKER_ROW: dict[str, Any] = {"env/all/reward/total": 0.25, "env/all/total_episodes": 768, "optim/entropy": 0.5}
 TINKER_STEP = {"assemble_training_data": 1.0, "compute_kl_sample_train": 0.5, "save_checkpoint": 16.0}
 
 

@@ -233,7 +233,7 @@ def expected_price(state: SteadyState, system: System, age_steps: float | None) 
 
     The closed forms know how much a full queue drops; which samples age out, only the simulator knows. Mean staleness
     is unknown: NaN. age_steps: p95 staleness if every step published; with publications that wait for the cap, a
-    version lasts as many steps as that age exceeds the cap.
+    version lasts that age over the cap.
     """
     knows_drops = not (_ages_out(system.admission) and state.dropped_ratio)
     dropped = Estimate.exactly(state.dropped_ratio) if knows_drops else None

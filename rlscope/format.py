@@ -14,6 +14,8 @@ from rich.text import Text
 from rlscope import text_out
 
 NO_DATA: Final = "no data"
+Write = Callable[[float | None], str]
+"""A formatter of this module."""
 
 _SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS_PER_HOUR: Final = 3600.0
@@ -121,7 +123,21 @@ def signed_points(ratio: float | None) -> str:
     return f"{ratio * 100.0:+.1f} points".replace("-", "−")
 
 
-def with_interval(write: Callable[[float | None], str], value: float, low: float, high: float) -> str:
+def signed(write: Write) -> Write:
+    """Return a formatter of differences, which adds the sign: +1.4 s, "about 0 µs"; shares differ in points."""
+    if write is percent:
+        return signed_points
+
+    def written(value: float | None) -> str:
+        if value is None:
+            return NO_DATA
+        sign, text = "+" if value > 0 else "−" if value < 0 else "", write(abs(value))
+        return f"about 0 {text.partition(' ')[2]}" if text.startswith("<") else sign + text
+
+    return written
+
+
+def with_interval(write: Write, value: float, low: float, high: float) -> str:
     """Format a value and its interval with one unit: 193 (186 to 204) ms; no interval if both ends read the same."""
     texts = [write(value), write(low), write(high)]
     if texts[1] == texts[2]:
@@ -252,7 +268,7 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 # Longer suffixes come first: a name that ends with _gpu_s also ends with _s.
-_BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
+_BY_SUFFIX: Final[tuple[tuple[str, Write], ...]] = (
     ("_tokens_per_s", tokens_per_second),
     ("_gpu_s", gpu_time),
     ("_per_s", lambda value: f"{si(value)}/s"),

@@ -30,6 +30,7 @@ from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.actions import actions_table, below_table
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import layouts_part
+from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
 from rlscope.reports.text.learning import learning_sentences, run_sentences
@@ -67,7 +68,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     if rewarded := [*run_sentences(analysis), *(learning_sentences(analysis.learning) if analysis.learning else ())]:
         yield Part(LEARNING_TITLE, [Bullets(rewarded, "·")])
     found = callouts(analysis, verdict_words.actions_of(analysis))
-    yield Part("Findings, whole run", found or [Paragraph(verdict_words.no_findings(analysis))])
+    yield Part(FINDINGS_TITLE, found or [Paragraph(verdict_words.no_findings(analysis))])
     if analysis.alerts:
         yield Part(ALERTS_TITLE, [alerts_table(analysis)])
 
@@ -86,7 +87,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
         "spent": Part("GPU time", list(_spent(analysis))),
         "advice": _advice(analysis),
         "strip": Facts(_figures(analysis)),
-        "found": _links("Findings, whole run", [Link(each.anchor, each.title, each.cost) for each in found]),
+        "found": _links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]),
         "alerts": _links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired_rules(analysis)]),
         "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(brief.about(analysis))}", "note"),
     }
@@ -212,18 +213,8 @@ def _model(analysis: AnalysisResult) -> Iterator[Block]:
     if not isinstance(model, ModelResult):
         return
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
-    yield Part(model_words.GAP_TITLE, [loss_bars(model), *notes])
+    yield Part(model_words.GAP_TITLE, [model_words.loss_bars(model), *notes])
     yield from model_words.outlook_parts(model)
-
-
-def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
-    """Return a bar for each loss, from the throughput before it to the throughput after it."""
-    bound, achieved = model.gap.bound_tokens_per_s, model.gap.achieved_tokens_per_s
-    bars = [Bar(model_words.BOUND, fmt.tokens_per_second(bound), 1.0)]
-    for row in model_words.loss_rows(model):
-        ends = sorted((row.left_tokens_per_s / bound, (row.left_tokens_per_s + row.lost_tokens_per_s) / bound))
-        bars.append(Bar(row.name, row.lost, ends[1], ends[0], "wait", row.meaning if has_meanings else ""))
-    return Bars([*bars, Bar(model_words.MEASURED, fmt.tokens_per_second(achieved), achieved / bound if bound else 0.0)])
 
 
 def throughput_blocks(analysis: AnalysisResult) -> list[Block]:

@@ -10,24 +10,23 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Block, Nothing
 from rlscope.reports.card import ledger_blocks
 from rlscope.reports.figure import figures_in
-from rlscope.reports.sections.appendix import (
+from rlscope.reports.sections.engines import engines_section
+from rlscope.reports.sections.lengths import lengths_section
+from rlscope.reports.sections.lists import (
     alerts_section,
+    changes_section,
     configuration_section,
     data_quality_section,
+    findings_section,
     glossary_section,
 )
-from rlscope.reports.sections.changes import changes_section
-from rlscope.reports.sections.engines import engines_section
-from rlscope.reports.sections.findings import findings_section
-from rlscope.reports.sections.gap import gap_section
-from rlscope.reports.sections.latency import latency_section
-from rlscope.reports.sections.layouts import layouts_section
-from rlscope.reports.sections.lengths import lengths_section
+from rlscope.reports.sections.model import gap_blocks, latency_blocks, layouts_blocks, modeled
 from rlscope.reports.sections.queue import queue_section
 from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
+from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 
@@ -67,20 +66,20 @@ def sections_of(analysis: AnalysisResult) -> list[Section]:
     return [
         Section("workers", "Worker timelines", "Workers", workers_section(analysis)),
         Section("changes", EVENTS_TITLE, "Changes", changes_section(analysis)),
-        Section("findings", "Findings, whole run", "Findings", findings_section(analysis)),
+        Section("findings", FINDINGS_TITLE, "Findings", findings_section(analysis)),
         Section("staleness", "Staleness, whole run", "Staleness", staleness_section(analysis)),
         Section("engines", "Batch size of the engines", "Engines", engines_section(analysis)),
         Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section(analysis)),
         Section("queue", "Queue and weight updates", "Queue and updates", queue_section(analysis)),
-        Section("layouts", "Other layouts", "Layouts", layouts_section(analysis)),
+        Section("layouts", "Other layouts", "Layouts", modeled(analysis, layouts_blocks)),
         Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section(analysis),
                 "reward, loss and other metrics, by step and by GPU-hours"),
         Section("throughput", "Throughput and step time", "Throughput", throughput_section(analysis),
                 "tokens per second, and the phases of each step"),
-        Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput", gap_section(analysis),
-                "what each cause takes, and how well the model predicts"),
+        Section("gap", "Upper bound and measured throughput, steady state", "Lost throughput",
+                modeled(analysis, gap_blocks), "what each cause takes, and how well the model predicts"),
         Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks(analysis), "every GPU-second by state"),
-        Section("latency", "Forward passes by batch size", "Forward passes", latency_section(analysis),
+        Section("latency", "Forward passes by batch size", "Forward passes", modeled(analysis, latency_blocks),
                 "measured and fitted time of a pass"),
         Section("alerts", ALERTS_TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
         Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section(analysis),

@@ -3,7 +3,7 @@
 The baseline is called A, the other runs B, C and so on. This module only formats differences; it computes none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Final, NamedTuple
 
@@ -33,9 +33,7 @@ from rlscope.reports.text.brief import role_bar
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import role_order, state_label
 
-Write = Callable[[float | None], str]
-
-QUANTITIES: Final[Mapping[Quantity, tuple[str, Write]]] = {
+QUANTITIES: Final[Mapping[Quantity, tuple[str, fmt.Write]]] = {
     "tokens_per_s": ("trained throughput", fmt.tokens_per_second),
     "tokens_per_gpu_s": ("trained throughput per GPU", fmt.tokens_per_second),
     "step_s": ("step period", fmt.duration),
@@ -318,7 +316,7 @@ def promise_sentence(promise: Promise) -> str:
     return f"{source} {gain_words(promise.gain_ratio)}; {measured}{_prices(promise)}{others}"
 
 
-_PRICES: Final[Mapping[PriceName, tuple[str, Write]]] = {
+_PRICES: Final[Mapping[PriceName, tuple[str, fmt.Write]]] = {
     "dropped_ratio": ("dropped tokens", fmt.percent),
     "staleness_p95_steps": ("p95 sample staleness", fmt.optimizer_steps),
     "trained_length_change_ratio": ("mean trained length", fmt.signed_percent),
@@ -397,11 +395,11 @@ def _learning(row: LearningRow) -> _DifferenceRow:
     return _measured(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
 
 
-def _measured(name: str, write: Write, found: Difference) -> _DifferenceRow:
-    return _cells(name, write, fmt.signed_percent if found.scale == "ratio" else _signed(write), found)
+def _measured(name: str, write: fmt.Write, found: Difference) -> _DifferenceRow:
+    return _cells(name, write, fmt.signed_percent if found.scale == "ratio" else fmt.signed(write), found)
 
 
-def _cells(name: str, write: Write, signed: Write, found: Difference | BreakdownPart) -> _DifferenceRow:
+def _cells(name: str, write: fmt.Write, signed: fmt.Write, found: Difference | BreakdownPart) -> _DifferenceRow:
     mark = "*" if found.is_significant else ""
     return (name, write(found.before), write(found.after), signed(found.change) + mark, _ends(signed, found))
 
@@ -414,7 +412,7 @@ def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: st
     return Table(title, columns[:shown], cells, "compared", numbers=frozenset({1, 2, 3}), wide=frozenset({4}))
 
 
-def _ends(signed: Write, found: Difference | BreakdownPart) -> str:
+def _ends(signed: fmt.Write, found: Difference | BreakdownPart) -> str:
     """Return both ends of the interval, with the unit only once if they share it; empty if there is none."""
     if found.low is None:
         return ""
@@ -424,21 +422,7 @@ def _ends(signed: Write, found: Difference | BreakdownPart) -> str:
     return f"{number if is_shared else low} to {high}"
 
 
-def _signed(write: Write) -> Write:
-    """Return a formatter of differences, which adds the sign; a difference of shares is in points."""
-    if write is fmt.percent:
-        return fmt.signed_points
-
-    def signed(value: float | None) -> str:
-        if value is None:
-            return fmt.NO_DATA
-        sign, text = "+" if value > 0 else "−" if value < 0 else "", write(abs(value))
-        return f"about 0 {text.partition(' ')[2]}" if text.startswith("<") else sign + text
-
-    return signed
-
-
-_TITLES: Final[Mapping[str, tuple[str, Write]]] = {
+_TITLES: Final[Mapping[str, tuple[str, fmt.Write]]] = {
     "step_s": ("Step period by trainer state", fmt.duration),
     "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time),
     "role_share": ("Share of GPU time", fmt.percent),
@@ -456,7 +440,7 @@ def breakdown_block(each: Breakdown, letter: str) -> Table:
     title, write = _TITLES[each.name]
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
-    signed, rest = _signed(write), each.parts[len(shown) :]
+    signed, rest = fmt.signed(write), each.parts[len(shown) :]
     rows = [_cells(_part_name(part, each), write, signed, part) for part in shown]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):

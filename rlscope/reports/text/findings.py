@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rlscope.model.forecast.actions import Action
 
+TITLE: Final = "Findings, whole run"
 _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
 """Actions on the settings that limit how far samplers run ahead."""
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -25,7 +25,7 @@ def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
         return
     run, gpu_s, number = analysis.run, analysis.ledger.total_gpu_s, fmt.count(END_STEPS)
     cost = fmt.money(gpu_s, run.gpu_hour_price, run.currency)
-    before, after = map(_number, rewards.means("reward_mean"))
+    before, after = map(fmt.significant, rewards.means("reward_mean"))
     spent = f"{fmt.gpu_time(gpu_s)}{f' and {cost}' if cost else ''}"
     yield f"Mean reward: {before} in the first {number} steps, {after} in the last {number}. The run took {spent}."
     shares = None if cut is None else ends_of(cut, "truncated_ratio")
@@ -34,7 +34,7 @@ def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
     before, after = (fmt.percent(1.0 - each) for each in shares.means("truncated_ratio"))
     yield f"Responses that were not truncated: {before} in the first {number} steps, {after} in the last {number}."
     if finished := ends_of(cut, "finished_reward_mean"):
-        before, after = map(_number, finished.means("finished_reward_mean"))
+        before, after = map(fmt.significant, finished.means("finished_reward_mean"))
         yield f"Their mean reward: {before} and {after}, in the first and last {number} steps that have one."
 
 
@@ -75,11 +75,6 @@ def _clear(found: RewardDifference) -> str:
 
 
 def _unclear(found: RewardDifference) -> str:
-    value, low, high = (_number(each, 2, "+") for each in found.reward)
+    value, low, high = map(fmt.signed(lambda reward: fmt.significant(reward, 2)), found.reward)
     differ = "do not clearly differ" if found.reward.low <= 0.0 <= found.reward.high else "may differ"
     return f"{differ} in reward: {value} (90% interval {low} to {high})"
-
-
-def _number(reward: float, digits: int = 3, plus: str = "") -> str:
-    """Write a reward with the minus sign of the other numbers."""
-    return f"{'−' if reward < 0.0 else plus}{fmt.significant(abs(reward), digits)}"

@@ -4,15 +4,15 @@ Measured against replayed, losses from the upper bound to the measured throughpu
 recommendation is in `advice.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.causes import Cause
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.replay import Observable, ObservableName, ObservableUnit, Replay
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
-from rlscope.reports.blocks import Bullets, Paragraph, Part, Table
+from rlscope.reports.blocks import Bar, Bars, Bullets, Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
@@ -26,29 +26,10 @@ from rlscope.reports.text.names import (
 
 _REPLAY: Final = "Measured and replayed, current layout, steady state"
 GAP_TITLE: Final = "From the upper bound to the measured throughput, steady state"
-BOUND: Final = "upper bound, predicted"
-MEASURED: Final = "measured, steady state"
-"""Over the steps that lie completely in steady state."""
 # Of the bound: smaller causes share one row.
 _SMALL_RATIO: Final = 0.002
 # Of the bound: rounding error of a difference of equal rates.
 _NOTHING_RATIO: Final = 1e-6
-
-
-class LossRow(NamedTuple):
-    """One cause of lost throughput; all rows add up to the upper bound minus the measured throughput."""
-
-    name: str
-    meaning: str
-    lost_tokens_per_s: float
-    """Negative if the run is faster than predicted."""
-    left_tokens_per_s: float
-
-    @property
-    def lost(self) -> str:
-        """The loss as a signed change of throughput."""
-        sign = "−" if self.lost_tokens_per_s > 0 else "+"
-        return sign + fmt.tokens_per_second(abs(self.lost_tokens_per_s))
 
 
 def no_result_sentence(result: NoModelResult) -> str:
@@ -95,11 +76,8 @@ def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
     write, difference = _OBSERVABLE_WRITERS[observable.unit], ""
     if observable.misfit_ratio is not None:
         difference = fmt.signed_percent(observable.misfit_ratio)
-    elif observable.unit == "ratio" and observable.difference is not None:
-        difference = fmt.signed_points(observable.difference)
-    elif observable.difference:
-        sign = "−" if observable.difference < 0 else "+"
-        difference = sign + write(abs(observable.difference))
+    elif observable.difference or (observable.unit == "ratio" and observable.difference is not None):
+        difference = fmt.signed(write)(observable.difference)
     measured = "not recorded" if observable.measured is None else write(observable.measured)
     replayed = "not predicted" if observable.replayed is None else write(observable.replayed)
     return OBSERVABLES[observable.name], measured, replayed, difference
@@ -119,7 +97,7 @@ OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "staleness_mean": "mean token staleness",
     "staleness_p95": "p95 token staleness",
 }
-_OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]]] = {
+_OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, fmt.Write]] = {
     "tokens/s": fmt.tokens_per_second,
     "s": fmt.duration,
     "requests": fmt.significant,
@@ -129,20 +107,27 @@ _OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]
 }
 
 
-def loss_rows(model: ModelResult) -> list[LossRow]:
-    """Losses from the upper bound down; small causes share one row, before the unexplained rest."""
-    bound, steps = model.gap.bound_tokens_per_s, model.gap.steps
+def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
+    """Return the upper bound, a bar for each loss from the throughput before it to that after it, and the measured one.
+
+    Small causes share one bar, before the unexplained rest. A loss is negative if the run is faster than predicted.
+    """
+    bound, achieved, steps = model.gap.bound_tokens_per_s, model.gap.achieved_tokens_per_s, model.gap.steps
     large = [step for step in steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * bound]
     small_tokens_per_s = sum(step.lost_tokens_per_s for step in steps if step not in large)
     named = [(NAMES[step.cause], _meaning(step), step.lost_tokens_per_s) for step in large]
     at = len(named) - any(step.cause == Cause.UNEXPLAINED for step in large)
     named.insert(at, (*OTHER_CAUSES, small_tokens_per_s))
-    rows, left = list[LossRow](), bound
+    bars, left = [Bar("upper bound, predicted", fmt.tokens_per_second(bound), 1.0)], bound
     for name, meaning, lost in named:
-        left -= lost
+        before, left = left, left - lost
         if abs(lost) > _NOTHING_RATIO * bound:
-            rows.append(LossRow(name, meaning, lost, left))
-    return rows
+            low, high = sorted((left / bound, before / bound))
+            change = fmt.signed(fmt.tokens_per_second)(-lost)
+            bars.append(Bar(name, change, high, low, "wait", meaning if has_meanings else ""))
+    # Over the steps that lie completely in steady state.
+    rate = fmt.tokens_per_second(achieved)
+    return Bars([*bars, Bar("measured, steady state", rate, achieved / bound if bound else 0.0)])
 
 
 def outlook_parts(model: ModelResult) -> Iterator[Part]:

@@ -8,12 +8,12 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.reports.card import first_screen, loss_bars
+from rlscope.reports.card import first_screen
 from rlscope.reports.charts import pass_frame
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
-from rlscope.reports.text import model as model_words
+from rlscope.reports.text.model import loss_bars
 from rlscope.reports.text.verdict import action_rows
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import HOSTILE, full_analysis, without_frames
@@ -48,7 +48,8 @@ def test_the_bars_of_the_losses_join_and_end_at_the_measured_throughput():
 
 def test_the_page_says_what_each_loss_means():
     text = Page(page_with(changing_model)).text
-    assert all(row.meaning in text for row in model_words.loss_rows(changing_model()))
+    notes = [bar.note for bar in loss_bars(changing_model(), has_meanings=True).bars[1:-1]]
+    assert all(note and note in text for note in notes)
 
 
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():

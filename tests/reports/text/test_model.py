@@ -200,14 +200,16 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
              GapStep("in_flight_limit", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
     made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1))
-    rows = [(row.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
-    assert rows == [
-        ("split of the GPUs", "−300 tokens/s", 700.0),
-        ("weight updates", "−2 tokens/s", 698.0),
-        ("all other causes", "−1.9 tokens/s", 696.1),
-        ("not explained", "+50 tokens/s", 746.1),
+    bars = model_words.loss_bars(made, has_meanings=True).bars
+    assert [(bar.name, bar.value, round(bar.from_ratio, 6), round(bar.to_ratio, 6)) for bar in bars] == [
+        ("upper bound, predicted", "1k tokens/s", 0.0, 1.0),
+        ("split of the GPUs", "−300 tokens/s", 0.7, 1.0),
+        ("weight updates", "−2 tokens/s", 0.698, 0.7),
+        ("all other causes", "−1.9 tokens/s", 0.6961, 0.698),
+        ("not explained", "+50 tokens/s", 0.6961, 0.7461),
+        ("measured, steady state", "746 tokens/s", 0.0, 0.7461),
     ]
-    assert model_words.loss_rows(made)[-1].meaning == names.BETTER_THAN_MODEL
+    assert bars[-2].note == names.BETTER_THAN_MODEL
 
 
 def test_a_stretch_too_short_to_test_a_prediction_says_so():

@@ -1,4 +1,4 @@
-"""The last sections of the page, which only list: alerts, gaps, configuration and terms."""
+"""The sections of the page that only list: changes, findings, alerts, gaps, configuration and terms."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,12 +6,32 @@ from typing import Final, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Bullets, Nothing, Paragraph, Table, Term, Terms
+from rlscope.reports.blocks import Block, Bullets, Fold, Nothing, Paragraph, Table, Term, Terms
 from rlscope.reports.card import alerts_table
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS
+from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.rules import NONE_FIRED
+from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import STATES
+
+_FINDINGS_OPEN: Final = 3
+
+
+def changes_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the lasting changes during the run, a line for each."""
+    if not analysis.events:
+        return [Nothing("no lasting change of step time, throughput, lengths, staleness or reward")]
+    return [events_block(analysis.events, analysis.run.started_ns)]
+
+
+def findings_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the findings with evidence, cost and remedy: the most expensive open, the rest in a fold."""
+    found = callouts(analysis, verdict_words.actions_of(analysis))
+    if not found:
+        return [Paragraph(verdict_words.no_findings(analysis), "empty")]
+    more = found[_FINDINGS_OPEN:]
+    return [*found[:_FINDINGS_OPEN], *([Fold("findings-more", f"{len(more)} more", more)] if more else [])]
 
 
 def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:

@@ -1,0 +1,64 @@
+"""The sections that rest on the model: other layouts, lost throughput, and the time of forward passes."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from rlscope import format as fmt
+from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.blocks import Block, Fold, Nothing, Panel, Paragraph
+from rlscope.reports.charts import passes
+from rlscope.reports.charts.pass_frame import curve_frame, usual_context_tokens
+from rlscope.reports.figure import Figure, drawn_frame
+from rlscope.reports.text import model as model_words
+from rlscope.reports.text import panel as panel_words
+from rlscope.reports.text.names import FORMS
+
+_HEALTHY: Final = (
+    "Upper bound and losses are predicted. Healthy: small losses, mostly to a limit set on purpose, such as a "
+    "staleness cap."
+)
+
+
+def modeled(analysis: AnalysisResult, blocks_of: Callable[[ModelResult, RunFacts], Sequence[Block]]) -> Sequence[Block]:
+    """Return the blocks of a section that rests on the model, or why there is no model."""
+    result = analysis.model
+    if isinstance(result, ModelResult):
+        return blocks_of(result, analysis.run)
+    return [Nothing(model_words.no_result_sentence(result))]
+
+
+def layouts_blocks(result: ModelResult, run: RunFacts) -> Sequence[Block]:
+    """Return the panel of other settings, the time to finish, and assumptions."""
+    return [
+        Panel("try", panel_words.TITLE, partial(panel_words.panel, result, run.currency)),
+        Fold("layouts-more", "Time to finish and assumptions", [*model_words.outlook_parts(result)]),
+    ]
+
+
+def gap_blocks(result: ModelResult, _run: RunFacts) -> Sequence[Block]:
+    """Return the losses from the upper bound to the measured throughput, and the measured run beside the replayed."""
+    return [
+        Paragraph(" ".join(model_words.gap_sentences(result)), "lead"),
+        model_words.loss_bars(result, has_meanings=True),
+        Paragraph(_HEALTHY, "note"),
+        model_words.replay_part(result),
+    ]
+
+
+def latency_blocks(result: ModelResult, run: RunFacts) -> Sequence[Block]:
+    """Return the time of a forward pass by batch size: measured, fitted, and where the layouts operate."""
+    fit = result.calibration.curve
+    context = usual_context_tokens(fit)
+    at = "" if context is None else f" at the usual context of {fmt.tokens(round(context))} per request"
+    error = "" if fit.mape_ratio is None else f" Mean error of the fit: {fmt.percent(fit.mape_ratio)}."
+    figure = Figure(
+        "Forward pass time by batch size, measured and fitted, steady state",
+        f"Dots: measured means, larger for more passes. Line: fit ({FORMS[fit.form]}){at}, with its 90% band. "
+        "Diamonds: predicted operating points of the layouts, at their own context. Shaded: beyond the passes that the "
+        f"run made.{error} Healthy: a narrow band around the diamonds, and the diamonds where the line bends up, not "
+        "on its flat part.",
+        "pass_curve", "pass_s", passes.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
+    )  # fmt: skip
+    return [drawn_frame(figure, curve_frame(result), run)]

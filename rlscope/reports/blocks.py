@@ -5,10 +5,14 @@ Texts may have code between backticks. Everything else that a format needs, such
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from rlscope import format as fmt
 
 Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 """Kind of time that a GPU spends in a state."""
+_STATES_NAMED: Final = 4
+_WORTH_NAMING_RATIO: Final = 0.02
 
 
 class Block:
@@ -193,17 +197,28 @@ class Callout(Block):
     """The advice. A live alert has neither text nor remedy."""
 
 
-class LedgerRow(NamedTuple):
-    """One state of a role."""
+@dataclass(frozen=True, slots=True)
+class RolePart:
+    """One state of a role, with its share of the role's GPU time."""
 
     state: StateStyle
     label: str
-    share: str
     share_ratio: float
+
+    @property
+    def share(self) -> str:
+        """The share in words."""
+        return fmt.percent(self.share_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow(RolePart):
+    """One state of a role over the whole run."""
+
     steady: str
     """Share of the role's GPU time in steady state; empty if it is unknown."""
     gpu_time: str
-    gpu_idle: str
+    gpu_idle: str = ""
     part_of: Literal["row above", "rows above", ""] = ""
     """The row, or the rows, above that include this one; empty for a state of its own."""
 
@@ -221,18 +236,16 @@ class Ledger(Block):
     """The states of each role as bars and numbers."""
 
     roles: Sequence[LedgerRole]
-    has_steady: bool
-    """Whether the shares of the steady state are known."""
-    has_gpu_idle: bool
 
+    @property
+    def has_steady(self) -> bool:
+        """Whether the shares of the steady state are known."""
+        return any(row.steady for role in self.roles for row in role.rows)
 
-class RolePart(NamedTuple):
-    """One state in the bar of a role."""
-
-    state: StateStyle
-    label: str
-    share: str
-    share_ratio: float
+    @property
+    def has_gpu_idle(self) -> bool:
+        """Whether the GPUs' own idle time is known."""
+        return any(row.gpu_idle for role in self.roles for row in role.rows)
 
 
 class RoleBar(NamedTuple):
@@ -243,8 +256,12 @@ class RoleBar(NamedTuple):
     """The GPU time, with its price if the run has one."""
     parts: list[RolePart]
     """All states, work first; their shares add up to 1."""
-    named: list[RolePart]
-    """The largest few, which are labeled."""
+
+    @property
+    def named(self) -> list[RolePart]:
+        """The largest few, which are labeled."""
+        largest = sorted(self.parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
+        return [part for part in self.parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
 
     @property
     def named_words(self) -> str:

@@ -1,6 +1,6 @@
 """The analysis in blocks: the first screen of every format, and the card that `rlscope analyze` prints."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
@@ -14,28 +14,27 @@ from rlscope.reports.blocks import (
     Bullets,
     Fact,
     Facts,
+    Ledger,
     Link,
     Links,
     Paragraph,
     Part,
-    Roles,
     Switch,
     Table,
-    View,
 )
 from rlscope.reports.text import brief
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.actions import actions_table, below_table
+from rlscope.reports.text.actions import actions_part
 from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
 from rlscope.reports.text.advice import layouts_part
 from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
 from rlscope.reports.text.learning import learning_sentences, run_sentences
-from rlscope.reports.text.ledger import ledger_block
+from rlscope.reports.text.ledger import ledger_roles
 from rlscope.reports.text.origin import counted_words, no_model_words, reported_staleness, reported_throughput
+from rlscope.reports.text.price import million_gpu_s
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
@@ -43,7 +42,6 @@ from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import auxiliary_sentence, cap_sentence, unrecorded_sentence
 from rlscope.reports.text.step_bounds import bounds_part
 
-_MILLION = 1_000_000
 _NOTABLE_STEPS = 1.05
 """Optimizer steps per version that are said: versions and steps then differ."""
 _IN_DETAIL = ("spent", "found", "alerts")
@@ -58,7 +56,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    total = Paragraph(f"whole run, {brief.whole_run(analysis).spent}", "note")
+    total = Paragraph(brief.whole_run(analysis).label, "note")
     yield Part("Where the GPU time went", [total, *ledger_blocks(analysis)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
@@ -78,24 +76,20 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
 
     These blocks are the top of the card and of the page, and all of an analysis as Markdown and in a notebook.
     """
-    found = callouts(analysis, verdict_words.actions_of(analysis))
+    found, fired = callouts(analysis, verdict_words.actions_of(analysis)), fired_rules(analysis)
     blocks: dict[str, Block | None] = {
         "verdict": _verdict(analysis),
         "quality": _quality(analysis),
-        "actions": _actions(analysis),
+        "actions": actions_part(verdict_words.action_rows(analysis)),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
         "spent": Part("GPU time", list(_spent(analysis))),
         "advice": _advice(analysis),
         "strip": Facts(_figures(analysis)),
-        "found": _links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]),
-        "alerts": _links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired_rules(analysis)]),
+        "found": Links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]) if found else None,
+        "alerts": Links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired]) if fired else None,
         "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(brief.about(analysis))}", "note"),
     }
     return {name: block for name, block in blocks.items() if block is not None}
-
-
-def _links(title: str, links: Sequence[Link]) -> Links | None:
-    return Links(title, links) if links else None
 
 
 def _verdict(analysis: AnalysisResult) -> Answer:
@@ -110,21 +104,13 @@ def _quality(analysis: AnalysisResult) -> Paragraph:
     return Paragraph(f"! {said}", more="data-quality") if gaps else Paragraph(f"✓ {said}")
 
 
-def _actions(analysis: AnalysisResult) -> Part | None:
-    """Return every action with its gain and cost, and how to verify one; None without actions."""
-    rows = verdict_words.action_rows(analysis)
-    return Part(ACTIONS_TITLE, [actions_table(rows), Paragraph(below_table(rows), "note")]) if rows else None
-
-
 def _spent(analysis: AnalysisResult) -> Iterator[Block]:
     """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
     steady, whole = brief.steady_state(analysis), brief.whole_run(analysis)
     if steady is None:
-        yield from (Paragraph(f"{whole.name}, {whole.spent}", "note"), Roles(whole.roles))
-        return
-    named = (("steady", steady), ("whole", whole))
-    views = [View(name, f"{each.name}, {each.spent}", Roles(each.roles)) for name, each in named]
-    yield Switch("spent", "Stretch of the GPU time", views)
+        yield from (Paragraph(whole.label, "note"), whole.block)
+    else:
+        yield Switch("spent", "Stretch of the GPU time", [steady, whole])
 
 
 def _advice(analysis: AnalysisResult) -> Part:
@@ -141,13 +127,10 @@ def _figures(analysis: AnalysisResult) -> list[Fact]:
     # A log with the token count of a step does not tell how many of them were trained on.
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
-    uses = [(run.trainer_gpus, "training"), (run.sampler_gpus, "sampling"), (run.colocated_gpus, "both")]
-    uses.append((run.auxiliary_gpus, "auxiliary models"))
-    layout = ", ".join(f"{fmt.count(gpus)} for {use}" for gpus, use in uses if gpus)
     return [
         brief.achieved(analysis),
         _staleness_fact(analysis),
-        Fact("GPUs", fmt.count(run.total_gpus or None), layout),
+        Fact("GPUs", fmt.count(run.total_gpus or None), brief.use_words(run, run.auxiliary_gpus)),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
@@ -181,9 +164,9 @@ def _version_words(analysis: AnalysisResult) -> str:
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
     """Steady throughput per GPU, and GPU-hours and money per million trained tokens; empty without a steady rate."""
     run, rate = analysis.run, analysis.throughput.steady_tokens_per_s
-    if not rate or not run.total_gpus:
+    gpu_s = million_gpu_s(run.total_gpus, rate)
+    if rate is None or gpu_s is None:
         return []
-    gpu_s = _MILLION * run.total_gpus / rate
     price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
     cost = Fact("GPU-hours per 1M trained tokens", hours, "steady state")
     if price:
@@ -193,7 +176,7 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
 
 def ledger_blocks(analysis: AnalysisResult) -> list[Block]:
     """Return every state of each role, and what the rows add up to."""
-    ledger, block = analysis.ledger, ledger_block(analysis)
+    ledger, block = analysis.ledger, Ledger(ledger_roles(analysis))
     if not block.roles:
         return [Paragraph(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")]
     notes = (

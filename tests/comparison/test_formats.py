@@ -196,7 +196,7 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
 
 def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does() -> None:
     wasteful = analysis_of("overproduction")
-    (_, sampler) = steady_state(wasteful).roles  # type: ignore[union-attr]
+    (_, sampler) = steady_state(wasteful).block.roles  # type: ignore[union-attr]
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
     (_, bar) = state_bars(run_of(wasteful), "steady")
     shares = {part.state.name: part.share_ratio for part in bar.parts}

@@ -72,7 +72,7 @@ def figures_of(text):
 def said_figures(analysis):
     """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
     achieved = brief.achieved(analysis)
-    said = [verdict_words.headline(analysis), brief.whole_run(analysis).spent, achieved.value, achieved.note]
+    said = [verdict_words.headline(analysis), brief.whole_run(analysis).label, achieved.value, achieved.note]
     said += [verdict_words.why(analysis), *(row["predicted gain"] for row in verdict_words.action_rows(analysis)[:3])]
     return figures_of(" ".join(said))
 
@@ -95,7 +95,7 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
 def test_the_figures_of_the_document_are_those_of_the_words():
     analysis = priced(changing_model())
     document, verdict = as_document(analysis), first_screen(analysis)["verdict"]
-    assert brief.whole_run(analysis).spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
+    assert f"whole run, {fmt.gpu_time(document['ledger']['total_gpu_s'])}," in brief.whole_run(analysis).label
     assert verdict.headline == document["verdict"]["headline"]
     assert verdict.reasons[-1].value == document["verdict"]["next"]
     gains = [fmt.with_interval(fmt.gain, *each["gain_ratio"].values()) for each in document["actions"]]
@@ -108,18 +108,19 @@ def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_
     whole, terminal = brief.whole_run(analysis), words(card(analysis, 120))
     page = page_of("priced, with a layout to change to").text
     for text in (markdown_text(digest(analysis)), terminal, page):
-        assert f"whole run, {whole.spent}" in text and verdict_words.stretch(analysis) in text
+        assert whole.label in text and verdict_words.stretch(analysis) in text
     assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
     assert "measured throughput, steady state" in terminal and "measured throughput, steady state" in page
 
 
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
     with_price, without = priced(), full_analysis()
-    assert brief.whole_run(with_price).spent == "2.1 GPU-h, 5.25 EUR" and brief.whole_run(without).spent == "2.1 GPU-h"
+    labels = [brief.whole_run(each).label for each in (with_price, without)]
+    assert labels == ["whole run, 2.1 GPU-h, 5.25 EUR", "whole run, 2.1 GPU-h"]
 
 
 def test_a_bar_holds_all_of_its_role_and_names_the_largest_parts():
-    for role in brief.whole_run(full_analysis()).roles:
+    for role in brief.whole_run(full_analysis()).block.roles:
         assert sum(part.share_ratio for part in role.parts) == pytest.approx(1.0)
         assert 0 < len(role.named) <= 4 and set(role.named) <= set(role.parts)
         smallest = min(part.share_ratio for part in role.named)
@@ -132,7 +133,7 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
     small = LedgerState("trainer", "eval", None, round(share_ratio * 10**12), share_ratio, None)
     large = LedgerState("trainer", "train", None, round((1 - share_ratio) * 10**12), 1 - share_ratio, None)
     analysis = replace(made, ledger=replace(made.ledger, states=(large, small)))
-    assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).roles[0].named) == named
+    assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).block.roles[0].named) == named
 
 
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():

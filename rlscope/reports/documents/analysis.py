@@ -28,7 +28,7 @@ from rlscope.reports.documents.model import (
 from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import Cost, million_gpu_s
+from rlscope.reports.text.actions import Cost, million_gpu_s_after
 from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
@@ -226,7 +226,7 @@ def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
 
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
     rate, steps_per_version = analysis.throughput.steady_tokens_per_s, model.calibration.steps_per_version
-    layout, gpu_s, price = model.calibration.layout, million_gpu_s(action, analysis), analysis.run.gpu_hour_price
+    layout, gpu_s, price = model.calibration.layout, million_gpu_s_after(action, analysis), analysis.run.gpu_hour_price
     return ToldAction(
         kind=action.kind,
         target=action.what,

@@ -13,9 +13,9 @@ from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
-from rlscope.reports.blocks import Table
+from rlscope.reports.blocks import Paragraph, Part, Table
 from rlscope.reports.text.names import EVIDENCE
-from rlscope.reports.text.price import costly_words, dropped_words, longest_words
+from rlscope.reports.text.price import costly_words, dropped_words, longest_words, million_gpu_s
 
 Cost = Literal["restart", "engine_restart", "engineering"]
 """restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
@@ -211,16 +211,17 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
     return None if not now or then is None else (1.0 + action.gain_ratio.value) * then / now - 1.0
 
 
-def actions_table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return the actions as a table, without columns that are empty in every row; rows: as of `action_row`."""
-    titles = [title for title in rows[0] if any(row[title] for row in rows)]
-    return Table(TITLE, titles, [[row[title] for title in titles] for row in rows], "stacks", is_numbered=True)
+def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
+    """Return the actions as a table without empty columns, and what explains it; rows: as of `action_row`.
 
-
-def below_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return what explains a table of actions: its columns, how to verify an action, and the order of several."""
-    columns = [meaning for title, meaning in _MEANINGS.items() if any(row[title] for row in rows)]
-    return " ".join([_INTERVALS, *columns, _VERIFY, *([_ORDER] if len(rows) > 1 else [])])
+    It says what columns mean, how to verify an action, and the order of several. None without actions.
+    """
+    titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
+    cells = [[row[title] for title in titles] for row in rows]
+    meanings = [meaning for title, meaning in _MEANINGS.items() if title in titles]
+    below = " ".join([_INTERVALS, *meanings, _VERIFY, *([_ORDER] if len(rows) > 1 else [])])
+    table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
+    return Part(TITLE, [table, Paragraph(below, "note")]) if rows else None
 
 
 def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> dict[str, str]:
@@ -234,21 +235,29 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
         "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{_tested_first(action)}",
         **effects(action, model),
         "cost": _COSTS[cost_of(action)],
-        "predicted tokens/s": _expected_cell(action, analysis.throughput.steady_tokens_per_s),
-        "price of 1M trained tokens": fmt.money(million_gpu_s(action, analysis), run.gpu_hour_price, run.currency),
+        "predicted tokens/s": "" if (rate := rate_after(action, analysis)) is None else fmt.si(rate),
+        "price of 1M trained tokens": fmt.money(
+            million_gpu_s_after(action, analysis), run.gpu_hour_price, run.currency
+        ),
     }
 
 
-def million_gpu_s(action: Action, analysis: AnalysisResult) -> float | None:
+def million_gpu_s_after(action: Action, analysis: AnalysisResult) -> float | None:
     """Return the GPU-seconds of all GPUs for a million trained tokens after the action.
 
     None for a fix, which promises no rate, and if the current rate is unknown.
     """
-    run, measured_tokens_per_s = analysis.run, analysis.throughput.steady_tokens_per_s
-    if not measured_tokens_per_s or action.kind == "fix":
-        return None
+    run = analysis.run
     gpus = action.after.gpus + run.auxiliary_gpus if isinstance(action.after, Layout) else run.total_gpus
-    return 1_000_000 * gpus / (measured_tokens_per_s * (1.0 + action.gain_ratio.value))
+    return million_gpu_s(gpus, rate_after(action, analysis))
+
+
+def rate_after(action: Action, analysis: AnalysisResult) -> float | None:
+    """Return the trained tokens per second after an action; None for a fix, or if the current rate is unknown."""
+    measured_tokens_per_s = analysis.throughput.steady_tokens_per_s
+    if measured_tokens_per_s is None or action.kind == "fix":
+        return None
+    return measured_tokens_per_s * (1.0 + action.gain_ratio.value)
 
 
 def effects(action: Action, model: ModelResult) -> dict[str, str]:
@@ -269,12 +278,6 @@ def _evidence(action: Action) -> str:
 
 def _tested_first(action: Action) -> str:
     return f"; test it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
-
-
-def _expected_cell(action: Action, measured_tokens_per_s: float | None) -> str:
-    if measured_tokens_per_s is None or action.kind == "fix":
-        return ""
-    return fmt.tokens_per_second(measured_tokens_per_s * (1.0 + action.gain_ratio.value)).removesuffix(" tokens/s")
 
 
 def _gain_cell(action: Action) -> str:

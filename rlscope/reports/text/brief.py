@@ -4,14 +4,14 @@ Only sums and products of the analysis are computed here; `rlscope.format` write
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.reports.blocks import Fact, RoleBar, RolePart
+from rlscope.reports.blocks import Fact, RoleBar, RolePart, Roles, View
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, source_words
 from rlscope.reports.text.phases import judged_states
@@ -22,19 +22,8 @@ NOT_KNOWN: Final = (
     "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
-_STATES_NAMED: Final = 4
-_WORTH_NAMING_RATIO: Final = 0.02
 _SAME_RATIO: Final = 0.02
 """Closer, a measured rate is as predicted, without a number."""
-
-
-class Stretch(NamedTuple):
-    """Where the GPU time of a part of the run went."""
-
-    name: str
-    spent: str
-    """Its GPU time, with its price if run.json has one."""
-    roles: list[RoleBar]
 
 
 def about(analysis: AnalysisResult) -> tuple[str, ...]:
@@ -68,16 +57,16 @@ def _extent_words(run: RunFacts) -> tuple[str, ...]:
     return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU", "GPUs")
 
 
-def whole_run(analysis: AnalysisResult) -> Stretch:
-    """Where the GPU time of the whole run went."""
+def whole_run(analysis: AnalysisResult) -> View:
+    """Where the GPU time of the whole run went; labeled with that time, and its price if run.json has one."""
     run, ledger = analysis.run, analysis.ledger
     states = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in ledger.states if state.gpu_ns}
     is_unknown = not ledger.total_gpu_s and not run.total_gpus
     spent = fmt.NO_DATA if is_unknown else spent_words(ledger.total_gpu_s, run)
-    return Stretch("whole run", spent, _roles(run, states))
+    return View("whole", f"whole run, {spent}", Roles(_roles(run, states)))
 
 
-def steady_state(analysis: AnalysisResult) -> Stretch | None:
+def steady_state(analysis: AnalysisResult) -> View | None:
     """Where the GPU time of the steady state went, with the part of generation whose samples were dropped.
 
     None if there is no steady state, or if nothing is known of it.
@@ -85,7 +74,15 @@ def steady_state(analysis: AnalysisResult) -> Stretch | None:
     run = analysis.run
     states = judged_states(analysis) if run.window is not None else {}
     roles = _roles(run, states, dropped_of(analysis))
-    return Stretch("steady state", spent_words(sum(states.values()), run), roles) if roles else None
+    label = f"steady state, {spent_words(sum(states.values()), run)}"
+    return View("steady", label, Roles(roles)) if roles else None
+
+
+def use_words(run: RunFacts, auxiliary_gpus: int = 0) -> str:
+    """GPUs by what they are for: 4 for training, 12 for sampling."""
+    uses = {"training": run.trainer_gpus, "sampling": run.sampler_gpus, "both": run.colocated_gpus}
+    uses["auxiliary models"] = auxiliary_gpus
+    return ", ".join(f"{fmt.count(gpus)} for {use}" for use, gpus in uses.items() if gpus)
 
 
 def spent_words(gpu_s: float, run: RunFacts) -> str:
@@ -111,10 +108,10 @@ def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> Rol
     total = sum(own.values())
     parts = _with_discarded(own, dropped if role in SAMPLER_ROLES else 0.0)
     shares = [
-        RolePart(state_of(key.state), state_label(key.state, key.reason), fmt.percent(spent / total), spent / total)
+        RolePart(state_of(key.state), state_label(key.state, key.reason), spent / total)
         for key, spent in sorted(parts.items(), key=lambda item: order_of(item[0].state))
     ]
-    return RoleBar(role, "", shares, _named(shares))
+    return RoleBar(role, "", shares)
 
 
 def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
@@ -124,12 +121,6 @@ def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[State
     kept = {key: gpu_s * (1.0 - dropped if key.state in GENERATING else 1.0) for key, gpu_s in own.items()}
     lost_s = sum(own.values()) - sum(kept.values())
     return kept | ({StateKey("", "discarded", None): lost_s} if lost_s > 0 else {})
-
-
-def _named(parts: Sequence[RolePart]) -> list[RolePart]:
-    """The largest few, in the order of the bar."""
-    largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
-    return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
 
 
 def achieved(analysis: AnalysisResult) -> Fact:

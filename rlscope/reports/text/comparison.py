@@ -29,7 +29,7 @@ from rlscope.reports.blocks import (
     Table,
 )
 from rlscope.reports.text.actions import gain_words
-from rlscope.reports.text.brief import role_bar
+from rlscope.reports.text.brief import role_bar, use_words
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import role_order, state_label
 
@@ -149,11 +149,10 @@ def _repeated_part(repeated: RepeatedSetting) -> Part:
 
 def _about(run: ComparedRun) -> str:
     facts = run.facts
-    uses = ((facts.trainer_gpus, "training"), (facts.sampler_gpus, "sampling"), (facts.colocated_gpus, "both"))
     gpus = fmt.counted(facts.policy_gpus, "GPU", "GPUs")
     parts = [
         start_words(facts.started_ns, run.imported),
-        f"{gpus}: {', '.join(f'{count} for {use}' for count, use in uses if count)}",
+        f"{gpus}: {use_words(facts)}",
     ]
     if run.max_running is not None:
         parts.append(f"up to {fmt.count(run.max_running)} requests per engine")

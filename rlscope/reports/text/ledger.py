@@ -8,22 +8,12 @@ from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
 from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.diagnose.overproduction import dropped_tokens_ratio
-from rlscope.reports.blocks import Ledger, LedgerRole, LedgerRow
+from rlscope.reports.blocks import LedgerRole, LedgerRow
 from rlscope.reports.text.phases import StateKey, judged_states
 from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
 
 DROPPED: Final = "dropped samples (included above)"
 """Label of the part of all generation whose samples were dropped, below the states."""
-
-
-def ledger_block(analysis: AnalysisResult) -> Ledger:
-    """Return the states of every role, and which of their columns have values."""
-    roles = ledger_roles(analysis)
-    return Ledger(
-        roles,
-        has_steady=any(row.steady for role in roles for row in role.rows),
-        has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
-    )
 
 
 def ledger_roles(analysis: AnalysisResult) -> list[LedgerRole]:
@@ -60,7 +50,7 @@ def _rows(
         if state.underfilled_gpu_ns is not None:
             ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
             gpu_time, unknown = fmt.gpu_time(state.underfilled_gpu_ns / 1e9), "–" if steady else ""
-            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, unknown, gpu_time, "", "row above")
+            yield LedgerRow(row.state, UNDERFILLED, ratio, unknown, gpu_time, part_of="row above")
     if generating:
         yield from _dropped_row(analysis, generating, steady)
 
@@ -70,8 +60,7 @@ def _row(state: LedgerState, steady: Mapping[tuple[str, str | None], float]) -> 
     return LedgerRow(
         state_of(state.state),
         state_label(state.state, state.reason),
-        fmt.percent(state.share_ratio),
-        fmt.finite(state.share_ratio) or 0.0,
+        state.share_ratio,
         fmt.percent(steady.get((state.state, state.reason), 0.0)) if steady else "",
         fmt.gpu_time(state.gpu_s),
         idle,
@@ -91,4 +80,4 @@ def _dropped_row(
     steady_share = dropped * sum(ratio for (state, _), ratio in steady.items() if state in GENERATING)
     gpu_time = fmt.gpu_time(whole * sum(state.gpu_s for state in generating))
     shown = fmt.percent(steady_share) if steady else ""
-    yield LedgerRow(state_of("discarded"), DROPPED, fmt.percent(share), share, shown, gpu_time, "", "rows above")
+    yield LedgerRow(state_of("discarded"), DROPPED, share, shown, gpu_time, part_of="rows above")

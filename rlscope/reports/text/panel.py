@@ -16,7 +16,7 @@ from rlscope.reports.blocks import Control, Curve, Offer, Option, Table
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import age_words
 from rlscope.reports.text.names import layout_remark
-from rlscope.reports.text.price import share_words
+from rlscope.reports.text.price import million_gpu_s, share_words
 from rlscope.reports.text.what_if import headline, warning_line
 
 TITLE: Final = "Try other settings"
@@ -27,7 +27,6 @@ _SETTINGS: Final[Mapping[GridSetting, str]] = {
     "publish_every": "Steps per weight update",
     "max_in_flight_samples": "Max samples in flight",
 }
-_MILLION: Final = 1e6
 _LEFT: Final = 58
 _RIGHT: Final = 340
 _TOP: Final = 30
@@ -142,7 +141,7 @@ def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, c
     now = model.forecasts.today
     rate, config = advice.rate_of(forecast, now), model.model_config
     gpus = forecast.layout.gpus + config.auxiliary_gpus
-    gpu_s = gpus / rate.value * _MILLION if rate and rate.value else None
+    gpu_s = million_gpu_s(gpus, rate and rate.value)
     return [
         fmt.with_interval(fmt.si, *rate) if rate else fmt.NO_DATA,
         age_words(forecast.staleness, steps_per_version),

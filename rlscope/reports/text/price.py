@@ -10,6 +10,11 @@ _LEAST_SHOWN: Final = 0.0005
 """Smallest share that does not read as 0%."""
 
 
+def million_gpu_s(gpus: int, tokens_per_s: float | None) -> float | None:
+    """GPU-seconds of all GPUs for a million trained tokens; None if the rate is unknown."""
+    return 1e6 * gpus / tokens_per_s if tokens_per_s and gpus else None
+
+
 def costly_words(price: Price, before: Price) -> str:
     """Reasons why a price is too high to pay without a test, as a predicate without a subject; empty without one."""
     parts: list[str] = []

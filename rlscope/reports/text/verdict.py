@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, dropped_ratio
+from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, causes, findings, phases, step_bounds
+from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import MORE_DATA, MORE_STEPS, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
 
@@ -213,9 +214,7 @@ def _against_cause(analysis: AnalysisResult) -> str:
         is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
         said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else _WITHOUT_MODEL[verdict.bottleneck]
         return f"{_ONE_SIDE} {_lowered(said)}" if _is_reason_open(analysis) else said
-    outcomes = analysis.answers.get("judged_outcomes")
-    drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
-    return _DROPPED if drops else _BOTH_SIDES
+    return _DROPPED if dropped_of(analysis) >= _DROPPED_RATIO else _BOTH_SIDES
 
 
 def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
@@ -299,9 +298,7 @@ def window_sentence(analysis: AnalysisResult) -> str:
     reason = _sentence(run.window_reason) if run.window_reason else ""
     if window is None:
         return reason or "The run has no steady state."
-    lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
-    steps = f"{fmt.count(window.first_step)} to {fmt.count(window.last_step)}"
-    return f"Steady state: steps {steps}, {lasting}. {reason}".rstrip()
+    return f"Steady state: {_window_words(window)}. {reason}".rstrip()
 
 
 def _clock_sentence(offset: ClockOffset) -> str:
@@ -342,9 +339,13 @@ def stretch(analysis: AnalysisResult) -> str:
     """The part of the run that the verdict covers, as the start of a sentence."""
     window, verdict = analysis.run.window, analysis.verdict
     if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
-        lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
-        return f"In steady state (steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting})"
+        return f"In steady state ({_window_words(window)})"
     return f"Over {fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
+
+
+def _window_words(window: SteadyWindow) -> str:
+    lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
+    return f"steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting}"
 
 
 def _lowered(text: str) -> str:

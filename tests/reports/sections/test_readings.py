@@ -141,7 +141,9 @@ def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
 def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropped():
     analysis = full_analysis()
     outcomes = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [25, 75]})
-    trainer, sampler = steady_state(replace(analysis, answers={**analysis.answers, "judged_outcomes": outcomes})).roles
+    trainer, sampler = steady_state(
+        replace(analysis, answers={**analysis.answers, "judged_outcomes": outcomes})
+    ).block.roles
     assert sum(part.share_ratio for part in sampler.parts) == pytest.approx(1.0)
     shares = {part.state.name: part.share_ratio for part in sampler.parts}
     made = sum(shares[name] for name in ("decoding", "mixed_passes", "prefilling", "between_passes"))

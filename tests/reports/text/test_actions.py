@@ -266,15 +266,16 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
     plain = dict.fromkeys(("staleness p95", "longest responses that reach training"), "")
-    alone = actions.below_table([plain])
-    assert alone == (
+    (_, alone) = actions.actions_part([plain]).blocks
+    assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
     stale, long = plain | {"staleness p95": "1"}, plain | {"longest responses that reach training": "2%"}
-    explained = actions.below_table([stale, long])
-    assert "counts optimizer steps" in explained and "top 10% by length" in explained
-    assert explained.endswith("changes that make samples much staler last.")
+    (table, explained) = actions.actions_part([stale, long]).blocks
+    assert table.columns == ["staleness p95", "longest responses that reach training"]
+    assert "counts optimizer steps" in explained.text and "top 10% by length" in explained.text
+    assert explained.text.endswith("changes that make samples much staler last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

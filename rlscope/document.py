@@ -97,9 +97,9 @@ def load(kind: type[_T], text: bytes) -> _T:
 
 
 def extended(kind: type[_T], base: object, **more: object) -> _T:
-    """Return a document that extends the dataclass of `base` with more fields."""
-    kept = {each.name: getattr(base, each.name) for each in fields(base)}  # type: ignore[arg-type]
-    return kind(**{**kept, **more})
+    """Return a document with the fields that `base` has too, as fields or properties, and more fields."""
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(base, name) for name in names if hasattr(base, name)} | more)
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold

@@ -29,7 +29,7 @@ from rlscope.comparison.statistics import Difference, StepSeries, difference
 from rlscope.document import LEFT_OUT, computed_field
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionWhat
+from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
 from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
@@ -52,13 +52,6 @@ _MODELLED: Final = (
 )
 """Settings that are inputs of the model, by the names of its `Change`."""
 _REMOVABLE: Final = frozenset({"queue_capacity_samples", "max_in_flight_samples"})
-_SETTING_OF: Final[Mapping[ActionWhat, str]] = {
-    "staleness_cap": "max_staleness",
-    "in_flight_limit": "max_in_flight_samples",
-    "running_samples_limit": "max_running_samples",
-    "queue_capacity_samples": "queue_capacity_samples",
-}
-"""The config entry that each action changes."""
 _COST_OF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "weight_updates",
     "checkpoints": "checkpoints",
@@ -422,7 +415,7 @@ def _carried_out(
     if action.what == "publish_every":
         published = _publish_every(before, after)
         return frozenset({"publish_every"}) if published is not None and published[1] == wanted else None
-    name = _SETTING_OF.get(action.what, "")
+    name = SETTINGS.get(action.what, "")
     return frozenset({name}) if name in changed and after.settings.get(name) == wanted else None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlscope.analysis.result import AnalysisResult, at_least
-from rlscope.document import as_dict, load
+from rlscope.document import as_dict, extended, load
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
 from rlscope.pipeline import analyze
 from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
@@ -248,17 +248,13 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
     hours = None
     if run.tokens_trained:
         hours = analysis.ledger.total_gpu_s / 3600.0 / (run.tokens_trained / 1e6)
-    return RunEntry(
+    return extended(
+        RunEntry,
+        run,
         path=path,
-        run_id=run.run_id,
         started_ns=run.started_ns if imported is None or imported.is_dated else None,
-        duration_s=run.duration_s,
         framework=framework if isinstance(framework, str) else None,
-        trainer_gpus=run.trainer_gpus,
-        sampler_gpus=run.sampler_gpus,
-        colocated_gpus=run.colocated_gpus,
         max_running=running if isinstance(running, int) else None,
-        steps=run.steps,
         tokens_per_s=analysis.throughput.steady_tokens_per_s,
         counts_prompts=analysis.throughput.counted_tokens is not None,
         bottleneck=analysis.verdict.bottleneck,
@@ -266,6 +262,5 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         staleness_p95=None if tokens is None else tokens.p95,
         gpu_hours_per_million_tokens=hours,
         cost_per_million_tokens=None if hours is None or price is None else hours * price,
-        currency=run.currency,
         alerts=sum(at_least(each.severity, "warning") for each in analysis.alerts),
     )

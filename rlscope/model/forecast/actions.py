@@ -87,12 +87,16 @@ _SEEDED_CAUSES: Final = 6
 """Causes whose removal is solved separately, the first ones in `LossCause`; keeps the seeds below distinct."""
 _LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
 """Actions that let samples grow older in optimizer steps than the cap did."""
-_LIMITS: Final[Mapping[ActionWhat, str]] = {
+SETTINGS: Final[Mapping[ActionWhat, str]] = {
+    "running_limit": "max_running",
+    "staleness_cap": "max_staleness",
     "in_flight_limit": "max_in_flight_samples",
     "running_samples_limit": "max_running_samples",
     "queue_capacity_samples": "queue_capacity_samples",
 }
-"""Limits on numbers of samples, by the action that moves one, and their names in `Admission`."""
+"""Names in run.json of the settings that actions change."""
+_LIMITS: Final[tuple[ActionWhat, ...]] = ("in_flight_limit", "running_samples_limit", "queue_capacity_samples")
+"""Actions that move a limit on numbers of samples."""
 _HOLDING_LIMITS: Final = ("max_staleness", "max_in_flight_samples", "max_running_samples")
 """Limits in `Admission` that keep samples from starting, or drop them."""
 _LIMIT_FACTOR: Final = 2
@@ -230,7 +234,7 @@ class Counterfactuals:
         for most in tried:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
-            forecast = self._solve(lambda system, most=most: with_limits(system, **{_LIMITS[what]: most}))
+            forecast = self._solve(lambda system, most=most: with_limits(system, **{SETTINGS[what]: most}))
             if not forecast.tokens_per_s or not keeps_rate(gains_over(forecast, self._now)):
                 break
             price = self._grounds.anchor.moved(forecast.price)
@@ -336,11 +340,11 @@ class Counterfactuals:
         is_capped = _is_worth_solving(Cause.STALENESS_CAP, removed)
         if admission.max_staleness is not None and is_capped:
             yield self._raised_cap(admission.max_staleness)
-        for what, name in _LIMITS.items():
-            limit, holds_trainers = getattr(admission, name), what == "queue_capacity_samples"
+        for what in _LIMITS:
+            limit, holds_trainers = getattr(admission, SETTINGS[what]), what == "queue_capacity_samples"
             cause = Cause.TRAINERS if holds_trainers else Cause.STALENESS_CAP
             if limit is not None and (is_capped or cause != Cause.STALENESS_CAP):
-                yield self._limit(what, cause, name, limit, _LIMIT_FACTOR * limit)
+                yield self._limit(what, cause, SETTINGS[what], limit, _LIMIT_FACTOR * limit)
         yield from self._publications()
 
     def _raised_cap(self, cap: int) -> Action | None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from rlscope.errors import ImpossibleChangeError
-from rlscope.model.forecast.actions import ActionWhat
+from rlscope.model.forecast.actions import SETTINGS
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.predict import steps_to_simulate
 from rlscope.model.forecast.result import ModelResult
@@ -23,13 +23,6 @@ from rlscope.model.system import Layout, possible_layouts
 GridSetting = Literal["max_running", "max_staleness", "publish_every", "max_in_flight_samples"]
 """Settings besides the split, by their name in a `Change`."""
 _Asked: TypeAlias = tuple[Layout, GridSetting | None, int | None]
-_ACTIONS: Final[Mapping[GridSetting, ActionWhat]] = {
-    "max_running": "running_limit",
-    "max_staleness": "staleness_cap",
-    "publish_every": "publish_every",
-    "max_in_flight_samples": "in_flight_limit",
-}
-"""Actions that change the settings."""
 _KEPT_RATIO: Final = 0.5
 """Minimum share of its GPUs that a side keeps. The run says little about what lies beyond."""
 _MOST_SPLITS: Final = 8
@@ -138,7 +131,7 @@ def _values(model: ModelResult) -> dict[GridSetting, list[int]]:
             tried = [2.0 * now, 4.0 * now]
         if setting == "max_running" and best is not None:
             tried.append(best.max_running)
-        actions = (each.after for each in model.ranking.actions if each.what == _ACTIONS[setting])
+        actions = (each.after for each in model.ranking.actions if SETTINGS.get(each.what, each.what) == setting)
         tried += [after for after in actions if isinstance(after, int | float)]
         values[setting] = sorted({round(each) for each in tried} - {0, now})
     return values

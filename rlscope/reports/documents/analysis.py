@@ -227,18 +227,14 @@ def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:
 def _action(action: Action, analysis: AnalysisResult, model: ModelResult) -> ToldAction:
     rate, steps_per_version = analysis.throughput.steady_tokens_per_s, model.calibration.steps_per_version
     layout, gpu_s, price = model.calibration.layout, million_gpu_s_after(action, analysis), analysis.run.gpu_hour_price
-    return ToldAction(
-        kind=action.kind,
+    return extended(
+        ToldAction,
+        action,
         target=action.what,
-        cause=action.cause,
         setting=action_words.setting_of(action.what, analysis.run),
-        before=action.before,
-        after=action.after,
-        in_flight_limit=action.in_flight_limit,
         in_flight_setting=action_words.limit_setting_of(action, analysis.run),
         tokens_per_s=None if rate is None else rate * (1.0 + action.gain_ratio.value),
         cost_per_million_tokens=None if gpu_s is None or price is None else gpu_s / 3600.0 * price,
-        gain_ratio=action.gain_ratio,
         probability=action.worthwhile_probability,
         price_before=told_price(action.price_before, layout, steps_per_version),
         price_after=told_price(

@@ -102,21 +102,17 @@ def compare_document(compared: RunComparison) -> CompareDocument:
 
 def _summary(run: ComparedRun, letter: str) -> RunSummary:
     window = run.facts.window
-    return RunSummary(
+    return extended(
+        RunSummary,
+        run.facts,
         letter=letter,
         name=run.name,
-        run_id=run.facts.run_id,
-        started_ns=run.facts.started_ns,
-        trainer_gpus=run.facts.trainer_gpus,
-        sampler_gpus=run.facts.sampler_gpus,
-        colocated_gpus=run.facts.colocated_gpus,
         max_running=run.max_running,
         first_step=None if window is None else window.first_step,
         last_step=None if window is None else window.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
         bottleneck=run.bottleneck,
         settings={name: plain(value) for name, value in run.settings.items()},
-        devices=run.facts.devices,
     )
 
 

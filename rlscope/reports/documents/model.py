@@ -147,13 +147,11 @@ def latency(model: ModelResult) -> Latency:
     """Return the fitted curve of decode passes."""
     fit = model.calibration.curve
     visited = fit.visited
-    return Latency(
-        form=fit.form,
-        parameters=fit.parameters,
+    return extended(
+        Latency,
+        fit,
         visited_batch_low=None if visited is None else visited.batch_low,
         visited_batch_high=None if visited is None else visited.batch_high,
-        mape_ratio=fit.mape_ratio,
-        warnings=fit.warnings,
     )
 
 

@@ -52,15 +52,15 @@ class PlanDocument(Document):
 def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     """Return the recommended layout, all candidates, their bounds, and what the answer depends on."""
     turns = planned.synchronous
-    return PlanDocument(
+    return extended(
+        PlanDocument,
+        planned,
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
-        bound_tokens_per_s=planned.bound_tokens_per_s,
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
         time_to_finish=_planned_time(planned, file),
-        scaling=planned.scaling,
         unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),
     )

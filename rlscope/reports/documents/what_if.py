@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rlscope.document import Document
+from rlscope.document import Document, extended
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
@@ -36,13 +36,11 @@ class WhatIfDocument(Document):
 
 def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
     """Return the model's answer to one what-if question."""
-    return WhatIfDocument(
-        asked=answer.asked,
+    return extended(
+        WhatIfDocument,
+        answer,
         current=modeled_layout(answer.now, answer.now, answer.calibration.steps_per_version),
         predicted=modeled_layout(answer.predicted, answer.now, answer.steps_per_version),
-        gain_ratio=answer.gain_ratio,
-        obstacle=answer.obstacle,
-        chose_layout=answer.chose_layout,
         warnings=tuple(dict.fromkeys((*answer.warnings, *model.warnings))),
         training_scaling=training_scaling(model),
     )

@@ -1,5 +1,6 @@
 """A comparison as an HTML page, which adds charts of all runs on one scale."""
 
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from typing import Final
@@ -7,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.comparison.differences import with_gpu_hours
-from rlscope.comparison.facts import version_steps
+from rlscope.comparison.facts import ComparedRun, version_steps
 from rlscope.comparison.runs import RunComparison
 from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
@@ -30,15 +31,9 @@ def render_comparison(compared: RunComparison) -> str:
         *(Section(f"pair-{n}", pair.part.title, pair.title, pair.part.blocks) for n, pair in enumerate(pairs, 1)),
         Section("charts", "All runs on one scale", "Charts", [Charts(figures_of(compared))]),
     ]
-    words = dict[str, object](
-        header=title,
-        about=(),
-        first=first_screen(compared),
-        sections=sections,
-        zoom=None,
-        foot=f"Compared by rlscope {metadata.version('rlscope')}.",
-    )
-    return page("report.html", title, words, page_scripts(_SCRIPTS))
+    foot = f"Compared by rlscope {metadata.version('rlscope')}."
+    words = {"header": title, "about": (), "first": first_screen(compared), "sections": sections, "foot": foot}
+    return page("report.html", title, {**words, "zoom": None}, page_scripts(_SCRIPTS))
 
 
 def comparison_charts(compared: RunComparison) -> PageCharts:
@@ -48,71 +43,55 @@ def comparison_charts(compared: RunComparison) -> PageCharts:
 
 def figures_of(compared: RunComparison) -> list[Drawn]:
     """Return the figures, those that have nothing to draw too."""
-    facts, learned = compared.baseline.facts, _learning_frame(compared)
-    frames = {
-        "step_periods": _step_frame(compared),
-        "staleness": _staleness_frame(compared),
-        "lengths": _lengths_frame(compared),
-        "rewards": learned,
-        "rewards_by_gpu_hours": learned,
-    }
-    return [drawn_frame(figure, frames[figure.name], facts) for figure in _FIGURES]
-
-
-def _step_frame(compared: RunComparison) -> pl.DataFrame | None:
-    parts = [
-        pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s}).with_columns(run=pl.lit(letter_of(n)))
-        for n, run in enumerate(compared.runs)
-        if run.table is not None
-    ]
-    return pl.concat(parts).select("run", "step", "period_s") if parts else None
-
-
-def _staleness_frame(compared: RunComparison) -> pl.DataFrame | None:
-    """Return the share of trained tokens by staleness.
-
-    The unit is whole optimizer steps if the runs differ in the number of steps per version, else versions.
-    """
+    # Versions are no common unit of runs that differ in the number of steps per version.
     in_steps = any(version_steps(compared.baseline, pair.run) is not None for pair in compared.pairs)
-    rows = [
-        (letter_of(index), round(age * (run.steps_per_version or 1.0)) if in_steps else age, tokens / total)
-        for index, run in enumerate(compared.runs)
-        if (ages := run.staleness.tokens) is not None and (total := sum(tokens for _, tokens in ages.histogram))
-        for age, tokens in ages.histogram
-    ]
-    if not rows:
+    frame_of = {
+        "step_periods": _steps,
+        "staleness": partial(_staleness, in_steps=in_steps),
+        "lengths": _lengths,
+        "rewards": _learning,
+        "rewards_by_gpu_hours": _learning,
+    }
+    facts = compared.baseline.facts
+    return [drawn_frame(figure, _by_run(compared, frame_of[figure.name]), facts) for figure in _FIGURES]
+
+
+def _by_run(compared: RunComparison, frame_of: Callable[[ComparedRun], pl.DataFrame | None]) -> pl.DataFrame | None:
+    """Return the frames of the runs below each other, each with the letter of its run; None without one."""
+    frames = [(letter_of(n), frame_of(run)) for n, run in enumerate(compared.runs)]
+    lettered = [frame.select(pl.lit(name).alias("run"), pl.all()) for name, frame in frames if frame is not None]
+    return pl.concat(lettered) if lettered else None
+
+
+def _steps(run: ComparedRun) -> pl.DataFrame | None:
+    return None if run.table is None else pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s})
+
+
+def _staleness(run: ComparedRun, *, in_steps: bool) -> pl.DataFrame | None:
+    """Return the share of trained tokens by staleness: in whole optimizer steps, or in versions."""
+    ages = () if run.staleness.tokens is None else run.staleness.tokens.histogram
+    if not (total := sum(tokens for _, tokens in ages)):
         return None
-    frame = pl.DataFrame(rows, schema=["run", "staleness", "share_ratio"], orient="row")
-    shares = frame.group_by("run", "staleness", maintain_order=True).agg(pl.col("share_ratio").sum())
-    return shares.with_columns(unit=pl.lit("optimizer steps" if in_steps else "versions"))
+    span, unit = ((run.steps_per_version or 1.0), "optimizer steps") if in_steps else (1, "versions")
+    frame = pl.DataFrame({"staleness": [round(age * span) for age, _ in ages], "tokens": [n for _, n in ages]})
+    shares = frame.group_by("staleness", maintain_order=True).agg(share_ratio=(pl.col("tokens") / total).sum())
+    return shares.with_columns(unit=pl.lit(unit))
 
 
-def _lengths_frame(compared: RunComparison) -> pl.DataFrame | None:
-    """Return the length distribution of generated samples."""
-    parts = [
-        _up_to(run.lengths.with_columns(samples=pl.col("finished_samples") + pl.col("capped_samples")), letter_of(n))
-        for n, run in enumerate(compared.runs)
-        if run.lengths is not None and not run.lengths.is_empty()
-    ]
-    return pl.concat(parts) if parts else None
-
-
-def _up_to(lengths: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the share of samples that are at most as long as each bin."""
-    return lengths.sort("length_to_tokens").select(
-        pl.lit(name).alias("run"),
-        pl.col("length_to_tokens").alias("length_tokens"),
-        (pl.col("samples").cum_sum() / pl.col("samples").sum()).alias("share_ratio"),
+def _lengths(run: ComparedRun) -> pl.DataFrame | None:
+    """Return the share of generated samples that are at most as long as each bin."""
+    if run.lengths is None or run.lengths.is_empty():
+        return None
+    samples = pl.col("finished_samples") + pl.col("capped_samples")
+    return run.lengths.sort("length_to_tokens").select(
+        pl.col("length_to_tokens").alias("length_tokens"), share_ratio=samples.cum_sum() / samples.sum()
     )
 
 
-def _learning_frame(compared: RunComparison) -> pl.DataFrame | None:
-    parts = [
-        with_gpu_hours(run).select(pl.lit(letter_of(index)).alias("run"), "step", "gpu_hours", "reward_mean")
-        for index, run in enumerate(compared.runs)
-        if run.learning is not None
-    ]
-    return pl.concat(parts).filter(pl.col("reward_mean").is_not_null()) if parts else None
+def _learning(run: ComparedRun) -> pl.DataFrame | None:
+    if run.learning is None:
+        return None
+    return with_gpu_hours(run).select("step", "gpu_hours", "reward_mean").drop_nulls("reward_mean")
 
 
 _NO_STEPS: Final = "no run has steps in steady state"

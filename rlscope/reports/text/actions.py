@@ -9,7 +9,7 @@ from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
 from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.actions import Action, ActionWhat
+from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
@@ -25,14 +25,6 @@ _COSTS: Final[Mapping[Cost, str]] = {
     "engine_restart": "a restart of the engines",
     "engineering": "engineering work",
 }
-_RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
-    "running_limit": "max_running",
-    "staleness_cap": "max_staleness",
-    "in_flight_limit": "max_in_flight_samples",
-    "running_samples_limit": "max_running_samples",
-    "queue_capacity_samples": "queue_capacity_samples",
-}
-"""Names in run.json, for an unknown framework."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
     "environment": "Make the environment faster, or run more environments in parallel",
@@ -187,7 +179,7 @@ def setting_of(what: ActionWhat, run: RunFacts) -> str | None:
     """Return the name of a setting in the run's framework; None if unknown."""
     framework = framework_of(run.settings.get("framework"))
     named: Mapping[str, str] = framework.actions if framework else {}
-    return named.get(what) or _RUN_SETTINGS.get(what)
+    return named.get(what) or SETTINGS.get(what)
 
 
 def cost_of(action: Action) -> Cost:

@@ -94,7 +94,7 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
     @property
     def recommendation(self) -> Recommendation | None:
         """The recommended layout with its gain (a ratio) and its probability. None if the run has no model."""
-        return self.model.recommendation if isinstance(self.model, ModelResult) else None
+        return self.modeled and self.modeled.recommendation
 
     @cached_property
     def drawn(self) -> AnalysisResult:

@@ -17,6 +17,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.learning import Learning
 from rlscope.analysis.shifts import RunEvent
 from rlscope.document import computed_field
+from rlscope.input_file import is_integer
 from rlscope.model.causes import Bottleneck, Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.step_bounds import StepBounds
@@ -179,6 +180,11 @@ class RunFacts:
     def policy_gpus(self) -> int:
         """GPUs that sample or train."""
         return self.total_gpus - self.auxiliary_gpus
+
+    def integer_setting(self, name: str) -> int | None:
+        """A whole number of the run's config; None if it has none of this name."""
+        value = self.settings.get(name)
+        return value if is_integer(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +412,13 @@ class AnalysisResult:
     """Rewards of the samples of one step compared; None if no sample has a reward."""
     step_bounds: StepBounds | None = None
     """Bounds on the throughput after a change, if the log shows the trainers' phases but not the engines; else None."""
+
+    @property
+    def modeled(self) -> "ModelResult | None":
+        """The result of the model; None if there is no model."""
+        from rlscope.model.forecast.result import ModelResult
+
+        return self.model if isinstance(self.model, ModelResult) else None
 
     @property
     def hides_samplers(self) -> bool:

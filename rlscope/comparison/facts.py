@@ -149,7 +149,7 @@ class ComparedRun:
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     """Return the facts of an analyzed run."""
     facts, window, answers, table = analysis.run, analysis.run.window, analysis.answers, _table(analysis)
-    model = analysis.model if isinstance(analysis.model, ModelResult) else None
+    model = analysis.modeled
     return ComparedRun(
         name=facts.run_id if name is None else name,
         facts=facts,
@@ -263,9 +263,9 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
 
 
 def _max_running(analysis: AnalysisResult) -> int | None:
-    stated, devices = analysis.run.settings.get("max_running"), analysis.answers.get("worker_devices")
+    stated, devices = analysis.run.integer_setting("max_running"), analysis.answers.get("worker_devices")
     recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
-    return stated if isinstance(stated, int) and not isinstance(stated, bool) else recorded  # type: ignore[return-value]
+    return recorded if stated is None else stated  # type: ignore[return-value]
 
 
 def _whole_time(analysis: AnalysisResult) -> GpuTime:

@@ -244,7 +244,7 @@ def _analysed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry
 def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
     """Return the entry of an analyzed run."""
     run, tokens, imported = analysis.run, analysis.staleness.tokens, analysis.data_quality.imported
-    framework, running, price = run.settings.get("framework"), run.settings.get("max_running"), run.gpu_hour_price
+    framework, price = run.settings.get("framework"), run.gpu_hour_price
     hours = None
     if run.tokens_trained:
         hours = analysis.ledger.total_gpu_s / 3600.0 / (run.tokens_trained / 1e6)
@@ -254,7 +254,7 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
         path=path,
         started_ns=run.started_ns if imported is None or imported.is_dated else None,
         framework=framework if isinstance(framework, str) else None,
-        max_running=running if isinstance(running, int) else None,
+        max_running=run.integer_setting("max_running"),
         tokens_per_s=analysis.throughput.steady_tokens_per_s,
         counts_prompts=analysis.throughput.counted_tokens is not None,
         bottleneck=analysis.verdict.bottleneck,

@@ -153,9 +153,9 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
 
 def _version_words(analysis: AnalysisResult) -> str:
     """Say how many optimizer steps a version is, if it is more than one; else empty."""
-    model = analysis.model
-    own = model.forecasts.today.staleness if isinstance(model, ModelResult) else None
-    if not isinstance(model, ModelResult) or own is None:
+    model = analysis.modeled
+    own = model and model.forecasts.today.staleness
+    if model is None or own is None:
         return ""
     steps = own.steps_per_version * model.calibration.steps_per_version
     return f"; a version every {fmt.significant(steps, 2)} optimizer steps" if steps >= _NOTABLE_STEPS else ""
@@ -192,8 +192,8 @@ def ledger_blocks(analysis: AnalysisResult) -> list[Block]:
 
 def _model(analysis: AnalysisResult) -> Iterator[Block]:
     """Yield the losses from the upper bound, the time to finish, and what the predictions assume."""
-    model = analysis.model
-    if not isinstance(model, ModelResult):
+    model = analysis.modeled
+    if model is None:
         return
     notes = [Paragraph(sentence, "note") for sentence in model_words.gap_sentences(model)]
     yield Part(model_words.GAP_TITLE, [model_words.loss_bars(model), *notes])

@@ -73,11 +73,6 @@ def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
     return [Part(title, [*tables, *map(Paragraph, notes)])]
 
 
-def as_markdown(report: RuleReport, fail_on: Severity) -> str:
-    """Return tables of the alerts and findings under a heading, for a comment or a job summary."""
-    return markdown(check_blocks(report, fail_on))
-
-
 def _headline(report: RuleReport) -> str:
     count = sum(bool(outcome.alerts) for outcome in report.rules)
     length = fmt.duration((report.end_ns - report.start_ns) / 1e9)
@@ -109,7 +104,7 @@ def _names(outcomes: Iterable[RuleOutcome]) -> str:
 _FORMS: Final[Mapping[CheckForm, Callable[[RuleReport, Severity], str]]] = {
     "text": as_text,
     "json": as_json,
-    "markdown": as_markdown,
+    "markdown": lambda report, fail_on: markdown(check_blocks(report, fail_on)),
 }
 
 

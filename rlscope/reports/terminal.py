@@ -138,7 +138,9 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     for row in block.rows:
         rows.append([row[place].partition(" (")[0] if place in shortened else row[place] for place in places])
     texts = {number for number, place in enumerate(places) if place not in block.numbers}
-    folded = _folded(_widths(titles, rows), texts, width)
+    columns = zip(titles, *rows, strict=True)
+    widths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
+    folded = _folded(widths, texts, width)
     if folded and block.style == "stacks":
         return _stacks(titles, rows, is_numbered=block.is_numbered)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_header=any(titles))
@@ -159,10 +161,6 @@ def _folded(widths: Sequence[int], texts: set[int], width: int) -> set[int]:
     wide = {place for place in texts if widths[place] > share} or {max(texts, key=lambda place: widths[place])}
     left = room - sum(found for place, found in enumerate(widths) if place not in wide)
     return wide if left >= _FOLDED * len(wide) else texts
-
-
-def _widths(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    return [max(len(line) for cell in cells for line in cell.split("\n")) for cells in zip(columns, *rows, strict=True)]
 
 
 def _stacks(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_numbered: bool) -> RenderableType:

@@ -11,7 +11,8 @@ from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.pipeline import check
-from rlscope.reports.check import as_json, as_markdown, as_text
+from rlscope.reports.check import as_json, as_text, check_blocks
+from rlscope.reports.markdown import markdown
 from rlscope.reports.text import rules
 from tests.alerts.given import S, rule, run_of
 from tests.trace_folder import worker, write_run
@@ -106,7 +107,7 @@ def test_every_format_tells_the_firing_and_what_was_not_judged(tmp_path: Path) -
     assert "failed" not in as_text(report, "critical")
     assert (
         "| warning | idle | from 20 s to 40 s | 80.0% (worst 100%), over 20 GPU-s; 50% \\| 80.0% of idle |"
-        in as_markdown(report, "warning")
+        in markdown(check_blocks(report, "warning"))
     )
 
 

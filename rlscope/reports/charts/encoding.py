@@ -29,16 +29,6 @@ def unchecked() -> AbstractContextManager[None]:
     return debug_mode(False)
 
 
-def zoomed_scale() -> alt.Scale:
-    """Return the time scale of all charts over time."""
-    return alt.Scale(domain=[alt.ExprRef(FROM), alt.ExprRef(TO)], nice=False, zero=False, padding=0)
-
-
-def uses_time(document: dict[str, Any]) -> bool:
-    """Return whether a chart, as Vega-Lite JSON, uses the shared time axis."""
-    return json.dumps({"expr": FROM}) in json.dumps(document)
-
-
 _WORTH_FOLDING_RATIO: Final = 0.05
 """Share of the run; a start-up shorter than this stays visible."""
 
@@ -99,7 +89,7 @@ def spec(chart: Chart, name: str, description: str, run: RunFacts) -> str:
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     # Validating against the Vega-Lite schema takes longer than making the chart; the tests draw every chart.
     document: dict[str, Any] = chart.to_dict(validate=False)
-    if uses_time(document):
+    if json.dumps({"expr": FROM}) in json.dumps(document):
         document = with_zoom(document, run)
     return as_json(document).replace("<", "\\u003c")
 
@@ -138,7 +128,8 @@ def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
 def time_axis(column: str) -> alt.X:
     """Return the axis of seconds since the run started."""
     axis = alt.Axis(format=",~f", tickCount=8)
-    return alt.X(f"{column}:Q", title="seconds since the run started", scale=zoomed_scale(), axis=axis)
+    scale = alt.Scale(domain=[alt.ExprRef(FROM), alt.ExprRef(TO)], nice=False, zero=False, padding=0)
+    return alt.X(f"{column}:Q", title="seconds since the run started", scale=scale, axis=axis)
 
 
 def step_axis(column: str = "step") -> alt.X:

@@ -10,7 +10,7 @@ from rlscope.document import Document, Json, as_dict, extended
 from rlscope.model.causes import LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
-from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.model.forecast.result import ModelResult, TimeToFinish
 from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
 from rlscope.reports.documents.findings import ToldFinding, told_finding
@@ -174,7 +174,7 @@ def as_document(analysis: AnalysisResult) -> dict[str, Json]:
 def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     """Return the whole analysis."""
     ranked = verdict_words.actions_of(analysis)
-    model = None if isinstance(analysis.model, NoModelResult) else analysis.model
+    model = analysis.modeled
     framework = analysis.run.settings.get("framework")
     return AnalysisDocument(
         run=analysis.run,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rlscope.document import Document, extended
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost, hours_of
+from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost
 from rlscope.model.forecast.result import TimeAndCost
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.documents.layouts import NO_GAIN, Candidate, candidate, modeled_layout
@@ -86,9 +86,6 @@ def _candidate(planned: PlanResult, forecast: Forecast) -> Candidate:
 
 
 def _planned_time(planned: PlanResult, file: PlanFile) -> PlannedTime | None:
-    steps, price = file.batch.total_steps, file.price
-    hours = None if steps is None else hours_of(planned, steps)
-    if steps is None or hours is None:
-        return None
-    time = TimeAndCost.of(hours, planned.plan.gpus, price.gpu_hour_price)
-    return extended(PlannedTime, time, steps=steps, currency=price.currency or None)
+    time = plan_words.time_of(planned, file)
+    steps, currency = file.batch.total_steps, file.price.currency or None
+    return time and extended(PlannedTime, time, steps=steps, currency=currency)

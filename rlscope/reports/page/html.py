@@ -15,7 +15,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
 import vl_convert
 from markupsafe import Markup
@@ -41,7 +41,20 @@ SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "panel.js")
 
 def render(analysis: AnalysisResult) -> str:
     """Return the report as one string."""
-    return _page(analysis, _sections(analysis))
+    run, first = analysis.run, first_screen(analysis)
+    del first["about"]  # The header of the page has it.
+    started = start_words(run.started_ns, analysis.data_quality.imported)
+    words = dict[str, object](
+        header=run.run_id,
+        about=brief.about(analysis),
+        first=first,
+        sections=_sections(analysis),
+        # The charts over time begin at from_s; both are seconds since the run started.
+        zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
+        foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
+        f"the run, {started}.",
+    )
+    return page("report.html", f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())
 
 
 def content_policy(scripts: Sequence[str]) -> str:
@@ -59,25 +72,16 @@ def _sections(analysis: AnalysisResult) -> list[Section]:
     every = sections_of(analysis)
     reasons = [(each.title, each.left_out or each.no_data) for each in every if each.anchor != DATA_QUALITY]
     not_shown = [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
-    return [each for each in (_with_not_shown(each, not_shown) for each in every) if not each.left_out]
+    shown = [each._replace(blocks=_quality(each, not_shown)) if each.anchor == DATA_QUALITY else each for each in every]
+    return [each for each in shown if not each.left_out]
 
 
-def _page(analysis: AnalysisResult, sections: Sequence[Section]) -> str:
-    """Return the page with the sections."""
-    run, first = analysis.run, first_screen(analysis)
-    del first["about"]  # The header of the page has it.
-    started = start_words(run.started_ns, analysis.data_quality.imported)
-    words = dict[str, object](
-        header=run.run_id,
-        about=brief.about(analysis),
-        first=first,
-        sections=sections,
-        # The charts over time begin at from_s; both are seconds since the run started.
-        zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
-        foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
-        f"the run, {started}.",
-    )
-    return page("report.html", f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())
+def _quality(section: Section, not_shown: Sequence[str]) -> Sequence[Block]:
+    """Return the gaps in the data, or that there are none, and what is not shown."""
+    if not not_shown:
+        return section.blocks
+    said = [Paragraph(section.left_out)] if section.left_out else section.blocks
+    return [*said, Part("Not shown", [Bullets(not_shown)])]
 
 
 def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:
@@ -93,14 +97,6 @@ def page(template: str, title: str, words: Mapping[str, object], scripts: Sequen
         policy=content_policy(scripts),
         **words,
     )
-
-
-def _with_not_shown(section: Section, not_shown: Sequence[str]) -> Section:
-    """Return the section on data quality with what is not shown, and any other section as it is."""
-    if section.anchor != DATA_QUALITY or not not_shown:
-        return section
-    said = [Paragraph(section.left_out)] if section.left_out else section.blocks
-    return section._replace(blocks=[*said, Part("Not shown", [Bullets(not_shown)])])
 
 
 @cache
@@ -158,7 +154,7 @@ class Charts:
             near = get_close_matches(name, drawn, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(drawn) or 'none'}"
             raise AttributeError(f"no chart {name!r}; {hint}")
-        made = partial(chart_alone, drawn[name].spec or "")
+        made = partial(standalone, drawn[name].spec or "", json.loads(asset(CHART_CONFIG)), WIDTH_PX)
         made.__doc__ = f"{drawn[name].figure.title}. {drawn[name].figure.reading}"
         return made
 
@@ -177,9 +173,3 @@ class Charts:
 def charts_of(analysis: AnalysisResult) -> Charts:
     """Return the charts of a report."""
     return Charts(lambda: (figure for section in sections_of(analysis) for figure in figures_in(section.blocks)))
-
-
-def chart_alone(spec: str) -> Chart:
-    """Return the chart of a spec for use outside the report."""
-    config: dict[str, Any] = json.loads(asset(CHART_CONFIG))
-    return standalone(spec, config, WIDTH_PX)

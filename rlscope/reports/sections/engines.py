@@ -8,8 +8,6 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
-from rlscope.input_file import is_integer
-from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
@@ -37,7 +35,8 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
     note = [] if len(emptiest) <= LINES_MAX else [Paragraph(_note(len(emptiest)), "note")]
-    shows_waits = _has_waiting(answers.get("waiting_requests"))
+    waits = _known(answers.get("waiting_requests"), "waiting_mean")
+    shows_waits = waits is None or bool((waits > 0).any())
     figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
     charts, each = [drawn(figure, analysis) for figure in figures], engine_table(answers)
     said = batch_sentence(answers, limit, efficient, window)
@@ -147,12 +146,6 @@ def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataF
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
 
 
-def _has_waiting(frame: pl.DataFrame | None) -> bool:
-    """Whether a request waited, or nothing was recorded."""
-    known = _known(frame, "waiting_mean")
-    return known is None or bool((known > 0).any())
-
-
 def _emptiest(frame: pl.DataFrame) -> list[str]:
     """The engines by mean batch size while running, smallest first."""
     means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
@@ -161,7 +154,7 @@ def _emptiest(frame: pl.DataFrame) -> list[str]:
 
 def _efficient_running(analysis: AnalysisResult) -> int | None:
     """The smallest efficient batch in requests; None if the model has none."""
-    efficiency = analysis.model.efficiency if isinstance(analysis.model, ModelResult) else None
+    efficiency = analysis.modeled and analysis.modeled.efficiency
     return efficiency and efficiency.efficient_running
 
 
@@ -188,10 +181,8 @@ def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:
 
 def _running_limit(analysis: AnalysisResult) -> int | None:
     """Requests that an engine may run at once; None if unknown."""
-    if isinstance(analysis.model, ModelResult):
-        return analysis.model.forecasts.today.layout.max_running
-    stated = analysis.run.settings.get("max_running")
-    return stated if isinstance(stated, int) and is_integer(stated) else None
+    model = analysis.modeled
+    return analysis.run.integer_setting("max_running") if model is None else model.forecasts.today.layout.max_running
 
 
 def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, ...]:

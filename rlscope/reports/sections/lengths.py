@@ -8,13 +8,12 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.input_file import is_integer
 from rlscope.reports.blocks import Block, Paragraph
 from rlscope.reports.charts import lengths
 from rlscope.reports.figure import Figure, drawn
 
 _ENDINGS: Final = ("finished_samples", "capped_samples", "censored_samples")
-IS_TRAINED: Final = "trained"
+_CAP: Final = "max_output_tokens"
 # Means that differ by less count as equal.
 BIAS_RATIO: Final = 0.05
 # A cap farther out would squeeze the lengths into a corner of the chart.
@@ -23,15 +22,9 @@ _CAP_IN_SIGHT: Final = 1.25
 
 def cap_in_sight_tokens(lengths_of: pl.DataFrame | None, run: RunFacts) -> int | None:
     """Return the cap of the run's config, in tokens; None without one, or if it is far above all lengths."""
-    cap = stated_cap_tokens(run)
+    cap = run.integer_setting(_CAP)
     longest = 0 if lengths_of is None or lengths_of.is_empty() else lengths_of["length_to_tokens"].max()
     return cap if cap is not None and cap <= _CAP_IN_SIGHT * longest else None  # pyright: ignore[reportOperatorIssue]
-
-
-def stated_cap_tokens(run: RunFacts) -> int | None:
-    """max_output_tokens of the run's config, in tokens; None if it has none."""
-    cap = run.settings.get("max_output_tokens")
-    return cap if isinstance(cap, int) and is_integer(cap) else None
 
 
 def outcomes_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
@@ -40,7 +33,7 @@ def outcomes_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
     total = 0 if outcomes is None else int(outcomes["tokens"].sum())
     if outcomes is None or not total:
         return ""
-    is_trained = pl.col("outcome") == IS_TRAINED
+    is_trained = pl.col("outcome") == "trained"
     rest = outcomes.filter(~is_trained)
     if rest.is_empty():
         return f"All {fmt.tokens(total)} that left the queue were trained on."
@@ -78,7 +71,7 @@ def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
 def _figure(frame: pl.DataFrame | None, run: RunFacts) -> Figure:
     """Return the figure of the lengths; its caption says how many samples hit the cap."""
     counts = {} if frame is None else {name: int(frame[name].sum()) for name in _ENDINGS}
-    cap, samples = stated_cap_tokens(run), sum(counts.values())
+    cap, samples = run.integer_setting(_CAP), sum(counts.values())
     hit = f": {fmt.percent(counts['capped_samples'] / samples)} of the samples hit it" if samples else ""
     said = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens{hit}."
     censored = _CENSORED if counts.get("censored_samples") else ""

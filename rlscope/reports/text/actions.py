@@ -149,6 +149,11 @@ def layout_words(layout: Layout, before: Layout | None = None) -> str:
     return f"{words}, with up to {running} per engine instead of {fmt.count(before.max_running)}"
 
 
+def split_words(layout: Layout) -> str:
+    """The GPUs of a layout in figures, trainers first."""
+    return f"{fmt.count(layout.trainer_gpus)} : {fmt.count(layout.sampler_gpus)}"
+
+
 def gain_words(gain_ratio: Estimate) -> str:
     """A gain with its 90% interval, left out if its ends read the same."""
     median, low, high = map(fmt.gain, gain_ratio)
@@ -223,8 +228,9 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
     """
     run = analysis.run
     settings = [name for name in (setting_of(action.what, run), limit_setting_of(action, run)) if name]
+    tested = f"; test it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
     return {
-        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{_tested_first(action)}",
+        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{tested}",
         **effects(action, model),
         "cost": _COSTS[cost_of(action)],
         "predicted tokens/s": "" if (rate := rate_after(action, analysis)) is None else fmt.si(rate),
@@ -266,10 +272,6 @@ def _evidence(action: Action) -> str:
     """Return how far the batches of a layout are from the measured ones; empty if they were measured or stay."""
     changes_batch = isinstance(action.after, Layout) and action.kind != "cheaper"
     return EVIDENCE[action.grade] if action.grade not in (None, "measured") and changes_batch else ""
-
-
-def _tested_first(action: Action) -> str:
-    return f"; test it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
 
 
 def _gain_cell(action: Action) -> str:

@@ -10,7 +10,7 @@ from rlscope.model.forecast.recommend import TIE_RATIO, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.blocks import Paragraph, Part, Table
-from rlscope.reports.text.actions import age_words, gain_words, layout_words, limit_words
+from rlscope.reports.text.actions import age_words, gain_words, layout_words, limit_words, split_words
 from rlscope.reports.text.names import REASONS
 from rlscope.reports.text.price import costly_words
 
@@ -43,7 +43,9 @@ def why(model: ModelResult) -> str:
     advised = model.recommendation
     parts = [REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
-        parts.append(f"It is {_odds(advised.worthwhile_probability)} likely to gain at least 5%.")
+        odds = advised.worthwhile_probability
+        surely = f"more than {_CERTAIN:.0%}" if odds > _CERTAIN else fmt.percent(odds)
+        parts.append(f"It is {surely} likely to gain at least 5%.")
         gains = [1.0 + _gain_ratio(model, each) for each in model.forecasts.rivals]
         if 1.0 + _gain_ratio(model, advised.best) < (1.0 - TIE_RATIO) * max(gains, default=-math.inf):
             parts.append("Faster layouts are staler, drop more tokens or are less certain.")
@@ -52,10 +54,6 @@ def why(model: ModelResult) -> str:
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
         parts.append(_DOUBTS[doubts[0]])
     return " ".join(parts)
-
-
-def _odds(probability: float) -> str:
-    return f"more than {_CERTAIN:.0%}" if probability > _CERTAIN else fmt.percent(probability)
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {
@@ -115,7 +113,7 @@ def layouts_part(model: ModelResult) -> Part:
     rows = [
         (
             _place_words(model, each),
-            rate_text(each, today),
+            fmt.si((rate := rate_of(each, today)) and rate.value),
             "" if each is today else fmt.gain(_gain_ratio(model, each)),
             age_words(each.staleness, model.calibration.steps_per_version),
         )
@@ -128,7 +126,7 @@ def layouts_part(model: ModelResult) -> Part:
 
 def _place_words(model: ModelResult, forecast: Forecast) -> str:
     layout, mark = forecast.layout, mark_of(model, forecast)
-    words = f"{fmt.count(layout.trainer_gpus)} : {fmt.count(layout.sampler_gpus)} × {fmt.count(layout.max_running)}"
+    words = f"{split_words(layout)} × {fmt.count(layout.max_running)}"
     if mark == CURRENT and model.calibration.synchronous:
         mark = f"{CURRENT}, synchronous"
     return f"{words}, {mark}" if mark else words
@@ -157,9 +155,3 @@ def _gain_between(base: Forecast, forecast: Forecast) -> Estimate | None:
     if forecast is base or forecast.tokens_per_s is None or not base.tokens_per_s:
         return None
     return forecast.gain_over(base) or Estimate.exactly(forecast.tokens_per_s / base.tokens_per_s - 1.0)
-
-
-def rate_text(forecast: Forecast, beside: Forecast) -> str:
-    """The rate of a layout, for a table of tokens per second; beside: as in `rate_of`."""
-    rate = rate_of(forecast, beside)
-    return fmt.tokens_per_second(None if rate is None else rate.value).removesuffix(" tokens/s")

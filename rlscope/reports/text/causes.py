@@ -8,7 +8,9 @@ from rlscope.analysis.result import Loss, Verdict
 from rlscope.model.causes import Bottleneck, Cause
 
 
-class _Words(NamedTuple):
+class CauseWords(NamedTuple):
+    """Phrases about one bottleneck."""
+
     headline: str
     """{share}: the lost share of that side's GPU time. {cause}: what it was lost to."""
     plain_headline: str
@@ -17,6 +19,12 @@ class _Words(NamedTuple):
     """The cause of the loss as a noun phrase."""
     side: str
     """The GPU time that the loss is a share of."""
+    next_step: str
+    """The next step if there is no ranking of actions."""
+    removed: str = ""
+    """The change that the model makes to learn what the cause costs."""
+    spent: str = ""
+    """The loss as a clause; empty if it depends on what samplers lost."""
 
 
 NAMES: Final[Mapping[Cause, str]] = {
@@ -45,72 +53,89 @@ _LEAST_HEADLINE_RATIO: Final = 0.05
 # Of a loss: less of it is not named as a part.
 _LEAST_PART_RATIO: Final = 0.02
 
-_WORDS: Final[Mapping[Bottleneck, _Words]] = {
-    Cause.SAMPLERS: _Words(
+WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
+    Cause.SAMPLERS: CauseWords(
         headline="Trainers wait for samples {share} of the time",
         plain_headline="Sampling limits throughput",
         cause="waits for samples",
         side="trainer GPU time",
+        next_step="Speed up sampling: more requests per engine, faster engines, or more of them.",
+        removed="Doubling the sampling speed",
+        spent="trainers spent {gpu_time} waiting for samples",
     ),
-    Cause.TRAINERS: _Words(
+    Cause.TRAINERS: CauseWords(
         headline="Trainers cannot keep up: samplers lose {share} of their GPU time to {cause}",
         plain_headline="Training limits throughput",
         cause="sampler waits",
         side="sampler GPU time",
+        next_step="Make the training step faster, or give training more GPUs.",
+        removed="Doubling the training speed",
     ),
-    Cause.LOCKSTEP: _Words(
+    Cause.LOCKSTEP: CauseWords(
         headline="Trainers and samplers take turns, so GPUs wait {share} of the time",
         plain_headline="Sampling and training take turns",
         cause="trainers and samplers waiting for each other",
         side="all GPU time",
+        next_step="Let samplers run one step ahead of the trainers.",
+        removed="Overlapping sampling and training",
+        spent="trainers and samplers spent {gpu_time} waiting for each other",
     ),
-    Cause.STALENESS_CAP: _Words(
+    Cause.STALENESS_CAP: CauseWords(
         headline="Waiting at the staleness cap takes {share} of all GPU time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
+        next_step="Raise the cap if training stays stable with staler tokens.",
+        removed="Removing the staleness cap and all queue limits",
+        spent="trainers and samplers spent {gpu_time} waiting at the staleness cap",
     ),
-    Cause.WEIGHT_UPDATES: _Words(
+    Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
+        next_step="Publish less often, or make updates cheaper: overlap the transfer with generation.",
+        removed="Weight updates that take no time",
+        spent="weight updates took {gpu_time}",
     ),
-    Cause.ENVIRONMENT: _Words(
+    Cause.ENVIRONMENT: CauseWords(
         headline="Waiting for the environment takes {share} of all GPU time",
         plain_headline="Waiting for the environment is the largest loss",
         cause="waits for the environment",
         side="all GPU time",
+        next_step="Run more environments in parallel, or make the environment faster.",
+        removed="An environment that takes no time",
+        spent="GPUs spent {gpu_time} waiting for the environment",
     ),
-    Cause.CHECKPOINTS: _Words(
+    Cause.CHECKPOINTS: CauseWords(
         headline="Checkpoints and evaluation take {share} of the trainers' time",
         plain_headline="Checkpoints and evaluation are the largest loss",
         cause="checkpoints and evaluation",
         side="trainer GPU time",
+        next_step="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
+        removed="Checkpoints and evaluation that take no time",
+        spent="checkpoints and evaluation took {gpu_time}",
     ),
-    Cause.BALANCED: _Words(
+    Cause.BALANCED: CauseWords(
         headline="No change is predicted to gain 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
+        next_step="To go faster, speed up both sides, or add GPUs in the same ratio.",
     ),
-    Cause.UNKNOWN: _Words(
+    Cause.UNKNOWN: CauseWords(
         headline="Not enough data for a verdict",
         plain_headline="Not enough data for a verdict",
         cause="unknown causes",
         side="GPU time",
+        next_step=(
+            "Record the missing data and analyze again. A verdict needs at least one sampler and one trainer with "
+            "GPUs, and a few tens of training steps."
+        ),
     ),
 }
 
 
-_SPENT: Final[Mapping[Bottleneck, str]] = {
-    Cause.SAMPLERS: "trainers spent {gpu_time} waiting for samples",
-    Cause.LOCKSTEP: "trainers and samplers spent {gpu_time} waiting for each other",
-    Cause.STALENESS_CAP: "trainers and samplers spent {gpu_time} waiting at the staleness cap",
-    Cause.WEIGHT_UPDATES: "weight updates took {gpu_time}",
-    Cause.ENVIRONMENT: "GPUs spent {gpu_time} waiting for the environment",
-    Cause.CHECKPOINTS: "checkpoints and evaluation took {gpu_time}",
-}
 OPEN_LABEL: Final = "Trainers wait for samples"
 """Title of the verdict if a log does not show what delays the samples."""
 
@@ -124,7 +149,7 @@ def verdict_label(bottleneck: Bottleneck) -> str:
 
 def headline(verdict: Verdict, *, is_ranked: bool) -> str:
     """The verdict as one short sentence; is_ranked: whether it was read from the model's ranking of causes."""
-    words = _WORDS[verdict.bottleneck]
+    words = WORDS[verdict.bottleneck]
     loss = next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
     if verdict.bottleneck == Cause.BALANCED:
         return words.headline if is_ranked else words.plain_headline
@@ -137,19 +162,19 @@ def headline(verdict: Verdict, *, is_ranked: bool) -> str:
 def loss_words(loss: Loss) -> str:
     """The loss as a noun phrase: samplers lose time to waits, to dropped samples, or to both."""
     parts = _sampler_losses(loss)
-    return " and ".join(parts) if parts else _WORDS[loss.cause].cause
+    return " and ".join(parts) if parts else WORDS[loss.cause].cause
 
 
 def share_words(loss: Loss) -> str:
     """The lost share of the GPU time of the side that lost it, such as 62.3% of trainer GPU time."""
-    return f"{fmt.percent(loss.side_share_ratio)} of {side_words(loss.cause)}"
+    return f"{fmt.percent(loss.side_share_ratio)} of {WORDS[loss.cause].side}"
 
 
 def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
     """The loss as a clause, with its GPU time and share. beside: the loss that was named before."""
     gpu_time, share = fmt.gpu_time(loss.gpu_s), share_words(loss)
-    if loss.cause in _SPENT:
-        return f"{_SPENT[loss.cause].format(gpu_time=gpu_time)} ({share})"
+    if said := WORDS[loss.cause].spent:
+        return f"{said.format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
         another = "" if beside in (None, loss.cause) else "another "
@@ -164,8 +189,3 @@ def _sampler_losses(loss: Loss) -> tuple[str, ...]:
     if dropped_gpu_s <= least:
         return ()
     return ("dropped samples",) if loss.gpu_s - dropped_gpu_s <= least else ("sampler waits", "dropped samples")
-
-
-def side_words(cause: Bottleneck) -> str:
-    """The GPU time that the loss is a share of."""
-    return _WORDS[cause].side

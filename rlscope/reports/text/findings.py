@@ -50,7 +50,7 @@ def sentence(finding: Finding) -> str:
             return pattern.format_map(written)
         except KeyError:
             continue
-    return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
+    return "; ".join(f"{fmt.noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
 def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = None) -> str:
@@ -112,10 +112,3 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
 
 def _write(name: str, value: EvidenceValue) -> str:
     return state_of(value).label if name == "state" and isinstance(value, str) else fmt.quantity(name, value)
-
-
-def _noun(name: str) -> str:
-    for suffix in ("_gpu_s", "_tokens_per_s", "_per_s", "_ratio", "_versions", "_tokens", "_bytes", "_s"):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix).replace("_", " ")
-    return name.replace("_", " ")

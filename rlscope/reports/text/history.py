@@ -87,7 +87,7 @@ def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
     """Return the runs, those that could not be read, and the meanings of columns and marks."""
     rows = [cells(each) for each in entries if each.problem is None]
     unread = [f"{each.path}: not analyzed: {fmt.printable(each.problem)}" for each in entries if each.problem]
-    numbers, wide = (_places(columns) for columns in (_NUMBERS, _WIDE))
+    numbers, wide = (frozenset(map([*SHOWN].index, columns)) for columns in (_NUMBERS, _WIDE))
     table = Table("Runs", tuple(SHOWN.values()), rows, "stacks", numbers, wide=wide)
     said = (
         f"{fmt.counted(len(entries), 'run', 'runs')}. {SCOPES}",
@@ -95,7 +95,3 @@ def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
         *notes(entries),
     )
     return [table, *([Bullets(unread)] if unread else []), *(Paragraph(note, "note") for note in said)]
-
-
-def _places(columns: frozenset[str]) -> frozenset[int]:
-    return frozenset(place for place, column in enumerate(SHOWN) if column in columns)

@@ -9,9 +9,8 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.causes import Cause
-from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.replay import Observable, ObservableName, ObservableUnit, Replay
-from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeAndCost, TimeToFinish
 from rlscope.reports.blocks import Bar, Bars, Bullets, Paragraph, Part, Table
 from rlscope.reports.text.causes import NAMES
 from rlscope.reports.text.names import (
@@ -115,7 +114,7 @@ def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
     bound, achieved, steps = model.gap.bound_tokens_per_s, model.gap.achieved_tokens_per_s, model.gap.steps
     large = [step for step in steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * bound]
     small_tokens_per_s = sum(step.lost_tokens_per_s for step in steps if step not in large)
-    named = [(NAMES[step.cause], _meaning(step), step.lost_tokens_per_s) for step in large]
+    named = [(NAMES[step.cause], MEANINGS[step.cause], step.lost_tokens_per_s) for step in large]
     at = len(named) - any(step.cause == Cause.UNEXPLAINED for step in large)
     named.insert(at, (*OTHER_CAUSES, small_tokens_per_s))
     bars, left = [Bar("upper bound, predicted", fmt.tokens_per_second(bound), 1.0)], bound
@@ -124,7 +123,8 @@ def loss_bars(model: ModelResult, *, has_meanings: bool = False) -> Bars:
         if abs(lost) > _NOTHING_RATIO * bound:
             low, high = sorted((left / bound, before / bound))
             change = fmt.signed(fmt.tokens_per_second)(-lost)
-            bars.append(Bar(name, change, high, low, "wait", meaning if has_meanings else ""))
+            note = BETTER_THAN_MODEL if lost < 0.0 and name != OTHER_CAUSES[0] else meaning
+            bars.append(Bar(name, change, high, low, "wait", note if has_meanings else ""))
     # Over the steps that lie completely in steady state.
     rate = fmt.tokens_per_second(achieved)
     return Bars([*bars, Bar("measured, steady state", rate, achieved / bound if bound else 0.0)])
@@ -144,8 +144,7 @@ def _finish_part(finish: TimeToFinish) -> Part:
     rows = [
         (
             layout,
-            fmt.with_interval(fmt.duration, *(each * 3600.0 for each in time.hours)),
-            fmt.gpu_time(time.gpu_hours * 3600.0),
+            *time_words(time),
             *([] if time.price is None else [fmt.significant(time.price)]),
         )
         for layout, time in spans.items()
@@ -156,6 +155,12 @@ def _finish_part(finish: TimeToFinish) -> Part:
     price = finish.gpu_hour_price
     said += "." if price is None else f"; priced at {fmt.significant(price)} per GPU-hour."
     return Part(title, [Table(title, columns, rows), Paragraph(said, "note")])
+
+
+def time_words(time: TimeAndCost) -> tuple[str, str]:
+    """Return the time with its interval, and the GPU time."""
+    span = fmt.with_interval(fmt.duration, *(each * 3600.0 for each in time.hours))
+    return span, fmt.gpu_time(time.gpu_hours * 3600.0)
 
 
 def gap_sentences(model: ModelResult) -> list[str]:
@@ -207,7 +212,3 @@ def remarks(model: ModelResult) -> list[str]:
         steps = fmt.count(round(longest * calibration.steps_per_version))
         lines.append(f"Growing staleness is that after {steps} steps: nothing limits the queue, so it rises further.")
     return [*lines, scaling_sentence(model)]
-
-
-def _meaning(step: GapStep) -> str:
-    return MEANINGS[step.cause] if step.lost_tokens_per_s > 0.0 else BETTER_THAN_MODEL

@@ -14,7 +14,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.blocks import Control, Curve, Offer, Option, Table
 from rlscope.reports.text import advice
-from rlscope.reports.text.actions import age_words
+from rlscope.reports.text.actions import age_words, split_words
 from rlscope.reports.text.names import layout_remark
 from rlscope.reports.text.price import million_gpu_s, share_words
 from rlscope.reports.text.what_if import headline, warning_line
@@ -61,7 +61,7 @@ def panel(model: ModelResult, currency: str | None) -> Offer | None:
     own = _Point(
         key=str(splits.index(today)),
         split=today,
-        label=_split_words(today),
+        label=split_words(today),
         rate=advice.rate_of(now, now),
         gain="",
         figures=_figures(model, now, model.calibration.steps_per_version, currency),
@@ -95,7 +95,7 @@ def _point(model: ModelResult, splits: Sequence[Layout], solved: GridPoint, curr
         change[solved.setting] = solved.value
     flags = [f"--{name.replace('_', '-')} {value}" for name, value in change.items()]
     warnings = [warning_line(each, model) for each in answer.warnings if each not in model.warnings]
-    remark, label = layout_remark(answer.predicted), _split_words(split)
+    remark, label = layout_remark(answer.predicted), split_words(split)
     if solved.setting is not None:
         label = f"{label}, {_SETTINGS[solved.setting].lower()}: {fmt.count(solved.value)}"
     return _Point(
@@ -114,10 +114,6 @@ def _point(model: ModelResult, splits: Sequence[Layout], solved: GridPoint, curr
 def _key(splits: Sequence[Layout], split: Layout, setting: GridSetting | None = None, value: int | None = None) -> str:
     place = str(splits.index(split))
     return place if setting is None else f"{place}/{setting}/{value}"
-
-
-def _split_words(split: Layout) -> str:
-    return f"{fmt.count(split.trainer_gpus)} : {fmt.count(split.sampler_gpus)}"
 
 
 def _marks(model: ModelResult, splits: Sequence[Layout]) -> dict[str, str]:
@@ -157,7 +153,7 @@ def _controls(
     """Return a control for the splits and one for each setting with an alternative, all in ascending order."""
     # A recommendation that keeps the split leaves it marked as the current one.
     of_splits = {key.split("/")[0]: mark for key, mark in reversed(list(marks.items()))}
-    options = [Option(str(n), _split_words(split), of_splits.get(str(n), "")) for n, split in enumerate(splits)]
+    options = [Option(str(n), split_words(split), of_splits.get(str(n), "")) for n, split in enumerate(splits)]
     controls = [Control(_SPLIT, "Trainer : sampler GPUs", options)]
     of_values = {key.partition("/")[2]: mark for key, mark in marks.items()}
     for setting, now in current_values(model).items():
@@ -173,7 +169,7 @@ def _notes(model: ModelResult, splits: Sequence[Layout], solved: Sequence[GridPo
     combined = {each.split for each in solved if each.setting is not None}
     notes = ["All figures are predicted from the measured throughput of this run, with 90% intervals."]
     if len(splits) > 1 and combined:
-        where = fmt.listed([_split_words(split) for split in splits if split in combined])
+        where = fmt.listed([split_words(split) for split in splits if split in combined])
         notes.append(f"The split and one other setting can change together; the other setting at {where} only.")
     else:
         notes.append("One setting changes at a time.")

@@ -11,10 +11,12 @@ from rlscope.model.forecast.plan import PlanResult, UnknownCost, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown, engine_prior
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
+from rlscope.model.forecast.result import TimeAndCost
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Part, Table
 from rlscope.reports.text import advice
-from rlscope.reports.text.actions import gain_words, layout_words
+from rlscope.reports.text.actions import gain_words, layout_words, split_words
+from rlscope.reports.text.model import time_words
 from rlscope.reports.text.names import EXCLUSIONS, REASONS
 from rlscope.reports.text.price import costly_words
 
@@ -40,17 +42,19 @@ def assumption_lines(planned: PlanResult) -> list[str]:
     return lines
 
 
+def time_of(planned: PlanResult, file: PlanFile) -> TimeAndCost | None:
+    """Time and cost of the whole run in the best layout; None if there is none, or if the plan does not give steps."""
+    hours = None if file.batch.total_steps is None else hours_of(planned, file.batch.total_steps)
+    return None if hours is None else TimeAndCost.of(hours, planned.plan.gpus, file.price.gpu_hour_price)
+
+
 def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
-    """Time and price of the whole run in the best layout; None if the plan does not give the steps."""
-    steps, price = file.batch.total_steps, file.price
-    hours = None if steps is None else hours_of(planned, steps)
-    if steps is None or hours is None:
+    """Time and price of the whole run in the best layout; None if they are unknown."""
+    if (time := time_of(planned, file)) is None:
         return None
-    gpu_s = hours.value * planned.plan.gpus * 3600.0
-    time = fmt.with_interval(fmt.duration, *(each * 3600.0 for each in hours))
-    money = fmt.money(gpu_s, price.gpu_hour_price, price.currency)
-    spent = ", ".join(filter(None, (time, fmt.gpu_time(gpu_s), money)))
-    return f"Predicted time for {fmt.counted(steps, 'step', 'steps')}: {spent}."
+    money = fmt.money(time.gpu_hours * 3600.0, file.price.gpu_hour_price, file.price.currency)
+    spent = ", ".join(filter(None, (*time_words(time), money)))
+    return f"Predicted time for {fmt.counted(file.batch.total_steps, 'step', 'steps')}: {spent}."
 
 
 def _device(plan: PlanInputs) -> str:
@@ -335,7 +339,7 @@ def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
     marks = {"present": planned.present, "best": planned.best}
     return (
         " ".join(mark for mark, marked in marks.items() if forecast is marked),
-        f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.max_running)}",
+        f"{split_words(layout)} × {fmt.count(layout.max_running)}",
         "" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate).replace(" tokens/s", ""),
         fmt.percent(planned.best_probability.get(layout)) if is_drawn else "",
         fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),

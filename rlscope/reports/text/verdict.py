@@ -11,7 +11,6 @@ from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
-from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, causes, findings, phases, step_bounds
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import MORE_DATA, MORE_STEPS, origin_lines, thinned_sentence
@@ -19,21 +18,6 @@ from rlscope.reports.text.sampling import sampling_words
 
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.02
-_WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
-    Cause.SAMPLERS: "Speed up sampling: more requests per engine, faster engines, or more of them.",
-    Cause.TRAINERS: "Make the training step faster, or give training more GPUs.",
-    Cause.LOCKSTEP: "Let samplers run one step ahead of the trainers.",
-    Cause.STALENESS_CAP: "Raise the cap if training stays stable with staler tokens.",
-    Cause.WEIGHT_UPDATES: "Publish less often, or make updates cheaper: overlap the transfer with generation.",
-    Cause.ENVIRONMENT: "Run more environments in parallel, or make the environment faster.",
-    Cause.CHECKPOINTS: "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
-    Cause.BALANCED: "To go faster, speed up both sides, or add GPUs in the same ratio.",
-    Cause.UNKNOWN: (
-        "Record the missing data and analyze again. A verdict needs at least one sampler and one trainer with GPUs, "
-        "and a few tens of training steps."
-    ),
-}
-"""The next step if there is no ranking of actions."""
 _REPAIR: Final = (
     "Repair the data: `rlscope doctor` lists the lost rows. Restore files from a copy, give every sample a unique id, "
     "or record the run again."
@@ -92,14 +76,14 @@ def headline(analysis: AnalysisResult) -> str:
         return f"{text}; the log does not show what delays the samples"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
-    named = fmt.listed([_lowered(_REMOVED[cause]) for cause in tied])
+    named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
     return f"{text}; removing this loss would gain about as much as {named}" if tied else text
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
     """Why trainers wait, if the cause is the samples that the staleness cap drops; as a clause after a comma."""
-    verdict, model = analysis.verdict, analysis.model
-    drops = isinstance(model, ModelResult) and model.model_config.scheduling.admission.staleness_policy == "drop"
+    verdict, model = analysis.verdict, analysis.modeled
+    drops = model is not None and model.model_config.scheduling.admission.staleness_policy == "drop"
     if not drops or verdict.bottleneck != Cause.SAMPLERS or Cause.STALENESS_CAP not in verdict.tied_with:
         return ""
     shares = (loss.side_share_ratio * loss.dropped_gpu_s / loss.gpu_s for loss in verdict.losses if loss.dropped_gpu_s)
@@ -121,8 +105,8 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
     """Return the ranking behind the verdict; None if there is no model, or if it does not explain the run."""
-    ranking = analysis.model.ranking if isinstance(analysis.model, ModelResult) else None
-    return ranking if ranking is not None and ranking.losses else None
+    model = analysis.modeled
+    return model.ranking if model is not None and model.ranking.losses else None
 
 
 def why(analysis: AnalysisResult) -> str:
@@ -145,16 +129,6 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     return " ".join([f"{stretch(analysis)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 
 
-_REMOVED: Final[Mapping[Bottleneck, str]] = {
-    Cause.SAMPLERS: "Doubling the sampling speed",
-    Cause.TRAINERS: "Doubling the training speed",
-    Cause.LOCKSTEP: "Overlapping sampling and training",
-    Cause.STALENESS_CAP: "Removing the staleness cap and all queue limits",
-    Cause.WEIGHT_UPDATES: "Weight updates that take no time",
-    Cause.ENVIRONMENT: "An environment that takes no time",
-    Cause.CHECKPOINTS: "Checkpoints and evaluation that take no time",
-}
-"""Changes that the model makes to learn what a cause costs."""
 _SAME_GAIN: Final = 0.02
 """Gains that differ by less count as equal."""
 
@@ -167,7 +141,8 @@ def _pace(analysis: AnalysisResult) -> Iterator[str]:
         return
     gain, listed = loss.gain_ratio, (each for each in actions_of(analysis) if each.cause == loss.cause)
     if not any(abs(each.gain_ratio.value - gain.value) <= _SAME_GAIN for each in listed):
-        yield f"{_REMOVED[loss.cause]} would raise throughput by {actions.gain_words(gain).removeprefix('+')}."
+        by = actions.gain_words(gain).removeprefix("+")
+        yield f"{causes.WORDS[loss.cause].removed} would raise throughput by {by}."
 
 
 def alarm(analysis: AnalysisResult) -> str | None:
@@ -193,14 +168,14 @@ def next_step(analysis: AnalysisResult) -> str:
     if first is None:
         if analysis.verdict.cause is not None:
             return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
-        return f"Keep the current layout. No change is predicted to gain 5%. {_WITHOUT_MODEL[Cause.BALANCED]}"
+        return f"Keep the current layout. No change is predicted to gain 5%. {causes.WORDS[Cause.BALANCED].next_step}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
     return " ".join(filter(None, (_with_effects(analysis, first), slow, _aside(analysis, first))))
 
 
 def _with_effects(analysis: AnalysisResult, action: Action) -> str:
     """The action, its gain and its price, as sentences."""
-    changed = actions.effects(action, analysis.model) if isinstance(analysis.model, ModelResult) else {}
+    changed = {} if analysis.modeled is None else actions.effects(action, analysis.modeled)
     effects = [_sentence(f"{name}: {cell}") for name, cell in changed.items() if cell]
     return " ".join([f"{actions.what_to_do(action)}.", *effects])
 
@@ -211,8 +186,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
     if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
+        hint = causes.WORDS[verdict.bottleneck].next_step
         is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
-        said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else _WITHOUT_MODEL[verdict.bottleneck]
+        said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else hint
         return f"{_ONE_SIDE} {_lowered(said)}" if _is_reason_open(analysis) else said
     return _DROPPED if dropped_of(analysis) >= _DROPPED_RATIO else _BOTH_SIDES
 
@@ -242,10 +218,8 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
 
 def _pauses_engines(analysis: AnalysisResult) -> bool:
     """Whether an update keeps engines from generating, or makes them compute their KV caches again."""
-    if not isinstance(analysis.model, ModelResult):
-        return False
-    update = analysis.model.calibration.system.update
-    return update.engine_pause_s > 0.0 or not update.kv_kept
+    update = analysis.modeled and analysis.modeled.calibration.system.update
+    return update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
@@ -262,9 +236,8 @@ def first_action(analysis: AnalysisResult) -> Action | None:
 
 def action_rows(analysis: AnalysisResult) -> list[dict[str, str]]:
     """Return the actions as the rows of a table, in order."""
-    if not isinstance(analysis.model, ModelResult):
-        return []
-    return [actions.action_row(action, analysis, analysis.model) for action in actions_of(analysis)]
+    model = analysis.modeled
+    return [] if model is None else [actions.action_row(each, analysis, model) for each in actions_of(analysis)]
 
 
 def no_findings(analysis: AnalysisResult) -> str:

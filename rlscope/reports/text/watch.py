@@ -148,7 +148,8 @@ class Lines:
         is_due = self._status_ns is None or now_ns - self._status_ns >= max(1, self._status_every_ns)
         if look.view.facts is not None and is_due:
             self._status_ns = now_ns
-            say(_status(look.view.facts, moment_ns(look)))
+            rows = [f"{name} {value}" for name, value in fact_rows(look.view.facts, moment_ns(look))]
+            say("; ".join([*rows, *map(side_words, sides_of(look.view.facts))]))
 
     def _show_alerts(self, look: Look, say: Callable[[str], None]) -> None:
         firing = {alert.fingerprint: alert for alert in look.view.alerts if alert.end_ns is None}
@@ -178,11 +179,6 @@ class Lines:
             if key.startswith(("silent ", "trouble ")):
                 say(f"cleared: {self._said[key]}")
         self._said = words
-
-
-def _status(facts: LiveFacts, now_ns: int) -> str:
-    rows = [f"{name} {value}" for name, value in fact_rows(facts, now_ns)]
-    return "; ".join([*rows, *(side_words(side) for side in sides_of(facts))])
 
 
 def _verdict(facts: LiveFacts) -> str:

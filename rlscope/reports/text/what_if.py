@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import NO_LIMIT, update_seconds
 from rlscope.model.forecast.layouts import Forecast, StepTiming
 from rlscope.model.forecast.result import ModelResult
@@ -63,7 +62,9 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     lines = [warning_line(warning, model) for warning in answer.warnings]
     target, drawn = answer.asked.target_tokens_per_s, answer.predicted.drawn_tokens_per_s
     if target is not None and drawn is not None:
-        lines.insert(0, _target_line(target, drawn))
+        probability = fmt.percent(float((drawn >= target).mean()))
+        fewest = f"The fewest GPUs predicted to reach {target:,g} tokens/s, in their fastest split."
+        lines.insert(0, f"{fewest} Probability of reaching it: {probability}.")
     elif target is None and answer.chose_layout:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if (limit := answer.predicted.in_flight_limit) is not None:
@@ -81,12 +82,6 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     return [*lines, *(WARNINGS[warning] for warning in model.warnings if warning not in answer.warnings)]
 
 
-def _target_line(target_tokens_per_s: float, drawn_tokens_per_s: Reals) -> str:
-    probability = fmt.percent(float((drawn_tokens_per_s >= target_tokens_per_s).mean()))
-    fewest = f"The fewest GPUs predicted to reach {target_tokens_per_s:,g} tokens/s, in their fastest split."
-    return f"{fewest} Probability of reaching it: {probability}."
-
-
 def warning_line(warning: ModelWarning, model: ModelResult) -> str:
     """Return the sentence of a warning about the change."""
     seen_elsewhere = model.calibration.training.scaling_seen_at
@@ -100,26 +95,22 @@ def _inputs(answer: WhatIf) -> list[tuple[str, str, str, str]]:
     samples = round(system.workload.samples_per_step / calibration.steps_per_version)
     caps = system.admission.max_staleness, system.workload.lengths.max_output_tokens
     rows = (
-        (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
+        (change.max_staleness, "staleness cap", _limit(caps[0]), fmt.count),
         (change.length_factor, "response length", "", _times),
-        (change.max_output_tokens, "max response tokens", _or_none(caps[1]), fmt.count),
+        (change.max_output_tokens, "max response tokens", _limit(caps[1]), fmt.count),
         (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
         (change.trainer_speed, "training speed", "", _times),
         (change.engine_speed, "forward speed", "", _times),
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
-        (change.queue_capacity_samples, "queue capacity", _or_none(system.admission.queue_capacity_samples), _limit),
-        (change.max_in_flight_samples, "max in flight", _or_none(system.admission.max_in_flight_samples), _limit),
+        (change.queue_capacity_samples, "queue capacity", _limit(system.admission.queue_capacity_samples), _limit),
+        (change.max_in_flight_samples, "max in flight", _limit(system.admission.max_in_flight_samples), _limit),
         (change.publish_every, "steps per weight update", fmt.significant(calibration.steps_per_version), fmt.count),
     )
     return [(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 
 
-def _or_none(cap: int | None) -> str:
-    return "none" if cap is None else fmt.count(cap)
-
-
 def _limit(limit: float | None) -> str:
-    return "none" if limit == NO_LIMIT else fmt.count(limit)
+    return "none" if limit in (None, NO_LIMIT) else fmt.count(limit)
 
 
 def _times(factor: float | None) -> str:

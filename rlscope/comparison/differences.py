@@ -231,7 +231,7 @@ def scale_of(quantity: Quantity) -> Scale:
 
 def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Measure]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
-    time, ages, facts = _time(run, basis), run.staleness, run.facts
+    time, ages, facts = time_of(run, basis), run.staleness, run.facts
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
     whole: dict[Quantity, Measure] = {
         "tokens_per_s": run.whole_tokens_per_s,
@@ -271,7 +271,8 @@ def _series(run: ComparedRun) -> dict[Quantity, Measure]:
     }
 
 
-def _time(run: ComparedRun, basis: Basis) -> GpuTime:
+def time_of(run: ComparedRun, basis: Basis) -> GpuTime:
+    """Return the ledger of the compared part of a run."""
     return run.steady if basis == "steady" and run.steady is not None else run.whole
 
 
@@ -314,7 +315,7 @@ def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepS
 
 
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterator[Breakdown]:
-    times = [_time(run, basis) for run in (before, after)]
+    times = [time_of(run, basis) for run in (before, after)]
     yield from _breakdown("step_s", times, [10**9 * _trainers(each) * each.steps for each in times], TRAINER_ROLES)
     yield from _breakdown("gpu_s_per_1k_tokens", times, [10**6 * each.tokens for each in times])
     runs = (before, after) if basis == "steady" else ()

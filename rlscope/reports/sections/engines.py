@@ -16,12 +16,13 @@ from rlscope.reports.figure import Figure, drawn
 _NO_STEPS: Final = "no engine wrote engine steps"
 _AT_LIMIT_RATIO: Final = 0.95
 """Share of the limit from which a mean batch counts as limited by it."""
-FULL_RATIO: Final = 0.9
+_FULL_RATIO: Final = 0.9
 """Share of a KV cache from which engines hold requests back, because a running request still grows."""
 _FLAT_RATIO: Final = 0.98
 """Share of the limit from which an engine counts as running its limit."""
 _FLAT_SHARE_RATIO: Final = 0.99
 """Share of the steady state at the limit from which a chart shows only a flat line."""
+_KV_RATIO: Final = pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")
 _LEAST_ENGINES: Final = 2
 _ENGINES_SHOWN: Final = 12
 _NAMED: Final = 3
@@ -30,11 +31,17 @@ _NAMED: Final = 3
 
 def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section; the charts fold if they would show flat lines."""
-    answers, limit, efficient = analysis.answers, _running_limit(analysis), _efficient_running(analysis)
+    answers, limit = analysis.answers, _running_limit(analysis)
+    efficiency = analysis.modeled and analysis.modeled.efficiency
+    efficient = efficiency and efficiency.efficient_running
     frame, window = answers.get("batch_size"), analysis.run.window
-    emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
-    named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
-    note = [] if len(emptiest) <= LINES_MAX else [Paragraph(_note(len(emptiest)), "note")]
+    emptiest: list[str] = []
+    if frame is not None and not frame.is_empty():
+        means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
+        emptiest = means.sort("running", "worker_id")["worker_id"].to_list()
+    named, note = emptiest, list[Paragraph]()
+    if len(emptiest) > LINES_MAX:
+        named, note = emptiest[:_NAMED], [Paragraph(_note(len(emptiest)), "note")]
     waits = _known(answers.get("waiting_requests"), "waiting_mean")
     shows_waits = waits is None or bool((waits > 0).any())
     figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
@@ -64,24 +71,17 @@ def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]
 
 def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return engine_speed with time, KV cache, preemptions, version lag and dropped samples, by engine."""
-    extents = (
-        answers["worker_extents"]
-        .group_by("worker_id")
-        .agg(extent_s=(pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
-    )
-    rows = speeds.join(extents, on="worker_id", how="left")
-    kv = answers.get("kv_use")
-    if kv is not None:
-        used = (pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")).max()
-        recorded = pl.when(pl.col("preemptions").is_not_null().any()).then(pl.col("preemptions").sum())
-        rows = rows.join(kv.group_by("worker_id").agg(kv_ratio=used, preemptions=recorded), on="worker_id", how="left")
-    updates, delivered = answers.get("weight_update_latency"), answers.get("engine_deliveries")
-    if updates is not None:
-        lag_s = pl.col("publish_to_applied_s").mean()
-        rows = rows.join(updates.group_by("worker_id").agg(lag_s=lag_s), on="worker_id", how="left")
-    if delivered is not None:
-        rows = rows.join(delivered, on="worker_id", how="left")
-    return rows.sort("tokens_per_s", "worker_id")
+    counted = pl.when(pl.col("preemptions").is_not_null().any()).then(pl.col("preemptions").sum())
+    columns = {
+        "worker_extents": {"extent_s": (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9},
+        "kv_use": {"kv_ratio": _KV_RATIO.max(), "preemptions": counted},
+        "weight_update_latency": {"lag_s": pl.col("publish_to_applied_s").mean()},
+        "engine_deliveries": {"samples": pl.col("samples").sum(), "dropped": pl.col("dropped").sum()},
+    }
+    for name, of_engine in columns.items():
+        if (frame := answers.get(name)) is not None:
+            speeds = speeds.join(frame.group_by("worker_id").agg(**of_engine), on="worker_id", how="left")
+    return speeds.sort("tokens_per_s", "worker_id")
 
 
 def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> dict[str, str]:
@@ -122,7 +122,7 @@ def batch_sentence(
     if used is None:
         return opening
     why = "memory does not hold requests back."
-    if used >= FULL_RATIO:
+    if used >= _FULL_RATIO:
         why = "more requests would need more memory, or more engines."
     elif at_limit and waits:
         why = "the limit holds requests back, not memory."
@@ -146,18 +146,6 @@ def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataF
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
 
 
-def _emptiest(frame: pl.DataFrame) -> list[str]:
-    """The engines by mean batch size while running, smallest first."""
-    means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
-    return list(means.sort("running", "worker_id")["worker_id"])
-
-
-def _efficient_running(analysis: AnalysisResult) -> int | None:
-    """The smallest efficient batch in requests; None if the model has none."""
-    efficiency = analysis.modeled and analysis.modeled.efficiency
-    return efficiency and efficiency.efficient_running
-
-
 def _note(engine_count: int) -> str:
     low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
     return (
@@ -170,7 +158,7 @@ def kv_use_ratio(kv: pl.DataFrame | None) -> float | None:
     """The largest mean use of a KV cache over its capacity, 0..1; None if either was not recorded."""
     if kv is None or kv.is_empty():
         return None
-    ratios = kv.select(pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")).to_series().drop_nulls()
+    ratios = kv.select(_KV_RATIO).to_series().drop_nulls()
     return None if ratios.is_empty() else fmt.finite(float(ratios.max() or 0.0))  # pyright: ignore[reportArgumentType]
 
 

@@ -50,16 +50,13 @@ def _mean_tokens(outcomes: pl.DataFrame) -> float | None:
 def _bias(trained: float | None, rest: float | None) -> str:
     if not trained or rest is None:
         return ""
-    means = f"Mean length: {_length(trained)} trained on, {_length(rest)} not trained on"
+    lengths_of = (f"{fmt.significant(each)} tokens" for each in (trained, rest))
+    means = "Mean length: {} trained on, {} not trained on".format(*lengths_of)
     if abs(rest - trained) < BIAS_RATIO * trained:
         return f"{means}. Dropping does not bias lengths."
     differ, biased = ("longer", "shorter") if rest > trained else ("shorter", "longer")
     apart = fmt.percent(abs(rest / trained - 1))
     return f"{means} ({apart} {differ}). Dropping biases training towards {biased} responses."
-
-
-def _length(mean_tokens: float) -> str:
-    return f"{fmt.significant(mean_tokens)} tokens"
 
 
 def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:

@@ -73,14 +73,14 @@ def update_parts(parts: pl.DataFrame | None) -> Sequence[Block]:
     if parts is None or not set(parts["phase"]).intersection(_PARTS):
         return []
     by_phase = {row["phase"]: row for row in parts.iter_rows(named=True)}
-    rows = [_part_cells(by_phase[phase], words) for phase, words in _PHASES.items() if phase in by_phase]
+    times = ("median_s", "first_half_s", "second_half_s", "longest_s")
+    rows = [
+        (words, *(fmt.duration(by_phase[phase][time]) for time in times))
+        for phase, words in _PHASES.items()
+        if phase in by_phase
+    ]
     table = Table("Time per version", _PART_COLUMNS, rows)
     return [Fold("update-parts", "Parts of a weight update", [Paragraph(parts_sentence(by_phase), "lead"), table])]
-
-
-def _part_cells(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
-    times = (row[name] for name in ("median_s", "first_half_s", "second_half_s", "longest_s"))
-    return (words, *map(fmt.duration, times))
 
 
 def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:

@@ -71,37 +71,29 @@ def _costs(analysis: AnalysisResult) -> Iterator[Block]:
     moments = analysis.answers.get("version_moments")
     effective = effective_share_of_all(moments)
     yield from staleness_blocks(analysis)
-    price = Paragraph(_PRICE_UNKNOWN if effective is None else _price(effective), "lead")
+    price = Paragraph(_PRICE_UNKNOWN if effective is None else _PRICE.format(fmt.percent(effective)), "lead")
     yield Part("Cost of staleness", [price, *([] if effective is None or moments is None else ratios_table(moments))])
 
 
 def ratios_table(moments: pl.DataFrame) -> Iterator[Block]:
     """Yield the effective sample size and the variance of the importance ratios by staleness, the freshest first."""
     shown = moments.sort("staleness").head(_RATIO_ROWS_MAX)
+    columns = shown.select("staleness", "tokens", "effective_share_ratio", "ratio_variance")
     rows = [
-        (
-            str(row["staleness"]),
-            fmt.count(row["tokens"]),
-            fmt.percent(row["effective_share_ratio"]),
-            fmt.significant(row["ratio_variance"]),
-        )
-        for row in shown.iter_rows(named=True)
+        (str(age), fmt.count(tokens), fmt.percent(share), fmt.significant(variance))
+        for age, tokens, share, variance in columns.iter_rows()
     ]
-    columns = ("staleness, versions", "trained tokens", "effective sample size", "variance of w")
-    yield Table("Importance ratios by staleness", columns, rows, numbers=frozenset({1, 2, 3}))
+    titles = ("staleness, versions", "trained tokens", "effective sample size", "variance of w")
+    yield Table("Importance ratios by staleness", titles, rows, numbers=frozenset({1, 2, 3}))
     if shown.height < moments.height:
         yield Paragraph(f"{fmt.count(moments.height - shown.height)} staler rows are in the query.", "note")
     yield Asked(["version_moments"])
 
 
-def _price(effective: float) -> str:
-    return (
-        "The importance ratios w of stale tokens spread away from 1, so a stale batch is worth fewer fresh tokens. "
-        f"The effective sample size of this run is {fmt.percent(effective)} of its trained tokens: (Σw)² / (n · Σw²), "
-        "from the recorded ratios."
-    )
-
-
+_PRICE: Final = (
+    "The importance ratios w of stale tokens spread away from 1, so a stale batch is worth fewer fresh tokens. The "
+    "effective sample size of this run is {} of its trained tokens: (Σw)² / (n · Σw²), from the recorded ratios."
+)
 _PRICE_UNKNOWN: Final = (
     "Unknown: no trainer recorded importance ratios. Record `importance` with each training step: for every staleness "
     "in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."

@@ -9,7 +9,16 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.comparison.attribution import Attribution, ChangeCause, Promise, Unpriced
-from rlscope.comparison.differences import Basis, Breakdown, BreakdownPart, Learned, LearningRow, Quantity, Row
+from rlscope.comparison.differences import (
+    Basis,
+    Breakdown,
+    BreakdownPart,
+    Learned,
+    LearningRow,
+    Quantity,
+    Row,
+    time_of,
+)
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.prices import PriceName
 from rlscope.comparison.repeats import RepeatedSetting
@@ -176,7 +185,7 @@ def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     shown = [
         Paragraph(f"{_stretch(baseline, pair, letter)} {_SIGNIFICANT}", "note"),
         numbers,
-        *([Part("Changes", [_changes_table(pair.attribution, letter)])] if pair.attribution.causes else []),
+        *([_changes_part(causes, letter)] if (causes := pair.attribution.causes) else []),
         *([Fold(f"breakdown-{letter.lower()}", more, parts)] if parts else []),
     ]
     return PairBlocks(title, _answer(pair, letter, title), Part(f"{title}, in numbers", shown))
@@ -254,14 +263,11 @@ def cause_name(cause: ChangeCause) -> str:
     return _CAUSES.get(cause.name, cause.name)
 
 
-def _changes_table(attribution: Attribution, letter: str) -> Table:
+def _changes_part(causes: Sequence[ChangeCause], letter: str) -> Part:
     """Return the causes, with the gain from each alone if A's model has it."""
-    rows = [(cause_name(each), each.before, each.after, _alone_words(each)) for each in attribution.causes]
-    return Table("Changes", ("", "A", letter, "gain alone,\nper A's model"), rows, "stacks")
-
-
-def _alone_words(cause: ChangeCause) -> str:
-    return "not predicted" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio)
+    gains = ["not predicted" if each.alone_ratio is None else fmt.signed_percent(each.alone_ratio) for each in causes]
+    rows = [(cause_name(each), each.before, each.after, gain) for each, gain in zip(causes, gains, strict=True)]
+    return Part("Changes", [Table("Changes", ("", "A", letter, "gain alone,\nper A's model"), rows, "stacks")])
 
 
 def causes_sentence(pair: Pair) -> str:
@@ -440,7 +446,9 @@ def breakdown_block(each: Breakdown, letter: str) -> Table:
     least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
     shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
     signed, rest = fmt.signed(write), each.parts[len(shown) :]
-    rows = [_cells(_part_name(part, each), write, signed, part) for part in shown]
+    has_roles = each.role is None and each.name != "step_s"
+    names = [f"{part.role}: " * has_roles + state_label(part.name, part.reason) for part in shown]
+    rows = [_cells(name, write, signed, part) for name, part in zip(names, shown, strict=True)]
     before, after, change = (sum(getattr(part, name) for part in rest) for name in ("before", "after", "change"))
     if rest and max(map(abs, (before, after, change))) >= _NOTHING * max(abs(each.before), abs(each.after)):
         rows.append(("other", write(before), write(after), signed(change), ""))
@@ -448,14 +456,8 @@ def breakdown_block(each: Breakdown, letter: str) -> Table:
     return _table(f"{title}, {each.role}" if each.role else title, letter, rows)
 
 
-def _part_name(part: BreakdownPart, each: Breakdown) -> str:
-    """Return the name of a part: a state, with its role if the breakdown has several."""
-    name = state_label(part.name, part.reason)
-    return name if each.role is not None or each.name == "step_s" else f"{part.role}: {name}"
-
-
 def state_bars(run: ComparedRun, basis: Basis) -> list[RoleBar]:
     """Return where each role's GPU time went in the compared part of the run, as in the bars of a report."""
-    time = run.steady if basis == "steady" and run.steady is not None else run.whole
+    time = time_of(run, basis)
     bars = [role_bar(role, time.states, run.dropped_ratio or 0.0) for role in sorted(time.gpus, key=role_order)]
     return [bar for bar in bars if bar.parts]

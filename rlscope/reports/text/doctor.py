@@ -117,13 +117,8 @@ def _with_losses(table: str, check: Check, run: Checkup) -> Check:
     lost = run.lost.get(table)
     if lost is None or table not in _NAMED:
         return check
-    return Check(
-        check.name,
-        "missing" if check.status == "missing" else "in part",
-        f"{check.found}; {lost}",
-        check.adds or "what the lost rows say",
-        _RESTORE,
-    )
+    status = "missing" if check.status == "missing" else "in part"
+    return Check(check.name, status, f"{check.found}; {lost}", check.adds or "what the lost rows say", _RESTORE)
 
 
 def _damage(run: Checkup) -> list[Check]:
@@ -145,22 +140,15 @@ def _of_the_file(imported: Imported) -> list[Check]:
         found.append(Check("all steps", "in part", f"share of the steps: {short}", adds, how))
     if imported.clock == "relative":
         how = "pass the .wandb file or the TensorBoard events of the run, whose rows have times"
-        found.append(
-            Check("dates", "missing", "no row has a time", "gaps between steps, and joining logs by time", how)
-        )
+        adds = "gaps between steps, and joining logs by time"
+        found.append(Check("dates", "missing", "no row has a time", adds, how))
     inferred = [f"{table}: {origin.rule}" for table, origin in imported.tables.items() if origin.rule]
     placed = [table for table, origin in imported.tables.items() if origin.certainty is Certainty.PLACED]
     if placed or inferred:
         what = "; ".join([*inferred, *([f"laid out in program order: {', '.join(placed)}"] if placed else [])])
-        found.append(
-            Check(
-                "recorded times",
-                "in part",
-                what,
-                "which phases of the two sides overlap, and how long engines take to apply new weights",
-                "record the next run with hooks: one line or one environment variable (docs/frameworks.md)",
-            )
-        )
+        adds = "which phases of the two sides overlap, and how long engines take to apply new weights"
+        how = "record the next run with hooks: one line or one environment variable (docs/frameworks.md)"
+        found.append(Check("recorded times", "in part", what, adds, how))
     return found
 
 
@@ -181,11 +169,9 @@ def _gpus(run: Checkup) -> Check:
     if assumed:
         return Check("GPUs of both sides", "in part", "; ".join(assumed), "GPU-hours and money", _gpu_flags(assumed))
     found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
-    how = (
-        "pass their log with --engine-log, or --gpus"
-        if run.imported
-        else "call rlscope_otel.start_run(RUN_DIR, ROLE, WORKER_ID, gpu_count=N) in each of them"
-    )
+    how = "call rlscope_otel.start_run(RUN_DIR, ROLE, WORKER_ID, gpu_count=N) in each of them"
+    if run.imported:
+        how = "pass their log with --engine-log, or --gpus"
     return Check("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
 
 
@@ -216,27 +202,27 @@ def _times(run: Checkup) -> list[Check]:
     return found
 
 
+_SAMPLER_LINES: Final = {
+    "backpressure": 'wrap queue.put in run.wait("backpressure")',
+    "requests": 'the wait for prompts in run.wait("requests")',
+    "passes": "call run.engine_step(start_ns, end_ns, ...) after every forward pass",
+    "environment": 'tool calls in run.wait("environment")',
+}
+_TRAINER_LINES: Final = {
+    "samples": 'wrap the call that takes a batch in run.wait("samples")',
+    "train": "the step in run.train_step(...)",
+    "logprobs": 'recomputed log-probabilities in run.activity("logprobs")',
+    "others": 'rewards in run.activity("reward"); evaluation in run.activity("eval"), saving in '
+    'run.activity("checkpoint")',
+}
+"""Lines of code by the reason or the state that shows that they are there."""
+
+
 def _wrap(role: str, worker: WorkerTime, run: Checkup) -> str:
     """The lines of code that would name the time of a worker: those of waits and work that it never recorded."""
-    lines: list[str] = []
-    if role != "trainer":
-        lines += [
-            'wrap queue.put in run.wait("backpressure")' if "backpressure" not in worker.reasons else "",
-            'the wait for prompts in run.wait("requests")' if "requests" not in worker.reasons else "",
-            "call run.engine_step(start_ns, end_ns, ...) after every forward pass"
-            if not run.rows.get("engine_steps")
-            else "",
-            'tool calls in run.wait("environment")' if "environment" not in worker.reasons else "",
-        ]
-    if role != "sampler":
-        lines += [
-            'wrap the call that takes a batch in run.wait("samples")' if "samples" not in worker.reasons else "",
-            "the step in run.train_step(...)" if "train" not in worker.states else "",
-            'recomputed log-probabilities in run.activity("logprobs")' if "logprobs" not in worker.states else "",
-            'rewards in run.activity("reward")',
-            'evaluation in run.activity("eval"), saving in run.activity("checkpoint")',
-        ]
-    return "; ".join(line for line in lines if line)
+    known = {*worker.reasons, *worker.states, *(["passes"] if run.rows.get("engine_steps") else [])}
+    lines = (_SAMPLER_LINES if role != "trainer" else {}) | (_TRAINER_LINES if role != "sampler" else {})
+    return "; ".join(line for name, line in lines.items() if name not in known)
 
 
 def _passes(run: Checkup) -> Check:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from rlscope.alerts.config import built_in_rules
 from rlscope.document import dump
@@ -24,8 +23,8 @@ from rlscope.reports.documents.analysis import analysis_document, as_document
 from rlscope.reports.documents.what_if import what_if_document
 from tests.kept import TRACES as SAMPLES
 from tests.kept import analysed
+from tests.schemas import faults
 
-ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = sorted(path.parent for path in SAMPLES.glob("*/run.json"))
 GOLDEN: Final = Path(__file__).parent / "golden"
 HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
@@ -166,14 +165,6 @@ def test_the_analysis_is_the_golden_one(trace: Path) -> None:
     assert golden.is_file(), f"{golden.name} is missing: make it with `{HOW_TO_WRITE}`"
     expected, found = json.loads(golden.read_text(encoding="utf-8")), json.loads(golden_text(trace))
     assert found == expected, f"if that is meant: `{HOW_TO_WRITE}`"
-
-
-def faults(name: str, text: str) -> list[str]:
-    """What the published schema does not allow in a printed document."""
-    schema = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text(encoding="utf-8"))
-    return [
-        f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(json.loads(text))
-    ]
 
 
 @every_trace

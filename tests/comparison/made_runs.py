@@ -11,12 +11,14 @@ from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, StepTable
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
 DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
 SECOND = 10**9
+EVEN = (2.0,) * 20
+"""Twenty steps of two seconds."""
 
 
 def made_run(
     name: str = "made",
     *,
-    periods_s: Sequence[float],
+    periods_s: Sequence[float] = EVEN,
     tokens: Sequence[int] | None = None,
     samples: Sequence[int] | None = None,
     states: Mapping[StateKey, Sequence[float]] | None = None,

@@ -27,8 +27,6 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.comparison import causes_sentence
 from tests.comparison.made_runs import made_run
 
-EVEN = [2.0] * 20
-
 
 def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max_running: int | None) -> ComparedRun:
     """The run on these GPUs, with this limit of running requests."""
@@ -136,7 +134,7 @@ class HeldCurve:
 def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_the_cap(
     cap: tuple[object, object], change: float, of_cap: float, beyond: float | None
 ) -> None:
-    before, after = (made_run(periods_s=EVEN, settings={"max_output_tokens": each}) for each in cap)
+    before, after = (made_run(settings={"max_output_tokens": each}) for each in cap)
     measured = Difference(50.0, 50.0 * (1 + change), "ratio", change, change - 0.01, change + 0.01)
     found = length_change(before, after, replace(measured, is_significant=True))
     assert (found.of_cap, found.beyond) == (pytest.approx(of_cap), pytest.approx(beyond))
@@ -144,13 +142,13 @@ def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_th
 
 def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:
     assert flattened({"a": {"b": 1, "c": {"d": [1]}}, "e": None}) == {"a.b": 1, "a.c.d": [1], "e": None}
-    plain = made_run(periods_s=EVEN, settings={"max_staleness": 1, "lr": 0.1, "total_steps": 5})
-    other = made_run(periods_s=EVEN, settings={"max_staleness": None, "note": [1, 2], "total_steps": 9})
+    plain = made_run(settings={"max_staleness": 1, "lr": 0.1, "total_steps": 5})
+    other = made_run(settings={"max_staleness": None, "note": [1, 2], "total_steps": 9})
     assert setting_changes(plain, other) == {"lr": (0.1, None), "max_staleness": (1, None), "note": (None, "[1, 2]")}
 
 
 def test_a_change_whose_effect_is_unknown_is_named_with_the_reason() -> None:
-    plain = made_run(periods_s=EVEN, settings={"lr": 1})
+    plain = made_run(settings={"lr": 1})
     compared = compare_runs(plain, [made_run(periods_s=[1.0] * 20, settings={"lr": 2})])
     cause = compared.pairs[0].attribution.causes[0]
     assert (cause.name, cause.alone_ratio, cause.unpriced_because) == ("lr", None, "no_model")
@@ -233,7 +231,7 @@ def test_the_promise_of_any_action_is_recognised(
     layout: tuple[int, int, int, int], settings: dict[str, object], rank: int | None, is_alone: bool | None
 ) -> None:
     stated = {"max_staleness": 4, "synchronous": True}
-    plain = replace(laid_out(made_run(periods_s=EVEN, settings=stated), 1, 1, 0, 8), promised=ACTIONS)
+    plain = replace(laid_out(made_run(settings=stated), 1, 1, 0, 8), promised=ACTIONS)
     other = replace(laid_out(plain, *layout), settings=stated | settings)
     promise = compare_runs(plain, [other]).pairs[0].attribution.promise
     assert (promise and promise.rank, promise and promise.is_alone) == (rank, is_alone)
@@ -267,7 +265,7 @@ def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.An
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoints"]), (0.019, [])])
 def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds: float, named: list[str]) -> None:
-    plain = made_run(periods_s=EVEN)
+    plain = made_run()
     causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes
     assert [each.name for each in causes] == named
     assert all(each.unpriced_because == "no_model" for each in causes)

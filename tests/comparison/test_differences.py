@@ -26,10 +26,8 @@ from rlscope.comparison.facts import (
 from rlscope.comparison.runs import compare_runs, named
 from rlscope.comparison.warnings import CompareWarningKind
 from rlscope.reports.text.comparison import warning_words
-from tests.comparison.made_runs import DECODE, IDLE, WAIT, WORK, made_run
+from tests.comparison.made_runs import DECODE, EVEN, IDLE, WAIT, WORK, made_run
 from tests.kept import analysis_of
-
-EVEN = [2.0] * 20
 
 
 def breakdown(differences: Differences, name: str, role: str | None = None) -> Breakdown:
@@ -38,7 +36,7 @@ def breakdown(differences: Differences, name: str, role: str | None = None) -> B
 
 def test_the_step_period_is_what_the_trainers_did() -> None:
     """2 s a step, 1.5 s of it waiting; then 1 s, half of it waiting."""
-    slow = made_run(periods_s=EVEN, states={WORK: [0.5] * 20, WAIT: [1.5] * 20, DECODE: EVEN})
+    slow = made_run(states={WORK: [0.5] * 20, WAIT: [1.5] * 20, DECODE: EVEN})
     fast = made_run(periods_s=[1.0] * 20, states={WORK: [0.5] * 20, WAIT: [0.5] * 20, DECODE: [1.0] * 20})
     found = breakdown(differences_of(slow, fast), "step_s")
     assert (found.before, found.after, found.change) == (2.0, 1.0, -1.0)
@@ -49,8 +47,8 @@ def test_the_step_period_is_what_the_trainers_did() -> None:
 
 
 def test_a_state_that_one_run_was_never_in_took_no_time_there() -> None:
-    busy = made_run(periods_s=EVEN)
-    idle = made_run(periods_s=EVEN, states={WORK: EVEN, DECODE: [1.5] * 20, IDLE: [0.5] * 20})
+    busy = made_run()
+    idle = made_run(states={WORK: EVEN, DECODE: [1.5] * 20, IDLE: [0.5] * 20})
     shares = breakdown(differences_of(busy, idle), "role_share", "sampler")
     assert shares.change == 0.0
     assert {part.name: part.change for part in shares.parts} == {"decoding": -0.25, "no_requests": 0.25}
@@ -67,7 +65,7 @@ gpu_ns = st.integers(0, 10**15)
 def test_every_breakdown_of_gpu_time_closes(first: list[int], second: list[int], tokens: tuple[int, int]) -> None:
     runs: list[ComparedRun] = []
     for spent, trained in zip((first, second), tokens, strict=True):
-        run = made_run(periods_s=EVEN)
+        run = made_run()
         states = dict(zip((WORK, WAIT, DECODE, IDLE), spent, strict=True))
         time = GpuTime(states, {"trainer": 1, "sampler": 1}, 10**9, trained, 7)
         runs.append(replace(run, table=None, steady=None, whole=time))
@@ -104,7 +102,7 @@ def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlsc
 def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval() -> None:
     """A steady rate, here 900, is never compared with that of a whole run: 1,000 tokens each 1 s, and each 2 s."""
     steady = replace(made_run(periods_s=[1.0] * 20), steady_tokens_per_s=900.0)
-    found = differences_of(steady, replace(made_run(periods_s=EVEN), table=None, steady=None))
+    found = differences_of(steady, replace(made_run(), table=None, steady=None))
     rate = found.row("tokens_per_s")
     assert (found.basis, found.tested, rate.before, rate.change) == ("whole", 0, 1000.0, -0.5)
     assert (rate.low, rate.is_significant) == (None, False)
@@ -112,7 +110,7 @@ def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_int
 
 def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
     """20 steps of 2 s against 10 of 1 s, one reward more a step in both; the first ten steps are equal."""
-    long = made_run(periods_s=EVEN, rewards=[float(step) for step in range(20)])
+    long = made_run(rewards=[float(step) for step in range(20)])
     short = made_run(periods_s=[1.0] * 10, rewards=[float(step) for step in range(10)])
     by_step, by_hours = differences_of(long, short).learning
     assert (by_step.at, by_step.where) == ("step", 10.0)
@@ -122,7 +120,7 @@ def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
 
 
 def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
-    one = made_run(periods_s=EVEN)
+    one = made_run()
     two = made_run(periods_s=[1.0] * 20, gpus={"trainer": 2, "sampler": 2}, states={WORK: EVEN, DECODE: EVEN})
     names = [row.quantity for row in differences_of(one, two).quantities]
     assert "tokens_per_gpu_s" in names and "tokens_per_gpu_s" not in [
@@ -146,9 +144,9 @@ def kinds(first: ComparedRun, second: ComparedRun) -> list[CompareWarningKind]:
 def test_what_differs_between_the_runs_is_a_cause_and_no_warning_too(
     more: dict[str, object], cause: tuple[str, ...]
 ) -> None:
-    plain = made_run(periods_s=EVEN, settings={"model.name": "a"}, devices={"trainer": "H100"})
+    plain = made_run(settings={"model.name": "a"}, devices={"trainer": "H100"})
     given = {"settings": {"model.name": "a"}, "devices": {"trainer": "H100"}} | more
-    (pair,) = compare_runs(plain, [made_run(periods_s=EVEN, **given)]).pairs
+    (pair,) = compare_runs(plain, [made_run(**given)]).pairs
     assert [(each.name, each.before, each.after) for each in pair.attribution.causes] == [cause]
     assert pair.warnings == ()
 
@@ -157,22 +155,37 @@ def test_what_differs_between_the_runs_is_a_cause_and_no_warning_too(
 def test_stretches_with_half_of_their_steps_in_common_are_of_one_age(
     first_step: int, found: list[CompareWarningKind]
 ) -> None:
-    assert kinds(made_run(periods_s=EVEN), made_run(periods_s=EVEN, first_step=first_step)) == found
+    assert kinds(made_run(), made_run(first_step=first_step)) == found
 
 
 @pytest.mark.parametrize(("parameters", "is_same"), [(1050, True), (1051, False), (950, False)])
 def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, is_same: bool) -> None:
     # A table of positions grows with the longest context that is allowed.
-    plain, other = (made_run(periods_s=EVEN, settings={"model.parameters": each}) for each in (1000, parameters))
+    plain, other = (made_run(settings={"model.parameters": each}) for each in (1000, parameters))
     (pair,) = compare_runs(plain, [other]).pairs
     assert (pair.attribution.causes == ()) is is_same
 
 
 def test_runs_of_one_id_get_names_of_their_own() -> None:
-    runs = [made_run("same", periods_s=EVEN) for _ in range(2)]
+    runs = [
+        made_run(
+            "same",
+        )
+        for _ in range(2)
+    ]
     assert [run.name for run in named(runs, [Path("/runs/a"), Path("/runs/b")])] == ["a", "b"]
     assert [run.name for run in named(runs)] == ["same #1", "same #2"]
-    assert [run.name for run in named([runs[0], made_run("other", periods_s=EVEN)])] == ["same", "other"]
+    assert [
+        run.name
+        for run in named(
+            [
+                runs[0],
+                made_run(
+                    "other",
+                ),
+            ]
+        )
+    ] == ["same", "other"]
 
 
 def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
@@ -201,9 +214,7 @@ def test_engines_that_stop_are_a_reason_for_the_change() -> None:
     """Two sampler GPUs all the time, then one of them for the second half of every step only."""
 
     def run(decoding_s: float) -> ComparedRun:
-        made = made_run(
-            periods_s=EVEN, states={WORK: EVEN, DECODE: [decoding_s] * 20}, gpus={"trainer": 1, "sampler": 2}
-        )
+        made = made_run(states={WORK: EVEN, DECODE: [decoding_s] * 20}, gpus={"trainer": 1, "sampler": 2})
         states = _closed(made.steady.states, made.steady.gpus, made.steady.length_ns)
         return replace(made, steady=replace(made.steady, states=states))
 
@@ -251,8 +262,8 @@ def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlsco
 
 def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning() -> None:
     """Both generate 100 tokens a sample; where the long ones are dropped, 80 of them are trained."""
-    plain = made_run(periods_s=EVEN, settings={"max_staleness": 4})
-    fresh = made_run(periods_s=EVEN, settings={"max_staleness": 1}, tokens=[800] * 20)
+    plain = made_run(settings={"max_staleness": 4})
+    fresh = made_run(settings={"max_staleness": 1}, tokens=[800] * 20)
     (pair,) = compare_runs(plain, [replace(fresh, dropping_ratio=-0.2)]).pairs
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.DROPPED_LENGTHS]
     assert "response_lengths" not in [each.name for each in pair.attribution.causes]
@@ -263,8 +274,8 @@ def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning() 
 
 def test_generated_lengths_that_changed_beside_dropping_are_a_cause() -> None:
     """120 tokens a sample were generated, and 96 of them trained."""
-    plain = made_run(periods_s=EVEN)
-    other = replace(made_run(periods_s=EVEN, tokens=[960] * 20), dropping_ratio=-0.2)
+    plain = made_run()
+    other = replace(made_run(tokens=[960] * 20), dropping_ratio=-0.2)
     (pair,) = compare_runs(plain, [other]).pairs
     assert [(each.name, each.before, each.after) for each in pair.attribution.causes] == [
         ("response_lengths", "100", "120")

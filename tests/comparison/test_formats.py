@@ -1,6 +1,5 @@
 """Card, Markdown, JSON and page of a comparison: one set of words, escaped, and valid by its schema."""
 
-import io
 import json
 import math
 import re
@@ -10,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
-from rich.console import Console
 
 import rlscope
-from docs.generate import DOCS
 from rlscope.comparison.attribution import Promise
 from rlscope.comparison.differences import Breakdown, BreakdownPart
 from rlscope.comparison.facts import ALSO_ASKED, ComparedRun, run_of
@@ -26,7 +22,6 @@ from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import render_comparison
-from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import steady_state
 from rlscope.reports.text.comparison import (
     breakdown_block,
@@ -40,19 +35,16 @@ from rlscope.reports.text.comparison import (
 from tests.comparison.made_runs import made_run
 from tests.kept import analysis_of
 from tests.reports.analysis_fixture import HOSTILE
+from tests.reports.conftest import watched
+from tests.reports.terminal_card import printed
+from tests.schemas import faults
 from tests.trace_folder import small_run, worker, write_run
 
-EVEN = [2.0] * 20
 SECOND = 10**9
 
 
 def comparison_of(baseline: ComparedRun, others: Sequence[ComparedRun]) -> rlscope.Comparison:
     return extended(rlscope.Comparison, compare_runs(baseline, others))
-
-
-def faults(text: str) -> list[str]:
-    published = json.loads((DOCS / "schema" / "compare.schema.json").read_text(encoding="utf-8"))
-    return [error.message for error in Draft202012Validator(published).iter_errors(json.loads(text))]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +59,6 @@ def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: fl
     words = breakdown_block(Breakdown("step_s", None, 2.0, 1.0, -1.0, parts), "B")
     assert [row[0] for row in words.rows] == rows and len(words.columns) == 4
     assert [row[3] for row in words.rows if row[0] == "other"] == ["about 0 µs"] * rows.count("other")
-
-
-def card(comparison: rlscope.Comparison, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    print_blocks(comparison.blocks, console)
-    return console.file.getvalue()
 
 
 def rate(change: float, low: float | None, high: float | None, *, significant: bool = False) -> Difference:
@@ -157,19 +143,19 @@ def test_runs_after_z_are_numbered() -> None:
 
 def test_all_formats_say_the_same(pair: rlscope.Comparison, tmp_path: Path) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
-    assert faults(pair.to_json()) == []
+    assert faults("compare", pair.to_json()) == []
     assert {each["name"] for each in first["breakdowns"]} == {"step_s", "gpu_s_per_1k_tokens", "role_share"}
     page, shown = pair.to_html(tmp_path / "page.html").read_text(), pair._repr_html_()
     for text in (pair.to_markdown(), page, shown):
         assert first["headline"] in text and ", within the interval." in text
     assert shown.count("<div") == shown.count("</div>") and "<script" not in shown and "http" not in shown
-    assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
+    assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", printed(pair.blocks, 120))
     assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_card_fits_its_width(pair: rlscope.Comparison, width: int) -> None:
-    assert max(map(len, card(pair, width).splitlines())) <= width
+    assert max(map(len, printed(pair.blocks, width).splitlines())) <= width
 
 
 def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) -> None:
@@ -202,12 +188,12 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does() 
     shares = {part.state.name: part.share_ratio for part in bar.parts}
     assert shares["discarded"] == pytest.approx(dropped, rel=0.01) and dropped > 0.4
     assert math.fsum(shares.values()) == pytest.approx(1.0)
-    (_, bar) = state_bars(made_run(periods_s=EVEN), "steady")
+    (_, bar) = state_bars(made_run(), "steady")
     assert [part.state.name for part in bar.parts] == ["decoding"]
 
 
 def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
-    run = replace(made_run(periods_s=EVEN), steps_per_version=1.0)
+    run = replace(made_run(), steps_per_version=1.0)
     ages = replace(run.staleness.tokens, histogram=((0, 1), (2, 3)))
     run = replace(run, staleness=replace(run.staleness, tokens=ages))
     for span, unit, ages in ((1.0, "versions", {0, 2}), (1.6, "optimizer steps", {0, 3})):
@@ -218,11 +204,11 @@ def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
 
 
 def test_names_from_runs_stay_text_in_every_format() -> None:
-    runs = [made_run(f"{HOSTILE}{n}", periods_s=EVEN, settings={HOSTILE: n}) for n in range(3)]
+    runs = [made_run(f"{HOSTILE}{n}", settings={HOSTILE: n}) for n in range(3)]
     comparison = comparison_of(runs[0], runs[1:])
     for text in (render_comparison(comparison), comparison._repr_html_(), comparison.to_markdown()):
         assert "<img src=x" not in text
-    assert faults(comparison.to_json()) == [] and card(comparison, 80)
+    assert faults("compare", comparison.to_json()) == [] and printed(comparison.blocks, 80)
     assert comparison.to_markdown().count(" against A: ") == 2
 
 
@@ -234,8 +220,8 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
     runs = [run_of(analyze(each, also_ask=ALSO_ASKED)) for each in (short, nothing)]
     for first, others in ((runs[0], [runs[1], pair.baseline]), (pair.baseline, runs)):
         comparison = comparison_of(first, others)
-        assert faults(comparison.to_json()) == []
-        assert render_comparison(comparison).rstrip().endswith("</html>") and card(comparison, 80)
+        assert faults("compare", comparison.to_json()) == []
+        assert render_comparison(comparison).rstrip().endswith("</html>") and printed(comparison.blocks, 80)
         assert "never reaches steady state" in comparison.to_markdown()
     assert "cannot be compared" in comparison_of(runs[0], runs[1:]).to_markdown()
 
@@ -244,9 +230,7 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comp
 def test_a_browser_draws_every_chart_and_complains_of_nothing(
     pair: rlscope.Comparison, tmp_path: Path, browser: Any
 ) -> None:
-    page, troubles = browser.new_page(color_scheme="dark"), list[str]()
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page, troubles = watched(browser.new_page(color_scheme="dark"))
     page.goto(pair.to_html(tmp_path / "page.html").as_uri())
     page.wait_for_function("() => ['drawn', 'all'].includes(document.documentElement.dataset.charts)")
     assert troubles == [] and page.locator(".chart svg").count() == 5

@@ -11,18 +11,16 @@ from typing import Any
 
 import polars as pl
 import pytest
-from jsonschema import Draft202012Validator
-from rich.console import Console
 
 import rlscope
-from docs.generate import DOCS
 from rlscope.comparison import history
 from rlscope.comparison.history import RunEntry, cache_folder, filtered_entries, sorted_entries
 from rlscope.errors import ArgumentError, RunFolderError
-from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.history import SCOPES
 from rlscope.results import RunList
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis
+from tests.reports.terminal_card import printed
+from tests.schemas import faults
 from tests.trace_folder import small_run
 
 
@@ -69,34 +67,40 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     assert repr(runs).startswith("RunList(") and len(runs) == 2
 
 
-def test_a_rate_that_includes_prompts_is_marked() -> None:
-    entries = (
-        RunEntry("hooked", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=500.0, counts_prompts=False),
-        RunEntry("log", "b", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True),
-        RunEntry("short", "c", trainer_gpus=1, sampler_gpus=1, tokens_per_s=None, counts_prompts=True),
-    )
-    text = RunList(entries, folder="runs").to_markdown()
-    assert "| 900\\* |" in text and "| 500 |" in text and "prompts included" in text
-    assert "prompts included" not in RunList((entries[0], entries[2]), folder="runs").to_markdown()
-
-
-def test_a_log_of_the_trainer_alone_is_marked_where_trainers_wait_for_samples() -> None:
-    entries = (
-        RunEntry("hooked", "a", trainer_gpus=1, bottleneck="samplers", hides_samplers=False),
-        RunEntry("log", "b", trainer_gpus=1, bottleneck="samplers", hides_samplers=True),
-        RunEntry("other", "c", trainer_gpus=1, bottleneck="weight_updates", hides_samplers=True),
-    )
-    text = RunList(entries, folder="runs").to_markdown()
-    assert text.count("samplers?") == 1 and "? Trainers wait for samples" in text
-    assert "?" not in RunList((entries[0], entries[2]), folder="runs").to_markdown()
+@pytest.mark.parametrize(
+    ("marked", "plain", "cell", "note"),
+    [
+        (
+            {"tokens_per_s": 900.0, "counts_prompts": True},
+            ({"tokens_per_s": 500.0, "counts_prompts": False}, {"tokens_per_s": None, "counts_prompts": True}),
+            "| 900\\* |",
+            "\\* The trainer's count of tokens, prompts included",
+        ),
+        (
+            {"bottleneck": "samplers", "hides_samplers": True},
+            (
+                {"bottleneck": "samplers", "hides_samplers": False},
+                {"bottleneck": "weight_updates", "hides_samplers": True},
+            ),
+            "| samplers? |",
+            "? Trainers wait for samples",
+        ),
+    ],
+)
+def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(
+    marked: dict[str, Any], plain: tuple[dict[str, Any], ...], cell: str, note: str
+) -> None:
+    others = tuple(RunEntry("other", "a", trainer_gpus=1, **each) for each in plain)
+    text = RunList((*others, RunEntry("log", "b", trainer_gpus=1, **marked)), folder="runs").to_markdown()
+    assert text.count(cell) == text.count(note) == 1
+    assert note not in RunList(others, folder="runs").to_markdown()
 
 
 @pytest.mark.parametrize(("width", "has_all"), [(120, True), (80, False)])
 def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_one(width: int, has_all: bool) -> None:
-    console = Console(file=io.StringIO(), width=width)
     run = RunEntry("a_run", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True, alerts=3)
-    print_blocks(RunList((run, replace(run, bottleneck="weight_updates")), folder="runs").blocks, console)
-    lines = console.file.getvalue().splitlines()
+    runs = RunList((run, replace(run, bottleneck="weight_updates")), folder="runs")
+    lines = printed(runs.blocks, width).splitlines()
     assert max(map(len, lines)) <= width and len([line for line in lines if line.startswith("a_run")]) == 2
     assert ("date" in lines[1]) is has_all and "tokens/s" in lines[1]
 
@@ -234,8 +238,7 @@ def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:
     (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({**manifest, "run_id": HOSTILE}))
     runs = rlscope.list_runs(tmp_path / "runs", sort="path")
     document = json.loads(runs.to_json())
-    schema = json.loads((DOCS / "schema" / "list.schema.json").read_text())
-    assert not list(Draft202012Validator(schema).iter_errors(document))
+    assert faults("list", runs.to_json()) == []
     rows = list(csv.DictReader(io.StringIO(runs.to_csv())))
     assert [row["run_id"] for row in rows] == ["run", HOSTILE] == [each["run_id"] for each in document["runs"]]
     assert isinstance(runs.frame(), pl.DataFrame) and runs.frame()["path"].to_list() == ["a", "b"]

@@ -19,11 +19,10 @@ from tests.comparison.made_runs import made_run
 
 LOG = Path(__file__).parents[2] / "sample_traces" / "imported" / "verl_console.log"
 FROM_A_LOG = Imported(framework="verl", carriers=("console",), files=(), clock="relative")
-EVEN = [2.0] * 20
 
 
 def imported(**more: object) -> ComparedRun:
-    return replace(made_run(periods_s=EVEN, **more), imported=FROM_A_LOG)
+    return replace(made_run(**more), imported=FROM_A_LOG)
 
 
 def without(run: ComparedRun, *columns: str) -> ComparedRun:
@@ -49,7 +48,7 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared: rl
 
 def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run() -> None:
     """A trained 1,000 response tokens a step and 1,500 with prompts; B says only the latter, of the same steps."""
-    with_responses, with_prompts = made_run(periods_s=EVEN), made_run(periods_s=EVEN, tokens=[1500] * 20)
+    with_responses, with_prompts = made_run(), made_run(tokens=[1500] * 20)
     with_responses = replace(with_responses, table=replace(with_responses.table, processed_tokens=np.full(20, 1500)))
     with_prompts = replace(with_prompts, counts_prompts=True)
     (pair,) = compare_runs(with_responses, [with_prompts]).pairs
@@ -59,29 +58,27 @@ def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run()
 
 
 def test_a_count_with_prompts_says_nothing_of_response_lengths() -> None:
-    run = replace(made_run(periods_s=EVEN), counts_prompts=True)
+    run = replace(made_run(), counts_prompts=True)
     assert differences_of(run, run).row("response_tokens").before is None
 
 
 def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:
-    unknown = counting_prompts(without(made_run(periods_s=EVEN), "processed_tokens"))
+    unknown = counting_prompts(without(made_run(), "processed_tokens"))
     assert unknown.steady_tokens_per_s is None and unknown.whole_tokens_per_s is None
 
 
 @pytest.mark.parametrize("column", ["samples", "trained_tokens"])
 def test_steps_without_samples_or_tokens_still_compare_their_periods(column: str) -> None:
     silent = without(made_run(periods_s=[1.0] * 20), column)
-    found = differences_of(made_run(periods_s=EVEN), silent)
+    found = differences_of(made_run(), silent)
     assert found.row("step_s").change == pytest.approx(-0.5)
     assert found.row("samples_per_step" if column == "samples" else "tokens_per_s").after is None
 
 
 def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -> None:
-    hooked = made_run(
-        periods_s=EVEN, settings={"samples_per_step": 64, "max_staleness": 4, "queue_capacity_samples": None}
-    )
+    hooked = made_run(settings={"samples_per_step": 64, "max_staleness": 4, "queue_capacity_samples": None})
     log = imported(settings={"samples_per_step": 32})
-    bare = made_run(periods_s=EVEN, settings={"samples_per_step": 32})
+    bare = made_run(settings={"samples_per_step": 32})
     assert one_sided_settings(hooked, log) == one_sided_settings(log, hooked) == {"max_staleness"}
     assert [*setting_changes(hooked, log)] == ["samples_per_step"]
     assert [*setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
@@ -90,7 +87,7 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
 
 
 def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference() -> None:
-    hidden, shown = replace(made_run(periods_s=EVEN), hides_samplers=True), made_run(periods_s=EVEN)
+    hidden, shown = replace(made_run(), hides_samplers=True), made_run()
     (pair,) = compare_runs(hidden, [shown]).pairs
     assert CompareWarningKind.HIDDEN_SAMPLERS in [each.kind for each in pair.warnings]
     (alike,) = compare_runs(hidden, [hidden]).pairs

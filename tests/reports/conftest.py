@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,17 @@ def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     context.close()
 
 
-@pytest.fixture(scope="module")
-def few_what_ifs() -> Iterator[None]:
-    """The panel of a page solves the splits alone: its other settings take most of a page's time."""
+@contextmanager
+def solving(**values: list[int]) -> Iterator[None]:
+    """The panel of a page solves the splits and these values of its settings alone: they take most of a page's time."""
     grid.solve_grid.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "_values", lambda _: {})
+        patch.setattr(grid, "_values", lambda _: values)
         yield
     grid.solve_grid.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def few_what_ifs() -> Iterator[None]:
+    with solving():
+        yield

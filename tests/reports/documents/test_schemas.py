@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic_core import PydanticSerializationError
 
 import rlscope
-from docs.generate import DOCS, DOCUMENTS, published_schema
+from docs.generate import DOCUMENTS, published_schema
 from rlscope.analysis.data_quality import ClockOffset
 from rlscope.analysis.result import AnalysisResult
 from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
@@ -20,14 +20,7 @@ from rlscope.reports.documents.analysis import analysis_document
 from tests.planning.small_plan import SMALL_PLAN
 from tests.reports.analysis_fixture import hostile_analysis
 from tests.reports.documents.test_model import ANALYSES
-
-
-def schema(name: str) -> dict[str, Any]:
-    return json.loads((DOCS / "schema" / f"{name}.schema.json").read_text(encoding="utf-8"))
-
-
-def faults(name: str, document: Any) -> list[str]:
-    return [error.message for error in Draft202012Validator(schema(name)).iter_errors(document)]
+from tests.schemas import faults, schema
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -48,7 +41,7 @@ def test_every_key_is_required_and_no_other_is_allowed(name: str) -> None:
 
 @pytest.mark.parametrize("make", [*ANALYSES.values(), hostile_analysis], ids=[*ANALYSES, "hostile"])
 def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[], AnalysisResult]) -> None:
-    assert faults("analysis", json.loads(dump(analysis_document(make())))) == []
+    assert faults("analysis", dump(analysis_document(make()))) == []
 
 
 PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
@@ -62,7 +55,7 @@ PLANS = {
 def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(text, encoding="utf-8")
-    assert faults("plan", json.loads(rlscope.plan(plan).to_json())) == []
+    assert faults("plan", rlscope.plan(plan).to_json()) == []
 
 
 CLOCK = ClockOffset(host="a", against="b", offset_s=2.0, uncertainty_s=None)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.model.forecast import grid
 from rlscope.model.step_bounds import StepPhases, step_bounds
 from rlscope.reports import figure
 from rlscope.reports.page.html import render
 from tests.kept import analysed
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import DURATION_S, empty_analysis, full_analysis, hostile_analysis
-from tests.reports.conftest import DESKTOP, wait_until_drawn, watched
+from tests.reports.conftest import DESKTOP, solving, wait_until_drawn, watched
 from tests.reports.model_fixture import changing_model
 from tests.reports.page.test_html import Page
 from tests.reports.timeline_fixture import WORST_STRETCH_S, timeline_analysis
@@ -71,13 +70,10 @@ LABELS = """() => {
 
 @pytest.fixture(scope="module", autouse=True)
 def few_what_ifs_and_numbers() -> Iterator[None]:
-    """The panel solves two settings at a few values, and tables of numbers are short: they take most of the time."""
-    grid.solve_grid.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "_values", lambda _: {"max_running": [24, 64], "publish_every": [4]})
+    """Tables of numbers are short too: they take most of the time."""
+    with solving(max_running=[24, 64], publish_every=[4]), pytest.MonkeyPatch.context() as patch:
         patch.setattr(figure, "TABLE_ROWS_MAX", 4)
         yield
-    grid.solve_grid.cache_clear()
 
 
 def whole():

@@ -15,18 +15,11 @@ from rlscope.reports.text import advice, panel
 from rlscope.reports.text.what_if import headline
 from tests.kept import analysed
 from tests.reports.analysis_fixture import HOSTILE, without_frames
+from tests.reports.conftest import solving
 from tests.reports.model_fixture import changing_model
 
 MOST_BYTES_A_POINT = 10_000
 """A page has at most 24 points, and 250 kB for them."""
-
-
-@pytest.fixture(autouse=True)
-def nothing_solved():
-    """Some tests solve other points, which are of no use to the next one."""
-    grid.solve_grid.cache_clear()
-    yield
-    grid.solve_grid.cache_clear()
 
 
 def points_of(offer):
@@ -40,26 +33,24 @@ def options_of(offer):
     return {control.name: [option[1:] for option in control.options] for control in offer.controls}
 
 
-def few(monkeypatch, **values):
-    """Solve the splits and these values only."""
-    monkeypatch.setattr(grid, "_values", lambda _: values)
+def solved(model, currency=None, **values):
+    """The panel of a model that solves the splits and these values only."""
+    with solving(**values):
+        return panel.panel(model, currency)
 
 
 @pytest.fixture(scope="module")
 def starved():
     """The panel with a value of three settings, of a run whose recommendation keeps the split."""
-    with pytest.MonkeyPatch.context() as patch:
-        few(patch, max_running=[4], max_staleness=[2], publish_every=[2])
-        return panel.panel(analysed("starved_trainer").model, None)
+    return solved(analysed("starved_trainer").model, max_running=[4], max_staleness=[2], publish_every=[2])
 
 
 @pytest.fixture(scope="module")
 def fleet():
     """The panel with two settings, of a run with a price in a currency that would end the script."""
     model = analysed("fleet").model
-    with pytest.MonkeyPatch.context() as patch:
-        few(patch, max_running=[64], max_in_flight_samples=[192])
-        return panel.panel(replace(model, model_config=replace(model.model_config, gpu_hour_price=2.5)), HOSTILE)
+    priced = replace(model, model_config=replace(model.model_config, gpu_hour_price=2.5))
+    return solved(priced, HOSTILE, max_running=[64], max_in_flight_samples=[192])
 
 
 def test_every_point_has_the_figures_that_its_command_prints(starved):
@@ -89,9 +80,8 @@ def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_
     assert controls["max_running"] == [("4", ""), ("8", "current"), ("32", "recommended")]
 
 
-def test_a_run_with_one_split_has_no_curve_and_a_table_of_its_settings(monkeypatch):
-    few(monkeypatch, max_running=[32], publish_every=[2])
-    offer = panel.panel(analysed("synchronous").model, None)
+def test_a_run_with_one_split_has_no_curve_and_a_table_of_its_settings():
+    offer = solved(analysed("synchronous").model, max_running=[32], publish_every=[2])
     assert offer.curve is None and list(options_of(offer)) == ["max_running", "publish_every"]
     assert [row[0] for row in offer.table.rows] == [
         "1 : 1, current",
@@ -101,10 +91,8 @@ def test_a_run_with_one_split_has_no_curve_and_a_table_of_its_settings(monkeypat
     assert offer.notes[1:] == ["One setting changes at a time.", "The run is synchronous and is assumed to stay so."]
 
 
-def test_settings_that_cannot_run_are_not_predicted_and_say_why(monkeypatch):
-    few(monkeypatch, max_in_flight_samples=[1])
-    offer = panel.panel(changing_model(), None)
-    points = points_of(offer)
+def test_settings_that_cannot_run_are_not_predicted_and_say_why():
+    points = points_of(solved(changing_model(), max_in_flight_samples=[1]))
     stuck = points["1/max_in_flight_samples/1"]
     assert stuck["said"] == "Infeasible: the in-flight cap allows fewer complete groups than a step needs"
     assert stuck["figures"] == ["no data", "no data", "no data", "8", "no data"] and stuck["place"] is None
@@ -112,29 +100,23 @@ def test_settings_that_cannot_run_are_not_predicted_and_say_why(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("price", "currency", "name", "cost"),
-    [(None, None, "GPU-h per 1M trained tokens", "0.761"), (2.5, "EUR", "cost per 1M trained tokens", "1.90 EUR")],
+    ("price", "auxiliary_gpus", "name", "figures"),
+    [
+        # 8 GPUs train 2.92k tokens per second: 2,739 GPU-seconds.
+        (None, 0, "GPU-h per 1M trained tokens", ["8", "0.761"]),
+        (2.5, 0, "cost per 1M trained tokens", ["8", "1.90 EUR"]),
+        (2.5, 8, "cost per 1M trained tokens", ["16", "3.81 EUR"]),
+    ],
 )
-def test_a_million_tokens_cost_gpu_hours_or_money_if_the_run_has_a_price(monkeypatch, price, currency, name, cost):
-    few(monkeypatch)
+def test_a_million_tokens_cost_the_hours_or_the_price_of_every_gpu_of_the_run(price, auxiliary_gpus, name, figures):
     made = changing_model()
-    config = replace(made.model_config, gpu_hour_price=price, auxiliary_gpus=0)
-    offer = panel.panel(replace(made, model_config=config), currency)
-    # 8 GPUs train 2.92k tokens per second: 2,739 GPU-seconds.
-    assert (offer.names[-1], offer.current[-1]) == (name, cost)
+    config = replace(made.model_config, gpu_hour_price=price, auxiliary_gpus=auxiliary_gpus)
+    offer = solved(replace(made, model_config=config), "EUR")
+    assert (offer.names[-1], offer.current[-2:]) == (name, figures)
 
 
-def test_every_gpu_of_the_run_is_paid_for(monkeypatch):
-    few(monkeypatch)
-    made = changing_model()
-    judged = replace(made, model_config=replace(made.model_config, auxiliary_gpus=8))
-    offers = [panel.panel(model, "EUR") for model in (made, judged)]
-    assert [offer.current[-2:] for offer in offers] == [["8", "1.90 EUR"], ["16", "3.81 EUR"]]
-
-
-def test_the_curve_has_the_splits_and_both_marks_inside_its_frame(monkeypatch):
-    few(monkeypatch)
-    curve = panel.panel(changing_model(), None).curve
+def test_the_curve_has_the_splits_and_both_marks_inside_its_frame():
+    curve = solved(changing_model()).curve
     assert [label for _, label in curve.x_ticks] == ["1", "2", "3", "4", "5"]
     assert [label for _, label in curve.y_ticks] == ["0", "2k", "4k"]
     assert [name for *_, name in curve.marks] == ["current", "recommended"]
@@ -148,5 +130,5 @@ def test_the_points_are_small_and_cannot_end_their_script(fleet):
 
 def test_a_run_without_an_alternative_has_no_panel(monkeypatch):
     monkeypatch.setattr(grid, "_MOST_SAMPLES", 0)
-    assert panel.panel(changing_model(), None) is None
+    assert solved(changing_model()) is None
     assert 'id="try' not in render(replace(without_frames(), model=changing_model()))

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -24,13 +24,22 @@ from rlscope.analysis.result import (
 )
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.files import SkippedFile
-from tests.reports.flow_fixture import answer, flow_answers
+from rlscope.trace.questions import find_question
 
 STARTED_NS = 1_763_700_000_000_000_000
 DURATION_S = 1_260
 BUCKET_S = 10
 STEPS = 240
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
+
+
+def answer(question: str, rows: Sequence[Sequence[object]], left_out: Sequence[str] = ()) -> pl.DataFrame:
+    """The answer to a question with these rows, of its first columns without those that are left out."""
+    columns = [column.name for column in find_question(question).outputs if column.name not in left_out]
+    if not rows:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+    return pl.DataFrame(rows, schema=columns[: len(rows[0])], orient="row")
+
 
 LEDGER_TIMELINE = ("role", "state", "reason", "bucket_start_ns", "gpu_s")
 ASKED = ("token_staleness_by_step", "staleness_histogram", "batch_size", "waiting_requests", "kv_use", "pass_latency",
@@ -221,4 +230,28 @@ def _answers(
         ],
     }  # fmt: skip
     frames = {question: answer(question, rows[question], LEFT_OUT) for question in ASKED}
-    return {"ledger_timeline": timeline, **frames, **flow_answers(rng, workers, STARTED_NS)}
+    return {"ledger_timeline": timeline, **frames, **_flow(rng, len(workers))}
+
+
+def _flow(rng: random.Random, engines: int) -> dict[str, pl.DataFrame]:
+    """Tokens and weights on their way: columns of two steps and 10 s, tokens up to six versions old, a cap of four."""
+    heat: list[tuple[float, ...]] = []
+    parts: list[tuple[float, ...]] = []
+    spread: list[tuple[float, ...]] = []
+    for n in range(120):
+        column = (2 * n, 2 * n + 1, _at(40 + 10 * n), _at(50 + 10 * n))
+        weights = [math.exp(-((age - 2 - math.sin(n / 9)) ** 2)) for age in range(6 if n % 7 else 7)]
+        shares = [weight / sum(weights) for weight in weights]
+        heat += [(*column, age, age, round(92_000 * share), share) for age, share in enumerate(shares)]
+        parts.append((*column, 92_000, 2 + math.sin(n / 9), 4, 5 if n % 7 else 6, 0.8, 1.2 + math.sin(n / 9)))
+        first_s = 0.3 + rng.uniform(0, 0.2)
+        updated = (engines, engines, first_s, first_s + rng.uniform(0, 0.5), 0.06, 0.2)
+        spread.append((n + 1, n + 1, _at(40 + 10 * n), *updated))
+    # The effective share is mean² / (variance + mean²).
+    moments = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
+    waits = [(0.5 * b, 0.5 * (b + 1), 4_000 // (b + 1), 40 * b) for b in range(12)]
+    rows: dict[str, list[tuple[float, ...]]] = {
+        "staleness_heat": heat, "staleness_parts": parts, "weight_update_spread": spread, "version_moments": moments,
+        "queue_wait_counts": waits,
+    }  # fmt: skip
+    return {question: answer(question, found) for question, found in rows.items()}

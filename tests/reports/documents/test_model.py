@@ -57,11 +57,16 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     assert layout_of(advice["current"]) == PRESENT_LAYOUT
 
 
+def advised(reason):
+    """What the document of the made model recommends for this reason."""
+    model = changing_model()
+    made = replace(model, recommendation=replace(model.recommendation, reason=reason))
+    return as_document(with_model(made))["recommendation"]
+
+
 @pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout"])
 def test_a_run_to_keep_has_its_own_layout_as_the_best_and_names_no_gain(reason):
-    model = changing_model()
-    kept = replace(model, recommendation=replace(model.recommendation, reason=reason))
-    advice = as_document(with_model(kept))["recommendation"]
+    advice = advised(reason)
     assert advice["action"] == "keep"
     assert {name: advice["best"][name] for name in advice["current"]} == advice["current"]
     gains = [each["gain_ratio"] for each in advice["candidates"] if layout_of(each) != layout_of(advice["current"])]
@@ -69,9 +74,7 @@ def test_a_run_to_keep_has_its_own_layout_as_the_best_and_names_no_gain(reason):
 
 
 def test_a_run_that_the_model_does_not_reproduce_has_no_best_layout():
-    model = changing_model()
-    silent = replace(model, recommendation=replace(model.recommendation, reason="not_replayed"))
-    advice = as_document(with_model(silent))["recommendation"]
+    advice = advised("not_replayed")
     assert (advice["action"], advice["best"], advice["probability_worthwhile"]) == ("unknown", None, None)
 
 

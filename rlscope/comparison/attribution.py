@@ -156,7 +156,7 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
     priced = [each.change for each in causes if each.change is not None and each.alone_ratio is not None]
     rate = differences.row("tokens_per_s")
     return Attribution(
-        causes=tuple(sorted(causes, key=_least_last)),
+        causes=tuple(sorted(causes, key=lambda cause: -_importance(cause))),
         together_ratio=_gain_ratio(model, priced) if model is not None and priced else None,
         promise=_action_promise(before, after, changes, rate) or _fix_promise(before, causes, rate, model),
         lengths=lengths,
@@ -312,12 +312,11 @@ def _priced(cause: ChangeCause, model: ModelResult | None, obstacle: Unpriced | 
 
 def _is_worth_naming(cause: ChangeCause) -> bool:
     """Whether to list a cause: settings always, measured differences if they change the predicted rate by 1%."""
-    alone = cause.alone_ratio
-    return cause.kind == "setting" or alone is None or abs(math.log1p(alone)) >= _LEAST_LOG_RATIO
+    return cause.kind == "setting" or cause.alone_ratio is None or _importance(cause) >= _LEAST_LOG_RATIO
 
 
-def _least_last(cause: ChangeCause) -> float:
-    return 1.0 if cause.alone_ratio is None else -abs(math.log1p(cause.alone_ratio))
+def _importance(cause: ChangeCause) -> float:
+    return -1.0 if cause.alone_ratio is None else abs(math.log1p(cause.alone_ratio))
 
 
 def _gain_ratio(model: ModelResult, changes: Sequence[Change]) -> float | None:

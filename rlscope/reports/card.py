@@ -31,7 +31,7 @@ from rlscope.reports.text.advice import layouts_part
 from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
-from rlscope.reports.text.learning import learning_sentences, run_sentences
+from rlscope.reports.text.learning import all_sentences
 from rlscope.reports.text.ledger import ledger_roles
 from rlscope.reports.text.origin import counted_words, no_model_words, reported_staleness, reported_throughput
 from rlscope.reports.text.price import million_gpu_s
@@ -63,7 +63,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from _model(analysis)
     yield Part("Throughput, measured", throughput_blocks(analysis))
     yield Part("Staleness, whole run", [*staleness_blocks(analysis), *_histogram(analysis)])
-    if rewarded := [*run_sentences(analysis), *(learning_sentences(analysis.learning) if analysis.learning else ())]:
+    if rewarded := all_sentences(analysis):
         yield Part(LEARNING_TITLE, [Bullets(rewarded, "·")])
     found = callouts(analysis, verdict_words.actions_of(analysis))
     yield Part(FINDINGS_TITLE, found or [Paragraph(verdict_words.no_findings(analysis))])

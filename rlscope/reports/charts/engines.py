@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.colors import BAND, INK, LIMIT
+from rlscope.reports.charts.colors import BAND, LIMIT
 from rlscope.reports.charts.encoding import (
     LINES_MAX,
     Chart,
@@ -32,31 +32,20 @@ _ROOM: Final = 1.08
 """Height of the axis relative to the highest line, so that a limit is not drawn on the upper edge."""
 
 
-def batch_size(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str], efficient_running: int | None) -> Chart:
-    """Running requests, with a line at the smallest efficient batch if the model has one."""
-    limit = efficient_running, f"efficient batch {efficient_running}", INK
-    return _over_time(frame, run, "running_mean", "running requests", named, limit)
-
-
-def waiting_requests(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
-    """Requests waiting in the engines."""
-    return _over_time(frame, run, "waiting_mean", "waiting requests", named)
-
-
 def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
     """Draw the tokens in the KV caches, with a line at the capacity if all engines share it and it is near."""
     capacities = frame["kv_capacity_tokens"].drop_nulls().unique()
     most = float(frame["kv_used_mean_tokens"].max() or 0.0)  # pyright: ignore[reportArgumentType]
     # A capacity far above the lines would flatten them.
     capacity = int(capacities[0]) if len(capacities) == 1 and capacities[0] <= 3.0 * most else None
-    return _over_time(
-        frame, run, "kv_used_mean_tokens", "KV tokens in use", named, (capacity, f"capacity {capacity or 0:,}", LIMIT)
-    )
+    limit = capacity, f"capacity {capacity or 0:,}", LIMIT
+    return over_time(frame, run, column="kv_used_mean_tokens", title="KV tokens in use", named=named, limit=limit)
 
 
-def _over_time(
+def over_time(
     frame: pl.DataFrame,
     run: RunFacts,
+    *,
     column: str,
     title: str,
     named: Sequence[str],

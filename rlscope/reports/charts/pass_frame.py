@@ -23,17 +23,9 @@ def curve_frame(model: ModelResult) -> pl.DataFrame:
     The operating points are passes of the current and the recommended layout, at their own context.
     """
     fit = model.calibration.curve
-    rows = _measured(fit) + _fitted(model, fit) + _operating(model, fit)
-    kinds = {
-        "kind": pl.String,
-        "running": pl.Float64,
-        "pass_s": pl.Float64,
-        "low_s": pl.Float64,
-        "high_s": pl.Float64,
-        "grade": pl.String,
-        "measurements": pl.Float64,
-    }
-    return pl.DataFrame(rows, schema=kinds, orient="row")
+    numbers = dict.fromkeys(("running", "pass_s", "low_s", "high_s"), pl.Float64)
+    kinds = {"kind": pl.String, **numbers, "grade": pl.String, "measurements": pl.Float64}
+    return pl.DataFrame(_measured(fit) + _fitted(model, fit) + _operating(model, fit), kinds, orient="row")
 
 
 def beyond_visited(frame: pl.DataFrame) -> pl.DataFrame:

@@ -158,18 +158,6 @@ def candidate_of_run(model: ModelResult, forecast: Forecast, odds: Mapping[Layou
     return candidate(forecast, today, model.calibration.steps_per_version, gain, odds)
 
 
-def candidates_of(model: ModelResult, odds: Mapping[Layout, float]) -> tuple[Candidate, ...]:
-    """Return the current layout and those with a trusted forecast: the fastest first, excluded layouts last."""
-    today = model.forecasts.today
-
-    def rank(forecast: Forecast) -> tuple[bool, float]:
-        rate = advice.rate_of(forecast, today)
-        return (forecast.excluded is not None, -(rate.value if rate else 0.0))
-
-    ranked = sorted(model.forecasts.shown, key=rank)
-    return tuple(candidate_of_run(model, each, odds) for each in ranked)
-
-
 def training_scaling(model: ModelResult) -> TrainingScaling:
     """Return the scaling exponent and whether other runs measured it."""
     training = model.calibration.training

@@ -8,7 +8,7 @@ from rlscope.document import extended
 from rlscope.model.decode.curves import Form
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import GapStep
-from rlscope.model.forecast.layouts import Preemption
+from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.recommend import Advice, GainUncertainty, Reason, fastest_probabilities
 from rlscope.model.forecast.replay import Replay
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -18,7 +18,6 @@ from rlscope.reports.documents.layouts import (
     ModeledLayout,
     TrainingScaling,
     candidate_of_run,
-    candidates_of,
     modeled_layout,
     training_scaling,
 )
@@ -162,6 +161,11 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
     advised, forecasts = model.recommendation, model.forecasts
     odds = fastest_probabilities((forecasts.today, *forecasts.rivals))
     best = {"keep": forecasts.today, "unknown": None}.get(advised.advice, advised.best)
+
+    def rank(forecast: Forecast) -> tuple[bool, float]:
+        rate = advice.rate_of(forecast, forecasts.today)
+        return (forecast.excluded is not None, -(rate.value if rate else 0.0))
+
     return RankedLayouts(
         action=advised.advice,
         why=advice.why(model),
@@ -171,7 +175,7 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
         best=best and candidate_of_run(model, best, odds),
         probability_worthwhile=None if advised.advice == "unknown" else advised.worthwhile_probability,
         uncertainties=advised.uncertainties,
-        candidates=candidates_of(model, odds),
+        candidates=tuple(candidate_of_run(model, each, odds) for each in sorted(forecasts.shown, key=rank)),
     )
 
 

@@ -10,6 +10,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import engines
+from rlscope.reports.charts.colors import INK
 from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.figure import Figure, drawn
 
@@ -174,7 +175,11 @@ def _running_limit(analysis: AnalysisResult) -> int | None:
 
 
 def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, ...]:
-    draw_batches = partial(engines.batch_size, named=named, efficient_running=efficient_running)
+    efficient = efficient_running, f"efficient batch {efficient_running}", INK
+    draw_batches = partial(
+        engines.over_time, column="running_mean", title="running requests", named=named, limit=efficient
+    )
+    draw_waits = partial(engines.over_time, column="waiting_mean", title="waiting requests", named=named)
     return (
         Figure(
             "Running requests",
@@ -184,7 +189,7 @@ def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, .
         ),
         Figure(
             "Waiting requests", "Requests in an engine beyond those that it runs. Healthy: near zero.",
-            "waiting_requests", "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
+            "waiting_requests", "waiting_mean", draw_waits, _NO_STEPS, True,
         ),
         Figure(
             "KV cache in use",

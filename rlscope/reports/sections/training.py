@@ -10,7 +10,7 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Asked, Block, Paragraph, Switch, View
 from rlscope.reports.charts import training
 from rlscope.reports.figure import Figure, drawn_frame
-from rlscope.reports.text.learning import learning_sentences, run_sentences
+from rlscope.reports.text.learning import all_sentences
 
 NAMES: Final = {
     "reward_mean": "reward",
@@ -70,8 +70,7 @@ def training_section(analysis: AnalysisResult) -> Sequence[Block]:
     frame, run = metrics_frame(analysis.answers), analysis.run
     by_step = drawn_frame(_figure("By step", "step", "training step"), frame, run)
     by_hours = drawn_frame(_figure("By GPU-hours", "gpu_hours", "GPU-hours"), frame, run)
-    within = learning_sentences(analysis.learning) if analysis.learning else ()
-    sentences = [*run_sentences(analysis), *within]
+    sentences = all_sentences(analysis)
     said = [Paragraph(" ".join(sentences)), Asked(["reward_moments"])] if sentences else []
     views = (View("step", "by step", by_step), View("hours", "by GPU-hours", by_hours))
     return [Switch("along", "Horizontal axis", views), *said]

@@ -38,6 +38,11 @@ def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
         yield f"Their mean reward: {before} and {after}, in the first and last {number} steps that have one."
 
 
+def all_sentences(analysis: AnalysisResult) -> list[str]:
+    """Return the sentences on the run, then those on the samples of one step."""
+    return [*run_sentences(analysis), *(learning_sentences(analysis.learning) if analysis.learning else ())]
+
+
 def learning_sentences(learning: Learning) -> Iterator[str]:
     """Yield a sentence on stale samples, and one on truncated ones if there are any."""
     if learning.inseparable is not None:

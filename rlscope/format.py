@@ -148,6 +148,13 @@ def with_interval(write: Write, value: float, low: float, high: float) -> str:
     return f"{texts[0]} ({texts[1]} to {texts[2]})"
 
 
+def between(first: str, last: str) -> str:
+    """Join two written values, with their unit only once if they share it: 10 to 15 s."""
+    number, _, unit = first.rpartition(" ")
+    is_shared = number not in ("", "about 0") and last.endswith(f" {unit}")
+    return f"{number if is_shared else first} to {last}"
+
+
 def tokens(value: float | None) -> str:
     """Format a number of tokens: 12.3k tokens."""
     return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token", "tokens")

@@ -149,7 +149,8 @@ class ComparedRun:
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     """Return the facts of an analyzed run."""
     facts, window, answers, table = analysis.run, analysis.run.window, analysis.answers, _table(analysis)
-    model = analysis.modeled
+    model, length_ns = analysis.modeled, round(facts.duration_s * 1e9)
+    states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
     return ComparedRun(
         name=facts.run_id if name is None else name,
         facts=facts,
@@ -157,7 +158,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         bottleneck=analysis.verdict.bottleneck,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
         whole_tokens_per_s=analysis.throughput.achieved_tokens_per_s,
-        whole=_whole_time(analysis),
+        whole=GpuTime(states, _gpus(facts), length_ns, facts.tokens_trained or 0, facts.steps),
         staleness=analysis.staleness,
         promised=() if model is None else model.ranking.actions,
         settings=flattened(facts.settings),
@@ -266,12 +267,6 @@ def _max_running(analysis: AnalysisResult) -> int | None:
     stated, devices = analysis.run.integer_setting("max_running"), analysis.answers.get("worker_devices")
     recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
     return recorded if stated is None else stated  # type: ignore[return-value]
-
-
-def _whole_time(analysis: AnalysisResult) -> GpuTime:
-    run = analysis.run
-    states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
-    return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained or 0, run.steps)
 
 
 def _gpus(run: RunFacts) -> dict[str, int]:

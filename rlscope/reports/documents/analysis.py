@@ -175,28 +175,23 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     """Return the whole analysis."""
     ranked = verdict_words.actions_of(analysis)
     model = analysis.modeled
-    framework = analysis.run.settings.get("framework")
-    return AnalysisDocument(
-        run=analysis.run,
+    framework, started_ns = analysis.run.settings.get("framework"), analysis.run.started_ns
+    bounds, learning = analysis.step_bounds, analysis.learning
+    told_bounds = () if bounds is None else tuple(_bound(each, bounds.phases) for each in bounds.bounds)
+    return extended(
+        AnalysisDocument,
+        analysis,
         verdict=_verdict(analysis),
         throughput=modeled_throughput(analysis.throughput, analysis.model),
-        ledger=analysis.ledger,
-        staleness=analysis.staleness,
         latency=model and latency(model),
         recommendation=ranked_layouts(analysis.model),
         actions=tuple(_action(each, analysis, model) for each in ranked) if model else (),
         time_to_finish=model and model.finish,
         model=model and model_details(model),
-        step_bounds=_bounds(analysis.step_bounds),
-        events=tuple(
-            extended(ToldEvent, each, headline=event_sentence(each, analysis.run.started_ns))
-            for each in analysis.events
-        ),
-        learning=analysis.learning
-        and extended(ToldLearning, analysis.learning, sentences=tuple(learning_sentences(analysis.learning))),
+        step_bounds=bounds and extended(ToldBounds, bounds, bounds=told_bounds),
+        events=tuple(extended(ToldEvent, each, headline=event_sentence(each, started_ns)) for each in analysis.events),
+        learning=learning and extended(ToldLearning, learning, sentences=tuple(learning_sentences(learning))),
         findings=tuple(told_finding(each, ranked, framework) for each in analysis.findings),
-        alerts=analysis.alerts,
-        data_quality=analysis.data_quality,
     )
 
 
@@ -209,10 +204,6 @@ def _verdict(analysis: AnalysisResult) -> ToldVerdict:
         why=verdict_words.why(analysis),
         next=verdict_words.next_step(analysis),
     )
-
-
-def _bounds(found: StepBounds | None) -> ToldBounds | None:
-    return found and extended(ToldBounds, found, bounds=tuple(_bound(each, found.phases) for each in found.bounds))
 
 
 def _bound(bound: StepBound, phases: StepPhases) -> ToldBound:

@@ -406,7 +406,8 @@ def _measured(name: str, write: fmt.Write, found: Difference) -> _DifferenceRow:
 
 def _cells(name: str, write: fmt.Write, signed: fmt.Write, found: Difference | BreakdownPart) -> _DifferenceRow:
     mark = "*" if found.is_significant else ""
-    return (name, write(found.before), write(found.after), signed(found.change) + mark, _ends(signed, found))
+    ends = "" if found.low is None else fmt.between(signed(found.low), signed(found.high))
+    return (name, write(found.before), write(found.after), signed(found.change) + mark, ends)
 
 
 def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: str = "A") -> Table:
@@ -415,16 +416,6 @@ def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: st
     shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     cells = [row[:shown] for row in rows]
     return Table(title, columns[:shown], cells, "compared", numbers=frozenset({1, 2, 3}), wide=frozenset({4}))
-
-
-def _ends(signed: fmt.Write, found: Difference | BreakdownPart) -> str:
-    """Return both ends of the interval, with the unit only once if they share it; empty if there is none."""
-    if found.low is None:
-        return ""
-    low, high = signed(found.low), signed(found.high)
-    number, _, unit = low.rpartition(" ")
-    is_shared = bool(unit) and number not in ("", "about 0") and high.endswith(f" {unit}")
-    return f"{number if is_shared else low} to {high}"
 
 
 _TITLES: Final[Mapping[str, tuple[str, fmt.Write]]] = {

@@ -29,20 +29,13 @@ class FiredRule(NamedTuple):
 
 
 def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
-    """Every alert of an analyzed run."""
-    start_ns = analysis.run.started_ns
+    """Every alert of an analyzed run, highest severity first, then by time."""
+    rules, start_ns = {rule.name: rule for rule in built_in_rules().rules}, analysis.run.started_ns
     # What to do next stands in the analysis itself.
-    fired = [
-        (rule, replace(alert, annotations={name: text for name, text in alert.annotations.items() if name != "next"}))
-        for rule, alert in fired_built_in(analysis)
-    ]
+    said = [{name: text for name, text in alert.annotations.items() if name != "next"} for alert in analysis.alerts]
+    alerts = [replace(alert, annotations=texts) for alert, texts in zip(analysis.alerts, said, strict=True)]
+    fired = gravest_first((rules[alert.rule], alert) for alert in alerts)
     return in_words(fired, start_ns, start_ns + round(analysis.run.duration_s * 1e9))
-
-
-def fired_built_in(analysis: AnalysisResult) -> list[tuple[Rule, Alert]]:
-    """The alerts of an analyzed run with their rules, highest severity first, then by time."""
-    rules = {rule.name: rule for rule in built_in_rules().rules}
-    return gravest_first((rules[alert.rule], alert) for alert in analysis.alerts)
 
 
 def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:

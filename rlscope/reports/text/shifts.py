@@ -37,9 +37,7 @@ def _shift_words(shift: Shift) -> str:
     (name, write), ratio = _QUANTITIES[shift.quantity], shift.change_ratio
     verb = "rose" if shift.after > shift.before else "fell"
     by = "" if ratio is None else f" ({fmt.signed_percent(ratio)})"
-    before, after = write(shift.before), write(shift.after)
-    number, _, unit = before.rpartition(" ")
-    return f"{name} {verb} from {number if number and after.endswith(f' {unit}') else before} to {after}{by}"
+    return f"{name} {verb} from {fmt.between(write(shift.before), write(shift.after))}{by}"
 
 
 def _cause_words(event: RunEvent) -> str:

@@ -26,6 +26,8 @@ _MOST_BARS: Final = 5
 
 def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
     """The current facts as names and values; missing ones say so."""
+    newest_ns = facts.newest_ns
+    newest = "none" if newest_ns is None else f"{fmt.duration(max(0, now_ns - newest_ns) / 1e9)} ago"
     return [
         ("verdict", _verdict(facts)),
         ("steps", _steps(facts)),
@@ -35,7 +37,7 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
         ("KV cache", fmt.percent(facts.kv_used_ratio)),
         ("queue", _of(facts.queue_depth_samples, "samples")),
         *([("slow engine", _straggler(facts.straggler))] if facts.straggler else []),
-        ("newest data", _newest(facts, now_ns)),
+        ("newest data", newest),
     ]
 
 
@@ -221,12 +223,6 @@ def _steps(facts: LiveFacts) -> str:
 def _straggler(straggler: Straggler) -> str:
     own, median = map(fmt.tokens_per_second, (straggler.tokens_per_s, straggler.median_tokens_per_s))
     return f"{straggler.worker_id} generates {own}, the median engine {median}"
-
-
-def _newest(facts: LiveFacts, now_ns: int) -> str:
-    if facts.newest_ns is None:
-        return "none"
-    return f"{fmt.duration(max(0, now_ns - facts.newest_ns) / 1e9)} ago"
 
 
 def _batch(facts: LiveFacts) -> str:

@@ -24,6 +24,7 @@ from rlscope.importers.importer import Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.importers.records import TRAINER_STATE
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
@@ -178,9 +179,8 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
         raise _nothing_known(_open(folder, own), framework)
     runs.sort(key=lambda run: run[0])
     same = [run for rank, run in runs if rank == runs[0][0]]
-    if len(same) > 1 and _is_one_run([each.source for each in same]):
-        later = tuple(each.source.path for each in same[1:])
-        return same[0]._replace(source=replace(same[0].source, later=later))
+    if len(same) > 1 and (one := _one_run(same)) is not None:
+        return one
     if len(same) > 1:
         names = [str(each.source.path.relative_to(folder)) for each in same]
         has_trainers = all(run.tells_trainer for run in same)
@@ -189,15 +189,20 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
     return same[0]._replace(passed_over=tuple(run.source.path for _, run in runs[1:]))
 
 
-def _is_one_run(sources: Sequence[ImportSource]) -> bool:
-    """Whether the files are of one run that was started again, by where their writers put them.
+def _one_run(found: Sequence[Recognised]) -> Recognised | None:
+    """Return the files of one run as one, by where their writers put them; None if they may be of several runs.
 
-    TensorBoard takes the files of one folder for one run, and W&B names its file after the run.
+    TensorBoard takes the files of one folder for one run, and W&B names its file after the run; each start of it writes
+    one. The trainer state in a checkpoint has the rows of all earlier ones.
     """
-    carriers, paths = {carrier_of(each) for each in sources}, [each.path for each in sources]
-    return (carriers == {TENSORBOARD} and len({path.parent for path in paths}) == 1) or (
+    carriers, paths = {carrier_of(each.source) for each in found}, [each.source.path for each in found]
+    outputs = {path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent for path in paths}
+    if carriers == {TRAINER_STATE} and len(outputs) == 1:
+        return max(found, key=lambda each: each.source.size)
+    is_started_again = (carriers == {TENSORBOARD} and len({path.parent for path in paths}) == 1) or (
         carriers == {WANDB} and len({path.name for path in paths}) == 1
     )
+    return found[0]._replace(source=replace(found[0].source, later=tuple(paths[1:]))) if is_started_again else None
 
 
 def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> ImportFileError:

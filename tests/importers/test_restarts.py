@@ -100,6 +100,19 @@ def test_the_wandb_files_of_one_run_id_are_one_run(tmp_path: Path) -> None:
     assert asked(tmp_path / "run", "SELECT count(*), max(step) FROM train_steps") == [(60, 60)]
 
 
+def test_the_trainer_states_of_all_checkpoints_are_one_run(tmp_path: Path) -> None:
+    """The last one has the rows of the others. 20 comes after 100 in the order of names."""
+    whole = json.loads((VERL.parent / "trl" / "trainer_state.json").read_text())
+    for step, rows in ((20, 11), (100, 21)):
+        checkpoint = tmp_path / "out" / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        history = whole["log_history"][:rows]
+        (checkpoint / "trainer_state.json").write_text(json.dumps(whole | {"log_history": history}))
+    imported = import_run(tmp_path / "out", tmp_path / "run")
+    assert asked(tmp_path / "run", "SELECT count(*) FROM train_steps") == [(20,)]
+    assert "checkpoint-100" in imported.files[0].name
+
+
 def _record_that_begins_step(step: int, events: bytes) -> int:
     """Return where the first event of a step begins: length and checksum, the time as a double, then the step."""
     at = 0

@@ -75,28 +75,19 @@ def test_every_breakdown_of_gpu_time_closes(first: list[int], second: list[int],
         assert each.after - each.before == pytest.approx(each.change, abs=1e-12 * max(sizes))
 
 
-def test_the_ledger_of_a_recorded_stretch_is_all_of_its_gpu_time(
-    before: rlscope.Analysis, after: rlscope.Analysis
+def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_their_step_periods_and_costs(
+    pair: rlscope.Comparison,
 ) -> None:
-    for analysis in (before, after):
-        run = run_of(analysis)
-        for role, gpus in run.steady.gpus.items():
-            assert run.steady.of_role(role) == gpus * run.steady.length_ns
-        window = analysis.run.window
-        assert run.steady.length_ns == window.end_ns - window.start_ns
-        assert run.table.period_s.sum() == pytest.approx(run.steady.length_ns / 1e9)
-        assert run.steady.tokens / (run.steady.length_ns / 1e9) == pytest.approx(
-            analysis.throughput.steady_tokens_per_s
-        )
-
-
-def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlscope.Comparison) -> None:
     found = pair.pairs[0].differences
-    broken_down, row = breakdown(found, "step_s"), found.row("step_s")
-    assert (broken_down.before, broken_down.after) == (pytest.approx(row.before), pytest.approx(row.after))
-    cost = breakdown(found, "gpu_s_per_1k_tokens")
-    for total, analysed in ((cost.before, pair.baseline), (cost.after, pair.pairs[0].run)):
-        assert total == pytest.approx(analysed.facts.policy_gpus * 1000.0 / analysed.steady_tokens_per_s)
+    row, period, cost = found.row("step_s"), breakdown(found, "step_s"), breakdown(found, "gpu_s_per_1k_tokens")
+    assert (period.before, period.after) == (pytest.approx(row.before), pytest.approx(row.after))
+    for run, gpu_s in zip(pair.runs, (cost.before, cost.after), strict=True):
+        steady, window = run.steady, run.facts.window
+        assert all(steady.of_role(role) == gpus * steady.length_ns for role, gpus in steady.gpus.items())
+        assert steady.length_ns == window.end_ns - window.start_ns
+        assert run.table.period_s.sum() == pytest.approx(steady.length_ns / 1e9)
+        assert steady.tokens / (steady.length_ns / 1e9) == pytest.approx(run.steady_tokens_per_s)
+        assert gpu_s == pytest.approx(run.facts.policy_gpus * 1000.0 / run.steady_tokens_per_s)
 
 
 def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval() -> None:

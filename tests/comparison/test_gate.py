@@ -20,6 +20,9 @@ from tests.trace_folder import activity, delivery_row, sample_row, train_row, wo
 SECOND = 10**9
 SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
 RATE = "throughput.steady_tokens_per_s"
+BUILT_IN = [rule.name for rule in built_in_rules().rules]
+REGRESSED = [each.name for each in REGRESSIONS]
+AGAINST = f"{RATE} < 0.95 * baseline"
 
 
 def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 24) -> Path:
@@ -44,7 +47,7 @@ def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 24) -> P
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (f"{RATE} < 0.95 * baseline", (RATE, "below", 0.95, 0.0)),
+        (AGAINST, (RATE, "below", 0.95, 0.0)),
         (f"{RATE}<.95*baseline", (RATE, "below", 0.95, 0.0)),
         ("idle.trainer_ratio > baseline + 0.1", ("idle.trainer_ratio", "above", 1.0, 0.1)),
         ("queue.depth > 2 * baseline - 3e0", ("queue.depth", "above", 2.0, -3.0)),
@@ -73,24 +76,33 @@ def test_a_rule_in_another_form_is_refused_with_the_forms_that_are_taken(text: s
 
 def test_a_rule_that_names_a_baseline_needs_one() -> None:
     with pytest.raises(RuleError, match="expected --baseline with the folder of a run"):
-        rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline")
+        rlscope.check(SLOW, fail_if=AGAINST)
 
 
 @pytest.mark.parametrize(("tokens", "fails"), [(94, True), (95, False), (96, False)])
 def test_a_rate_on_the_threshold_does_not_fail(tmp_path: Path, tokens: int, fails: bool) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", tokens)
-    report = rlscope.check(after, fail_if=f"{RATE} < 0.95 * baseline", baseline=before)
+    report = rlscope.check(after, fail_if=AGAINST, baseline=before)
     assert report.failed() is fails
     (outcome,) = report.rules
     assert outcome.rule.threshold == pytest.approx(0.95 * 50)
 
 
-def test_the_built_in_regression_rules_stand_beside_the_alert_rules_and_pass_for_a_run_against_itself() -> None:
-    report = rlscope.check(SLOW, baseline=SLOW)
-    names = [outcome.rule.name for outcome in report.rules]
-    assert names == [*(rule.name for rule in built_in_rules().rules), *(each.name for each in REGRESSIONS)]
-    fired = {alert.rule for alert in report.alerts}
-    assert not fired & {each.name for each in REGRESSIONS}
+@pytest.mark.parametrize(
+    ("fail_if", "names"),
+    [
+        ((), [*BUILT_IN, *REGRESSED]),
+        ("queue.depth > 100000", ["queue.depth > 100000", *REGRESSED]),
+        (AGAINST, [AGAINST]),
+        (["queue.depth > 100000", AGAINST], ["queue.depth > 100000", AGAINST]),
+    ],
+)
+def test_rules_of_each_kind_replace_the_built_in_ones_and_no_regression_fires_for_a_run_against_itself(
+    fail_if: str | list[str], names: list[str]
+) -> None:
+    report = rlscope.check(SLOW, fail_if=fail_if, baseline=SLOW)
+    assert [outcome.rule.name for outcome in report.rules] == names
+    assert not {alert.rule for alert in report.alerts} & {*REGRESSED, AGAINST}
 
 
 def test_a_slower_run_fails_and_a_faster_one_does_not() -> None:
@@ -118,7 +130,7 @@ def test_idleness_is_a_regression_beyond_a_tenth_of_the_gpu_time(tmp_path: Path,
 
 def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(before.to_json())
-    rules = [f"{RATE} < 0.95 * baseline", "queue.depth > baseline"]
+    rules = [AGAINST, "queue.depth > baseline"]
     report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
     assert not report.failed()
     assert [outcome.rule.name for outcome in report.unjudged] == [rules[1]]
@@ -165,8 +177,7 @@ def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Anal
     document["throughput"]["counted_tokens"] = 37_980
     document["later"] = {"key": 1}
     (tmp_path / "a.json").write_text(json.dumps(document))
-    rules = ["throughput.steady_tokens_per_s < 0.95 * baseline"]
-    report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
+    report = rlscope.check(FAST, fail_if=AGAINST, baseline=tmp_path / "a.json")
     assert "has no value of throughput.steady_tokens_per_s" in report.to_text("text")
 
 
@@ -175,21 +186,12 @@ def test_braces_in_the_name_of_a_run_are_text() -> None:
     assert rule.annotations["baseline"].format_map({}) == "5 tokens/s in the baseline {value}"
 
 
-def test_plain_rules_stand_beside_those_of_a_baseline_whose_value_is_that_of_its_report(
+def test_the_threshold_of_a_baseline_is_the_value_of_its_report_and_is_named_in_every_form(
     after: rlscope.Analysis,
 ) -> None:
-    rules = ["queue.depth > 100000", f"{RATE} < 0.95 * baseline"]
-    report = rlscope.check(SLOW, fail_if=rules, baseline=FAST)
-    assert [outcome.rule.name for outcome in report.rules] == rules
-    assert report.rules[1].rule.threshold == pytest.approx(0.95 * (after.throughput.steady_tokens_per_s or 0))
+    report = rlscope.check(SLOW, fail_if=AGAINST, baseline=FAST)
+    assert report.rules[0].rule.threshold == pytest.approx(0.95 * (after.throughput.steady_tokens_per_s or 0))
     for form in ("text", "json", "markdown"):
         assert "4.85k tokens/s in the baseline" in report.to_text(form)
     document = json.loads(report.to_text("json"))
-    assert document["failed"] is True and document["rules"][1]["rule"]["metric"] == RATE
-
-
-def test_a_plain_rule_alone_leaves_the_regression_rules_in_force(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "a", 100)
-    report = rlscope.check(run, fail_if="queue.depth > 100000", baseline=run)
-    assert [outcome.rule.name for outcome in report.rules][:1] == ["queue.depth > 100000"]
-    assert len(report.rules) == 1 + len(REGRESSIONS)
+    assert document["failed"] is True and document["rules"][0]["rule"]["metric"] == RATE

@@ -20,20 +20,20 @@ def run(cap: int, tokens: int, seed: int = 0, rewards: list[float] | None = None
     )
 
 
-def test_runs_that_differ_in_a_seed_only_are_one_setting() -> None:
-    runs = [run(1, 1000, 1), run(4, 2000, 1), run(1, 1100, 2), run(4, 2200, 2)]
-    (found,) = repeated_settings(runs)
-    assert (found.baseline_runs, found.runs, found.basis) == ((0, 2), (1, 3), "steady")
-
-
-def test_settings_that_were_run_once_each_are_not_repeated() -> None:
-    assert repeated_settings([run(1, 1000), run(4, 2000)]) == ()
-    assert repeated_settings([run(1, 1000), run(1, 1100)]) == ()
-
-
-def test_one_run_is_compared_with_several_of_another_setting() -> None:
-    found = repeated_settings([run(1, 1000), run(4, 2000, 1), run(4, 2200, 2), run(8, 2000)])
-    assert [(each.baseline_runs, each.runs) for each in found] == [((0,), (1, 2))]
+@pytest.mark.parametrize(
+    ("runs", "groups"),
+    [
+        ([run(1, 1000, 1), run(4, 2000, 1), run(1, 1100, 2), run(4, 2200, 2)], [((0, 2), (1, 3))]),
+        ([run(1, 1000), run(4, 2000, 1), run(4, 2200, 2), run(8, 2000)], [((0,), (1, 2))]),
+        ([run(1, 1000), run(4, 2000)], []),
+        ([run(1, 1000), run(1, 1100)], []),
+    ],
+    ids=["two of each", "one and several", "one of each", "one setting"],
+)
+def test_runs_that_differ_in_a_seed_only_are_one_setting_and_compared_if_one_was_repeated(runs, groups) -> None:
+    found = repeated_settings(runs)
+    assert [(each.baseline_runs, each.runs) for each in found] == groups
+    assert {each.basis for each in found} <= {"steady"}
 
 
 def test_the_spread_between_runs_is_the_error_and_not_that_between_steps() -> None:

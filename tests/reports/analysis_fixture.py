@@ -1,5 +1,6 @@
 """Analyses made by hand: a full run, and the runs that break pages (empty, single, hostile, many engines)."""
 
+import json
 import math
 import random
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,12 @@ DURATION_S = 1_260
 BUCKET_S = 10
 STEPS = 240
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
+
+
+def frame(text: str) -> pl.DataFrame:
+    """A frame from its header and its rows, whose values are JSON without spaces."""
+    header, *lines = [line.split() for line in text.strip().splitlines()]
+    return pl.DataFrame({name: [json.loads(line[n]) for line in lines] for n, name in enumerate(header)})
 
 
 def answer(question: str, rows: Sequence[Sequence[object]], left_out: Sequence[str] = ()) -> pl.DataFrame:

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import polars as pl
@@ -11,13 +10,8 @@ from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.lengths import cap_in_sight_tokens, lengths_section, outcomes_sentence
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.staleness import heat_frame, shares_frame, staleness_section
-from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.reports.analysis_fixture import empty_analysis, frame, full_analysis
 from tests.reports.model_fixture import changing_model
-
-
-def frame(text):
-    header, *lines = [line.split() for line in text.strip().splitlines()]
-    return pl.DataFrame({name: [json.loads(line[n]) for line in lines] for n, name in enumerate(header)})
 
 
 def pictures(*sections):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.result import SteadyWindow, Throughput
-from rlscope.reports.blocks import Facts
+from rlscope.reports.blocks import Facts, Table
 from rlscope.reports.card import per_gpu_facts
 from rlscope.reports.charts.encoding import shown_from_s
 from rlscope.reports.figure import figures_in
@@ -19,7 +19,7 @@ from rlscope.reports.sections.throughput import (
 )
 from rlscope.reports.sections.training import metrics_frame
 from rlscope.reports.text.brief import steady_state
-from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
+from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, frame, full_analysis
 
 SECOND = 10**9
 
@@ -31,8 +31,8 @@ WINDOW = SteadyWindow(10, 110, 1, 5)
 def test_a_line_is_flat_if_engines_run_their_limit_for_99_percent_of_the_steady_state(below, limit, flat):
     running = [*[31.35] * below, *[31.36] * (100 - below)]
     # Start-up is before the stretch, and engines that have nothing left to do are after it.
-    frame = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
-    assert is_flat(frame, limit, WINDOW) == flat
+    rows = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
+    assert is_flat(rows, limit, WINDOW) == flat
 
 
 def said_of_batch(running, waiting=None, used=None, limit=None, efficient=None):
@@ -73,8 +73,8 @@ def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(waiting, 
 
 @pytest.mark.parametrize(("median", "said"), [(0.03, "less than 1 of 100"), (11.0, "less than 11 of 100")])
 def test_the_depth_of_a_queue_is_its_median(median, said):
-    frame = pl.DataFrame({"depth_mean_samples": [median] * 3, "capacity_samples": [100] * 3})
-    assert depth_sentence(frame) == f"Half of the time it holds {said} samples."
+    depths = pl.DataFrame({"depth_mean_samples": [median] * 3, "capacity_samples": [100] * 3})
+    assert depth_sentence(depths) == f"Half of the time it holds {said} samples."
     assert depth_sentence(None) == ""
 
 
@@ -87,11 +87,10 @@ def test_charts_over_time_fold_a_start_up_of_more_than_5_percent(start_s, shown_
 
 
 def test_a_step_is_divided_into_phases_and_what_none_of_them_covers():
-    costs = pl.DataFrame(
-        {"step": [1, 2], "trainer_gpus": [2, 2], "train_gpu_s": [2.0, 4.0], "logprobs_gpu_s": [0.0, 1.0],
-         "wait_gpu_s": [9.0, 2.0], "publish_gpu_s": [0.0, 1.0], "other_gpu_s": [0.0, 0.0]}
-    )  # fmt: skip
-    steps = pl.DataFrame({"step": [1, 2], "period_s": [None, 5.0]}, schema_overrides={"period_s": pl.Float64})
+    costs = frame("step trainer_gpus train_gpu_s logprobs_gpu_s wait_gpu_s publish_gpu_s other_gpu_s\n"
+                  "1    2            2.0         0.0            9.0        0.0           0.0\n"
+                  "2    2            4.0         1.0            2.0        1.0           0.0")  # fmt: skip
+    steps = frame("step period_s\n1 null\n2 5.0")
     run = replace(full_analysis().run, window=SteadyWindow(0, 1, 2, 2))
     rows = phases_frame({"trainer_steps": costs, "training_steps": steps}, run).drop("period_s").rows(named=True)
     assert rows == [
@@ -104,8 +103,8 @@ def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have
         {"step": [1, 2], "end_ns": [3_600 * SECOND, 7_200 * SECOND], "loss": [1.0, 0.5], "entropy": [None, None]}
     )
     extents = pl.DataFrame({"start_ns": [0, 3_600 * SECOND], "end_ns": [9_999 * SECOND] * 2, "gpu_count": [1, 4]})
-    frame = metrics_frame({"training_metrics": steps, "worker_extents": extents})
-    assert frame.rows(named=True) == [
+    made = metrics_frame({"training_metrics": steps, "worker_extents": extents})
+    assert made.rows(named=True) == [
         {"step": 1, "gpu_hours": 1.0, "loss": 1.0},
         {"step": 2, "gpu_hours": 6.0, "loss": 0.5},
     ]
@@ -113,19 +112,19 @@ def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have
 
 
 def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
-    steps = pl.DataFrame({"step": [1], "end_ns": [SECOND], "loss": [1.0]})
-    ages = pl.DataFrame({"step": [1_001], "staleness_mean": [2.0], "staleness_p95": [3.0]})
-    frame = metrics_frame({"training_metrics": steps, "token_staleness_by_step": ages})
-    assert frame.columns == ["step", "gpu_hours", "loss"]
+    steps, ages = frame("step end_ns loss\n1 9 1.0"), frame("step staleness_mean staleness_p95\n1001 2.0 3.0")
+    made = metrics_frame({"training_metrics": steps, "token_staleness_by_step": ages})
+    assert made.columns == ["step", "gpu_hours", "loss"]
 
 
-@pytest.mark.parametrize(("truncated", "bands"), [(1, ["reward of responses that finished"]), (0, [])])
+@pytest.mark.parametrize(
+    ("truncated", "bands"), [(1, ["reward of responses that finished", "share of truncated responses"]), (0, [])]
+)
 def test_truncation_has_bands_beside_the_reward_if_any_response_was_cut(truncated, bands):
-    steps = pl.DataFrame({"step": [1, 2], "end_ns": [SECOND, 2 * SECOND], "reward_mean": [0.5, 0.6]})
-    cut = pl.DataFrame({"step": [2], "truncated_ratio": [0.25 * truncated], "finished_reward_mean": [0.7]})
-    frame = metrics_frame({"training_metrics": steps, "truncation_by_step": cut})
-    shares = ["share of truncated responses"] if truncated else []
-    assert frame.columns == ["step", "gpu_hours", "reward", *bands, *shares]
+    steps = frame("step end_ns reward_mean\n1 1 0.5\n2 2 0.6")
+    cut = frame(f"step truncated_ratio finished_reward_mean\n2 {0.25 * truncated} 0.7")
+    made = metrics_frame({"training_metrics": steps, "truncation_by_step": cut})
+    assert made.columns == ["step", "gpu_hours", "reward", *bands]
 
 
 def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
@@ -187,14 +186,7 @@ def engines_of(rates: list[float]) -> dict[str, pl.DataFrame]:
     return {
         "engine_speed": pl.DataFrame(speeds),
         "worker_extents": pl.DataFrame({"worker_id": names, "start_ns": 0, "end_ns": 100 * 10**9}),
-        "kv_use": pl.DataFrame(
-            {
-                "worker_id": ["e0", "e0"],
-                "kv_used_mean_tokens": [30, 60],
-                "kv_capacity_tokens": 100,
-                "preemptions": [1, 2],
-            }
-        ),
+        "kv_use": frame('worker_id kv_used_mean_tokens kv_capacity_tokens preemptions\n"e0" 30 100 1\n"e0" 60 100 2'),
         "weight_update_latency": pl.DataFrame({"worker_id": "e0", "publish_to_applied_s": [1.0, None, 2.0]}),
         "engine_deliveries": pl.DataFrame({"worker_id": "e0", "samples": [8], "dropped": [1]}),
     }
@@ -209,16 +201,13 @@ def test_engines_are_listed_from_the_slowest_on_against_their_median() -> None:
     ]
 
 
-def test_of_more_than_twelve_engines_the_slowest_are_listed_and_counted() -> None:
-    (table,) = engine_table(engines_of([100.0 + number for number in range(12)]))
-    assert len(table.rows) == 12
-    table, note = engine_table(engines_of([100.0 + number for number in range(13)]))
-    assert (len(table.rows), table.rows[0][0], note.text) == (12, "e0", "The 12 slowest of 13 engines.")
+MORE = "The 12 slowest of 13 engines."
 
 
-def test_a_single_engine_has_no_table() -> None:
-    assert engine_table(engines_of([100.0])) == []
-    assert engine_table({}) == []
+@pytest.mark.parametrize(("count", "listed"), [(0, []), (1, []), (2, [2]), (12, [12]), (13, [12, MORE])])
+def test_two_to_twelve_engines_are_listed_and_of_more_the_slowest(count: int, listed: list[int | str]) -> None:
+    blocks = engine_table(engines_of([100.0 + number for number in range(count)]) if count else {})
+    assert [len(block.rows) if isinstance(block, Table) else block.text for block in blocks] == listed
 
 
 def part(phase: str, median_s: float, halves_s: tuple[float, float] = (1.0, 1.0), **more: int):
@@ -242,11 +231,7 @@ def test_the_parts_of_an_update_are_listed_between_publication_and_application()
         ("transfer", "3 s", "1 s", "1 s", "9 s"),
         ("application, whole, on an engine", "4 s", "1 s", "1 s", "9 s"),
     ]
-
-
-def test_without_a_part_there_is_nothing_to_list() -> None:
-    assert update_parts(None) == []
-    assert update_parts(pl.DataFrame([part("apply", 4.0), part("publish", 5.0)])) == []
+    assert update_parts(pl.DataFrame(rows[::2])) == update_parts(None) == [], "no part of an update"
 
 
 def test_the_longest_part_is_named_with_what_shortens_it() -> None:

@@ -54,12 +54,8 @@ def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run()
     (pair,) = compare_runs(with_responses, [with_prompts]).pairs
     rate = pair.differences.row("tokens_per_s")
     assert (rate.before, rate.after, rate.change) == (750.0, 750.0, 0.0)
+    assert pair.differences.row("response_tokens").before is None, "prompts say nothing of response lengths"
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS]
-
-
-def test_a_count_with_prompts_says_nothing_of_response_lengths() -> None:
-    run = replace(made_run(), counts_prompts=True)
-    assert differences_of(run, run).row("response_tokens").before is None
 
 
 def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:

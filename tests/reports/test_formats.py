@@ -47,11 +47,6 @@ def analysis_of(name):
     return MAKERS[name]()
 
 
-@cache
-def page_of(name):
-    return Page(render(analysis_of(name)))
-
-
 def words(text):
     return " ".join(text.split())
 
@@ -80,12 +75,13 @@ def said_figures(analysis):
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_the_same_words(name):
     analysis = analysis_of(name)
-    figures, said = said_figures(analysis), (verdict_words.headline(analysis), verdict_words.next_step(analysis))
+    figures, whole_run = said_figures(analysis), brief.whole_run(analysis).label
+    said = (verdict_words.headline(analysis), verdict_words.next_step(analysis), whole_run)
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
         "card": words(re.sub("[│╭╮╰╯─]", " ", card(analysis, 120))),
         "Markdown": markdown_text(digest(analysis)),
-        "page": " ".join(page_of(name).texts),
+        "page": " ".join(Page(render(analysis)).texts),
     }
     for form, text in formats.items():
         assert figures <= figures_of(text), form
@@ -101,16 +97,6 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     gains = [fmt.with_interval(fmt.gain, *each["gain_ratio"].values()) for each in document["actions"]]
     rows = verdict_words.action_rows(analysis)
     assert all(gain in row["predicted gain"] for gain, row in zip(gains, rows, strict=True)) and rows
-
-
-def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
-    analysis = analysis_of("priced, with a layout to change to")
-    whole, terminal = brief.whole_run(analysis), words(card(analysis, 120))
-    page = page_of("priced, with a layout to change to").text
-    for text in (markdown_text(digest(analysis)), terminal, page):
-        assert whole.label in text and verdict_words.stretch(analysis) in text
-    assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
-    assert "measured throughput, steady state" in terminal and "measured throughput, steady state" in page
 
 
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():

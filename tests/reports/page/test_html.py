@@ -134,12 +134,9 @@ def test_the_framework_and_the_model_stand_beside_the_run_where_its_settings_hav
     assert tuple(re.findall(r"<span>(.*?)</span>", head))[4:] == names
 
 
-def test_every_link_stays_on_the_page(full):
+def test_every_link_stays_on_the_page_and_the_policy_allows_nothing_from_outside(full):
     for link in full.links:
         assert link == "data:," or (link.startswith("#") and link[1:] in full.ids)
-
-
-def test_the_policy_allows_nothing_from_outside(full):
     policy = next(a["content"] for tag, a in full.tags if tag == "meta" and "http-equiv" in a)
     assert "default-src 'none'" in policy and "http" not in policy and "unsafe-eval" not in policy
 
@@ -173,14 +170,9 @@ def test_the_gaps_come_before_every_section(full):
 
 def test_coarsening_keeps_means_and_maxima():
     buckets = 4 * MARKS_MAX
-    frame = pl.DataFrame(
-        {
-            "queue": ["samples"] * buckets,
-            "bucket_start_ns": [STARTED_NS + n * 10**9 for n in range(buckets)],
-            "depth_mean_samples": [1.0] * buckets,
-            "depth_max_samples": range(buckets),
-        }
-    )
+    starts_ns = [STARTED_NS + n * 10**9 for n in range(buckets)]
+    columns = {"bucket_start_ns": starts_ns, "depth_mean_samples": 1.0, "depth_max_samples": range(buckets)}
+    frame = pl.DataFrame(columns).with_columns(queue=pl.lit("samples"))
     rows = drawable(frame, STARTED_NS)
     assert rows.height <= MARKS_MAX
     assert rows["depth_mean_samples"].unique().to_list() == [1.0]
@@ -212,10 +204,7 @@ def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_
     assert html_module._bundle() == "vega()\r\n" and len(made) == 4
 
 
-def test_what_stands_between_backticks_is_code_and_everything_else_stays_text():
+def test_what_stands_between_backticks_is_code_and_everything_else_stays_text(full):
     assert with_code("see `rlscope doctor`, <b> and `") == "see <code>rlscope doctor</code>, &lt;b&gt; and `"
     assert with_code("`<i>`") == "<code>&lt;i&gt;</code>"
-
-
-def test_no_backtick_of_the_texts_reaches_the_reader(full):
     assert "`" not in full.text

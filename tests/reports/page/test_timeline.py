@@ -38,10 +38,6 @@ def of_kind(kind, section):
     return [block for block in flat(section) if isinstance(block, kind)]
 
 
-def pictures(section):
-    return list(figures_in(section))
-
-
 def rows_drawn(document):
     return [row for rows in document["datasets"].values() for row in rows]
 
@@ -126,7 +122,7 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_t
 
 def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     section = workers_section(timeline_analysis(1_000))
-    (row,), whole_run = of_kind(Switch, section), pictures(section)[0]
+    (row,), whole_run = of_kind(Switch, section), next(figures_in(section))
     assert [view.label for view in row.views] == ["All workers", "Worst 1 min", "Worst 16 workers"]
     assert whole_run.figure.reading.startswith(f"1,024 workers in {LANES} lanes: workers of a role with similar waits")
     assert "Each 30 s interval" in whole_run.figure.reading
@@ -152,8 +148,8 @@ def test_one_worker_alone_has_a_lane_and_a_run_without_updates_no_rules():
 def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
     known = engines_section(replace(full_analysis(), model=changing_model()))
     unknown = engines_section(full_analysis())
-    assert "efficient batch" in (pictures(known)[0].spec or "")
-    assert "efficient batch" not in (pictures(unknown)[0].spec or "")
+    assert "efficient batch" in (next(figures_in(known)).spec or "")
+    assert "efficient batch" not in (next(figures_in(unknown)).spec or "")
 
 
 @pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "5 engines: their median, a band from decile 1")])
@@ -173,14 +169,14 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
     analysis = full_analysis()
     frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
     section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
-    assert ("waiting_requests" in [drawn.figure.name for drawn in pictures(section)]) == is_drawn
+    assert ("waiting_requests" in [drawn.figure.name for drawn in figures_in(section)]) == is_drawn
 
 
 @pytest.mark.parametrize(("workers", "own"), [(5, True), (LANES + 1, False)])
 def test_a_slow_engine_is_marked_in_its_lane(workers, own):
     """A lane that several engines share is nobody's own."""
     analysis = timeline_analysis(workers)
-    chart = pictures(workers_section(analysis))[0]
+    chart = next(figures_in(workers_section(analysis)))
     lanes = [row for row in rows_drawn(json.loads(chart.spec)) if "is_slow" in row]
     assert {row["name"] for row in lanes if row["is_slow"]} == ({"sampler-3 slow"} if own else set())
     assert "show whether an engine works, not how fast. Healthy:" in chart.figure.reading
@@ -206,5 +202,5 @@ def test_a_lasting_change_is_a_dashed_line_across_the_lanes_of_its_stretch_ends_
         for section in sections
     ]
     assert dashed == [[[299]], [[300, 360, 361], [300, 360]], []]
-    said = ["Dashed lines: lasting changes" in pictures(section)[0].figure.reading for section in sections]
+    said = ["Dashed lines: lasting changes" in next(figures_in(section)).figure.reading for section in sections]
     assert said == [True, True, False]

@@ -32,13 +32,10 @@ def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     assert "Alerts" not in card(QUIET, 100)
 
 
-def test_markdown_names_what_fired() -> None:
+def test_markdown_and_the_page_list_what_fired_escaped() -> None:
     named = "**Alerts, built-in rules:** worker\\_silent critical · trainers\\_idle warning"
     assert named in markdown(first_screen(FIRED).values()).splitlines()
     assert "Alerts" not in markdown(first_screen(QUIET).values())
-
-
-def test_the_page_lists_what_fired_escaped() -> None:
     page = render(replace(FIRED, answers={}))
     assert "trainers_idle</th>" in page
     assert "[red]&lt;b&gt;idle&lt;/b&gt; 40%[/red]" in page

@@ -34,15 +34,6 @@ _TAIL_CHARACTERS: Final = 7
 _SLOW: Final = " slow"
 _CHARACTER_PX: Final = 7.4
 _BESIDE_NAME_PX: Final = 12
-_UPDATES: Final = {
-    "phase": pl.String,
-    "versions": pl.Int64,
-    "version": pl.Int64,
-    "time_s": pl.Float64,
-    "what": pl.String,
-    "top": pl.Float64,
-    "foot": pl.Float64,
-}
 
 
 def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFrame:
@@ -86,10 +77,8 @@ def placed(lanes: pl.DataFrame, slow_engine: str | None = None) -> pl.DataFrame:
     ).with_columns(top=pl.col("foot") - _HEIGHT, middle=pl.col("foot") - _HEIGHT / 2)
 
 
-def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int) -> pl.DataFrame:
+def updates_in(marks: pl.DataFrame, lanes: pl.DataFrame, started_ns: int) -> pl.DataFrame:
     """The weight updates with their position: publications across all lanes, applications above the engine's lane."""
-    if marks is None or marks.is_empty():
-        return pl.DataFrame(schema=_UPDATES)
     total = lanes["foot"].max()
     rows = marks.join(lanes.select("worker_id", "foot"), on="worker_id", how="left").filter(
         (pl.col("phase") == "publish") | pl.col("foot").is_not_null()
@@ -139,7 +128,7 @@ def worker_timeline(
     *,
     states: pl.DataFrame,
     lanes: pl.DataFrame,
-    updates: pl.DataFrame,
+    updates: pl.DataFrame | None,
     changes: pl.DataFrame,
     zoom_s: tuple[float, float] | None = None,
 ) -> Chart:
@@ -223,9 +212,11 @@ def _changes(changes: pl.DataFrame, foot: float, y: alt.Y) -> list[alt.Chart]:
     return [lines.encode(x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"), tooltip=told)]
 
 
-def _updates(updates: pl.DataFrame, phase: str, y: alt.Y, **style: float) -> list[alt.Chart]:
+def _updates(updates: pl.DataFrame | None, phase: str, y: alt.Y, **style: float) -> list[alt.Chart]:
     """The publications or applications of weights as lines; nothing without one."""
-    rows = updates.filter(phase=phase)
+    rows = None if updates is None else updates.filter(phase=phase)
+    if rows is None or rows.is_empty():
+        return []
     lines = alt.Chart(rounded(rows, 7)).mark_rule(color=UPDATE, aria=False, **style).encode(  # type: ignore[arg-type]
         x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"),
         tooltip=[
@@ -233,7 +224,7 @@ def _updates(updates: pl.DataFrame, phase: str, y: alt.Y, **style: float) -> lis
             tip("versions:Q", "versions merged", ",d"), tip("time_s:Q", "time, s", ",.5~g"),
         ],
     )  # fmt: skip
-    return [] if rows.is_empty() else [lines]
+    return [lines]
 
 
 def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:

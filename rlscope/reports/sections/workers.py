@@ -51,7 +51,8 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     states = states_of_view(frame, view, run.started_ns)
     table = lanes_of(states)
     lanes = placed(table, slow_engine_of(analysis.findings))
-    updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
+    marks = analysis.answers.get("weight_marks")
+    updates = None if marks is None else updates_in(marks, lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     changes = changes_in(analysis, stretch_s)
     title, opening = _words(view, table, stretch_s)

@@ -103,7 +103,6 @@ def test_publications_lie_over_all_lanes_and_applications_above_that_of_their_en
     assert rows[1][:2] == ("apply", 1.5)
     assert lanes["foot"][0] < rows[1][2] < rows[1][3] < lanes["top"][1]
     assert len(rows) == 2, "an engine that shares its lane has no ticks"
-    assert updates_in(None, lanes, 0).is_empty()
 
 
 def test_every_chart_over_time_begins_at_the_steady_stretch_with_its_marks_cut_there():

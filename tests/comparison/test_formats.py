@@ -88,14 +88,15 @@ def rate(change: float, low: float | None, high: float | None, *, significant: b
             "Not tested",
             "B trains 10.0% more tokens/s than A, without an interval: 1.1k against 1k tokens/s",
         ),
+        (
+            Difference(None, 1.0, "ratio", None),
+            "No rate to compare",
+            "The throughput of B and A cannot be compared: one of them has no recorded trained tokens",
+        ),
     ],
 )
 def test_the_headline_says_what_came_and_how_sure_that_is(found: Difference, words: str, said: str) -> None:
     assert (label(found), headline(found, "B")) == (words, said)
-
-
-def test_a_run_without_a_rate_is_said_to_have_none() -> None:
-    assert label(Difference(None, 1.0, "ratio", None)) == "No rate to compare"
 
 
 @pytest.mark.parametrize(

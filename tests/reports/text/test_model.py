@@ -99,11 +99,6 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_oth
     assert len(table.rows) == 5 and all(row[2] for row in table.rows[1:])
 
 
-def test_the_next_step_without_a_model_is_to_speed_up_the_side_that_is_waited_for():
-    step = verdict_words.next_step(full_analysis())
-    assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
-
-
 @pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each side waits for")])
 @pytest.mark.parametrize("sides", [("samplers", "trainers"), ("trainers", "samplers")])
 def test_where_both_sides_lose_as_much_and_no_model_says_why_no_gpu_is_moved(sides, dropped, words):

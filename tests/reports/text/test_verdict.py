@@ -17,13 +17,12 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
-from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Imported
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
-from tests.trace_folder import delivery_row, sample_row, worker, write_run
+from tests.trace_folder import worker, write_run
 
 STRAGGLER = {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0, "slowdown_ratio": 0.33}
 WRONG_WEIGHTS = {"gap": 0.02, "noise_gap": 3e-14, "early_gap": 0.01, "late_gap": 0.04, "fresh_tokens": 5000,
@@ -240,14 +239,6 @@ def test_what_is_uncertain_between_hosts_is_said_and_nothing_of_one_host(spread_
     assert verdict_words.between_hosts(replace(empty_analysis(), data_quality=quality)) == words
 
 
-def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):
-    workers = [worker("t0", host="a"), worker("e0", "sampler", host="b")]
-    samples = [sample_row("x", "e0", [(0, 0, 1)], finished_ns=90)]
-    write_run(tmp_path, workers, samples=samples, deliveries=[delivery_row("x", "t0", step=1)])
-    (line,) = [line for line in verdict_words.gap_lines(analyze(tmp_path)) if "clock" in line]
-    assert "at least" in line
-
-
 @pytest.mark.parametrize(
     ("is_imported", "has_waits", "label"),
     [
@@ -281,7 +272,8 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
 
 def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
     analysis = judged(Loss("samplers", 12.0, 0.25))
-    assert "more requests per engine" in verdict_words.next_step(analysis)
+    step = verdict_words.next_step(analysis)
+    assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
     full = replace(analysis, findings=(finding("full_kv_cache", {}),))
     assert verdict_words.next_step(full).startswith("Speed up sampling: make room in the engines' KV caches")
 

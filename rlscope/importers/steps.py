@@ -18,6 +18,7 @@ from rlscope.frameworks.table import Framework, Names, PhaseKind, PhaseMetric, P
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import clean_lines
+from rlscope.importers.options import OWN
 from rlscope.importers.quantities import (
     LONGEST_S,
     MOST,
@@ -367,11 +368,30 @@ def read_steps(
             expected=known_names(framework),
             next_step="Pass the file that contains them, or omit --as.",
         )
+    if source.own is not None:
+        _tell_of_unmet(source, log, target)
     target.add_file(carrier.name, tally.source_file(source.path))
     if source.later:
         names = ", ".join(dict.fromkeys(f"{path.parent.name}/{path.name}" for path in source.paths))
         target.note(f"{len(source.paths)} files are read as one run that was started again: {names}")
     return log
+
+
+def _tell_of_unmet(source: ImportSource, log: StepLog, target: ImportTarget) -> None:
+    """Refuse metrics of `--phases` that no row has, whose time would be missing, and note those of a user's table."""
+    for each in log.processes:
+        met = {name for step in each.steps for name in step.values}
+        wanted = [each.process.step, *(phase.names for phase in each.process.order)]
+        unmet = [names[0] for names in wanted if names and not met.intersection(names)]
+        if unmet and log.framework.name == OWN:
+            raise ImportFileError.of(
+                source.path,
+                found=f"no value of {', '.join(f'`{name}`' for name in unmet)}",
+                expected="seconds of each metric of --phases, such as `NAME: 12.3`, `NAME=12.3s` or `NAME 12.3s`",
+                next_step="Name metrics that the file has, and omit phases that it has not printed yet.",
+            )
+        if unmet:
+            target.note(f"No step has {', '.join(f'`{name}`' for name in unmet)}, which the table lists")
 
 
 def step_log(

@@ -88,6 +88,16 @@ def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: 
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(n,) for n in range(1, 11)]
 
 
+def test_a_phase_without_a_value_is_an_error_for_phases_and_a_note_for_a_table(tmp_path: Path) -> None:
+    file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
+    table.write_text(TABLE)
+    with pytest.raises(ImportFileError, match=r"found no value of `time/all`, `time/sync`; .* omit phases"):
+        phases = "step=time/all,generate=time/sampling,train=time/train_step,update=time/sync"
+        import_run(file, tmp_path / "run", import_options(phases=phases))
+    imported = import_run(file, tmp_path / "other", import_options(table=table))
+    assert "No step has `time/sync`, which the table lists" in imported.notes
+
+
 CONSOLE_TABLE = r"""
 name = "my-rl"
 

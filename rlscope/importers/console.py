@@ -38,6 +38,10 @@ _NUMBER: Final = rf"(?:{FINITE}|-?(?:nan|inf))"
 _ENDS: Final = r"(?![\w.]|,\d)"
 """End of a number. One with a comma, for thousands or for decimals, cannot be read, and its first digits are no number.
 """
+_SECONDS: Final = r"(?:ms|s|secs?|seconds?)\b"
+"""Units of a time that is read."""
+_OTHER_UNIT: Final = r"(?!:\d|\s?(?:[nu\xb5\u03bc]s|m|mins?|minutes?|h|hrs?|hours?)\b(?!\s?[:=]))"
+"""Another unit, which must not follow a number of seconds, unless a colon shows that it is the next name."""
 _VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
@@ -76,9 +80,11 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
+_ANY_NAME: Final = r"(?<![\w/.])([A-Za-z_][\w/.-]{0,80}"
 _ANY_PAIR: Final = re.compile(
-    rf"(?<![\w/.])([A-Za-z_][\w/.-]{{0,80}}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(ms|s)?{_ENDS}"
+    rf"{_ANY_NAME}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(\s?{_SECONDS})?{_ENDS}"
 )
+_SPACED_PAIR: Final = re.compile(rf"{_ANY_NAME}) {_NUMBER}(\s?{_SECONDS})")
 _DURATION: Final = re.compile(
     r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
 )
@@ -293,17 +299,17 @@ def console_of(framework: Framework) -> Carrier:
 
 
 def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
-    """Return the carrier of a console that prints these metrics as `name: 1.5` or `name=1.5`, on one line or several.
+    """Return the carrier of a console that prints these metrics as `name: 1.5`, `name=1.5` or `name 1.5s`.
 
+    A value in another unit than seconds or milliseconds is not read. A row may have one line or several.
     prefixes: those of further metrics. A row ends where a name comes again. Its step is the last `step 12`, `step: 12`
     or `step=12` before that, or the next one if the log begins with values and names the step on a line without any.
     """
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     others = "".join(rf"|{re.escape(prefix)}[\w/@.-]*" for prefix in prefixes)
-    between = r"(?:\s*[:=]\s*|\s*[│|]\s*|\s+(?=\S+\s*$))"
-    pair = re.compile(
-        rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}(?:['\"]|np\.\w+\()?({_NUMBER})\s*(ms\b|s\b)?{_ENDS}"
-    )
+    between = rf"(?:\s*[:=]\s*|\s*[│|]\s*|\s+(?=\S+\s*$|{_NUMBER}\s?{_SECONDS}))"
+    number = rf"(?:['\"]|np\.\w+\()?({_NUMBER})(?:\s*({_SECONDS}))?{_OTHER_UNIT}{_ENDS}"
+    pair = re.compile(rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}{number}")
     return replace(CONSOLE, rows=partial(_pair_rows, pair))
 
 
@@ -332,11 +338,19 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
 
 
 def durations_in(text: str) -> list[str]:
-    """Return the names printed as `name: 1.5s` or `name=1.5` on at least three lines that look like durations."""
-    lines = Counter(found for line in text.splitlines() for found in {*_ANY_PAIR.findall(clean(line).text)})
+    """Return the names that look like durations and that at least three lines print.
+
+    They are printed as `name: 1.5s` or `name=1.5`, or, on a line that states a step, as `name 1.5s`.
+    """
+    lines = Counter(found for line in text.splitlines() for found in _printed_pairs(clean(line).text))
     return sorted(
         {name for (name, unit), count in lines.items() if count >= _LEAST_LINES and (unit or is_duration(name))}
     )
+
+
+def _printed_pairs(text: str) -> set[tuple[str, str]]:
+    """Return the names on a line that have a number, with the unit of each, if any."""
+    return {*_ANY_PAIR.findall(text), *(_SPACED_PAIR.findall(text) if _PAIR_STEP.search(text) else ())}
 
 
 def is_duration(name: str) -> bool:

@@ -88,6 +88,33 @@ def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: 
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(n,) for n in range(1, 11)]
 
 
+@pytest.mark.parametrize(
+    ("line", "generation_s"),
+    [
+        ("step {} gen 12.5s train 8.5s", 12.5),
+        ("step {} gen 12.5 s train 8.5 seconds", 12.5),
+        ("step {}: gen: 12.5 sec, train: 8.5s", 12.5),
+        ("step {} gen=125ms train=8.5", 0.125),
+        ("step {} gen: 12.5 min: 3.0 max: 19.0 train: 8.5", 12.5),
+    ],
+)
+def test_a_printed_duration_is_in_seconds_unless_its_unit_is_ms(tmp_path: Path, line: str, generation_s: float) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(line.format(step) + "\n" for step in range(1, 11)))
+    import_run(log, tmp_path / "run", import_options(phases="generate=gen,train=train"))
+    assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 10 * generation_s, "trainer train": 85.0})
+
+
+@pytest.mark.parametrize(
+    "value", ["2.1 min", "2.1m", "1 min 35 s", "1m35s", "0:01:35.2", "1.5 h", "1500 us", "1500\xb5s", "95.3 hours"]
+)
+def test_a_duration_in_another_unit_is_refused_rather_than_read_as_seconds(tmp_path: Path, value: str) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"step: {step} | gen: {value} | train: 8.5 s\n" for step in range(1, 11)))
+    with pytest.raises(ImportFileError, match=r"found no value of `gen`; expected seconds .* `NAME: 12\.3`"):
+        import_run(log, tmp_path / "run", import_options(phases="generate=gen,train=train"))
+
+
 def test_a_phase_without_a_value_is_an_error_for_phases_and_a_note_for_a_table(tmp_path: Path) -> None:
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
     table.write_text(TABLE)
@@ -199,6 +226,16 @@ def test_a_table_does_not_go_with_another_answer(tmp_path: Path) -> None:
 def test_metrics_that_the_file_lacks_are_named_with_the_nearest_that_it_has(tmp_path: Path) -> None:
     with pytest.raises(ImportFileError, match=r"expected metrics named `time/trainstep`.*mean 'time/train_step'"):
         import_run(metrics(tmp_path / "m.jsonl"), tmp_path / "run", import_options(phases="train=time/trainstep"))
+
+
+@pytest.mark.parametrize(
+    "line", ["step {} gen 12.4s train 8.5s", "Step {} | gen: 12.4 s | train: 8.5 s", "step={} gen=12.4s train=8.5sec"]
+)
+def test_a_log_of_prints_is_refused_with_the_names_to_pass(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(line.format(step) + "\n" for step in range(3)))
+    with pytest.raises(ImportFileError, match=r"with the durations gen, train; .* --phases step=METRIC"):
+        analyze(log)
 
 
 def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_three_of_its_lines_print(tmp_path: Path) -> None:

@@ -210,6 +210,13 @@ def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> I
     return ImportFileError.of(folder, found=found, expected=expected, next_step=next_step)
 
 
+def rotated_parts(path: Path) -> list[str]:
+    """Return the names of the earlier parts of a log, which a rotation left beside it, the oldest first."""
+    part = re.compile(re.escape(path.name) + r"\.(\d{1,3})(?:\.gz)?")
+    found = filter(None, (part.fullmatch(each.name) for each in path.parent.glob("*") if each.is_file()))
+    return [each[0] for each in sorted(found, key=lambda each: -int(each[1]))]
+
+
 def first_few(names: Sequence[str]) -> str:
     """List the first few of many names."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

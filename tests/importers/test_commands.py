@@ -12,6 +12,7 @@ import rlscope
 from docs.generate import DOCS
 from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers.join import import_run
 from tests.trace_folder import worker, write_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
@@ -95,6 +96,19 @@ def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: P
     assert imported is not None and imported.carriers == ("wandb",)
     assert imported.notes[0].startswith("Not read: metrics.jsonl, console.log. Pass one by name")
     assert analysis.run.run_id == tmp_path.name
+
+
+def test_the_earlier_parts_of_a_rotated_log_are_named_and_how_to_join_them(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("run.log", "run.log.1", "run.log.2.gz", "run.log.10.gz", "run.log.bak", "run.log2", "other.log.1"):
+        copy(VERL / "console.log", tmp_path / "logs" / name)
+    for number, given in enumerate((tmp_path / "logs", tmp_path / "logs" / "run.log")):
+        notes = import_run(given, tmp_path / f"run{number}").notes
+        assert [each for each in notes if each.startswith("Not read")] == [
+            "Not read: run.log.10.gz, run.log.2.gz, run.log.1, earlier parts of run.log. Join them: "
+            "zcat -f run.log.10.gz run.log.2.gz run.log.1 run.log > all.log"
+        ]
+    assert not any("Not read" in note for note in import_run(tmp_path / "logs" / "run.log.1", tmp_path / "last").notes)
 
 
 def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ UNEXPLAINED_SHARE_RATIO: Final = 0.50
 # One step has no wait between steps. Two steps have one, which may be the first fill of the queue.
 LEAST_STEPS_TO_JUDGE: Final = 3
 
+# A tenth more samples would fill these GPUs.
+_FULL_RATIO: Final = 0.90
+
 DROPPED: Final = ("dropped_stale", "abandoned")
 """Outcomes of samples that were generated in vain."""
 _Side = Literal["trainers", "samplers"]
@@ -39,6 +42,7 @@ _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
     "samplers": SAMPLER_ROLES,
 }
 _HELD_BACK: Final = ("backpressure", "barrier", "requests")
+_WORK: Final = ("reward", "logprobs", "train", "other")
 _SAVING: Final = ("checkpoint", "eval")
 UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
@@ -121,6 +125,29 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
     if len(steps) >= LEAST_STEPS_TO_JUDGE:
         return Interval(int(steps["end_ns"][0]), int(steps["end_ns"][-1]))
     return run_ns
+
+
+def full_auxiliary(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> str | None:
+    """Return why a judge or reward model may limit the samples, in one clause; None if nothing shows it.
+
+    It may if its GPUs work nearly all of the interval while trainers wait for samples. An engine that always decodes
+    has room for more requests, so only activities count.
+    """
+    clipped = interval.clip(timeline, bucket_ns)
+    auxiliary, trainers = (pl.col("role").is_in(each) for each in ((AUXILIARY_ROLE,), TRAINER_ROLES))
+    gpu_s, trainer_gpu_s = _gpu_s(clipped, auxiliary), _gpu_s(clipped, trainers)
+    busy_gpu_s = _gpu_s(clipped, auxiliary & pl.col("state").is_in(_WORK))
+    waiting_gpu_s = _gpu_s(clipped, trainers & (pl.col("state") == "waiting_for_samples"))
+    if not gpu_s or not trainer_gpu_s:
+        return None
+    busy_ratio, waiting_ratio = busy_gpu_s / gpu_s, waiting_gpu_s / trainer_gpu_s
+    if busy_ratio < _FULL_RATIO or waiting_ratio < BALANCED_SHARE_RATIO:
+        return None
+    return (
+        f"the auxiliary GPUs (judges, reward models) worked {busy_ratio:.0%} of the time, and trainers waited for "
+        f"samples {waiting_ratio:.0%} of theirs: more samplers gain nothing if the samples wait for the auxiliary "
+        "GPUs, which the model leaves out"
+    )
 
 
 def dropped_ratio(outcomes: pl.DataFrame) -> float:

@@ -3,12 +3,14 @@
 import json
 import shutil
 from io import StringIO
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from rich.console import Console
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
@@ -32,16 +34,22 @@ def alone() -> AnalysisResult:
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> AnalysisResult:
     """The trace beside a judge on two GPUs that decodes and scores for a quarter of each second."""
-    folder = tmp_path_factory.mktemp("judged") / TRACE
-    shutil.copytree(TRACES / TRACE, folder)
+    return beside_a_judge(tmp_path_factory.mktemp("judged") / TRACE, decoding_ratio=0.25, scoring_ratio=0.25)
+
+
+def beside_a_judge(folder: Path, decoding_ratio: float, scoring_ratio: float) -> AnalysisResult:
+    """Analyze the trace of the folder's name, copied there, beside a judge that works these shares of each second."""
+    shutil.copytree(TRACES / folder.name, folder)
     trainer = json.loads(next((folder / "workers").glob("trainer*.json")).read_text())
     starts_ns = range(trainer["started_ns"], trainer["stopped_ns"] - SECOND_NS, SECOND_NS)
-    quarter_ns = SECOND_NS // 4
+    decoding_ns, scoring_ns = (round(SECOND_NS * ratio) for ratio in (decoding_ratio, scoring_ratio))
     passes = [
-        engine_row("judge-0", at_ns, at_ns + quarter_ns, forward_passes=10, running=7, decode_tokens=70)
+        engine_row("judge-0", at_ns, at_ns + decoding_ns, forward_passes=10, running=7, decode_tokens=70)
         for at_ns in starts_ns
     ]
-    scoring = [activity("judge-0", at_ns + quarter_ns, at_ns + 2 * quarter_ns, "reward") for at_ns in starts_ns]
+    scoring = [
+        activity("judge-0", at_ns + decoding_ns, at_ns + decoding_ns + scoring_ns, "reward") for at_ns in starts_ns
+    ]
     judge = trainer | {
         "worker_id": "judge-0",
         "name": "judge-0",
@@ -85,6 +93,13 @@ def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult, alo
     }
     own_gpu_ns = sum(state.gpu_ns for state in judged.ledger.states if state.role == "auxiliary")
     assert judged.ledger.total_gpu_ns == alone.ledger.total_gpu_ns + own_gpu_ns
+
+
+def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_path: Path) -> None:
+    analysis = beside_a_judge(tmp_path / "starved_trainer", decoding_ratio=0.02, scoring_ratio=0.98)
+    assert isinstance(analysis.model, NoModelResult)
+    assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
+    assert (analysis.verdict.bottleneck, analysis.verdict.unknown_reason) == ("samplers", None)
 
 
 def card_of(analysis: AnalysisResult) -> str:

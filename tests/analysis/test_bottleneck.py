@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
+from rlscope.analysis.bottleneck import dropped_ratio, full_auxiliary, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, SteadyWindow, Verdict
 from rlscope.model.causes import LossCause
@@ -53,6 +53,21 @@ def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str,
     """GPU-seconds by cause, without those that cost nothing."""
     losses = measure_losses(timeline(states), 10 * SECOND, JUDGED, dropped_tokens_ratio)
     return {loss.cause: pytest.approx(loss.gpu_s) for loss in losses if loss.gpu_s}
+
+
+@pytest.mark.parametrize(
+    ("reward_gpu_s", "waiting_gpu_s", "is_full"),
+    [(90.0, 10.0, True), (89.99, 10.0, False), (90.0, 9.99, False), (100.0, 0.0, False), (100.0, 100.0, True)],
+)
+def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples(
+    reward_gpu_s: float, waiting_gpu_s: float, is_full: bool
+) -> None:
+    rest: list[State] = [("auxiliary", "no_requests", None, 100.0 - reward_gpu_s)]
+    states = [*filled(("trainer", "waiting_for_samples", "samples", waiting_gpu_s)), *rest]
+    found = full_auxiliary(timeline([*states, ("auxiliary", "reward", None, reward_gpu_s)]), 10 * SECOND, JUDGED)
+    assert (found is not None) is is_full
+    # An engine that always decodes may have room for more requests.
+    assert full_auxiliary(timeline([*states, ("auxiliary", "decoding", None, 100.0)]), 10 * SECOND, JUDGED) is None
 
 
 def ranking_of(gains: dict[LossCause, float]) -> Ranking:

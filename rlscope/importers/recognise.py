@@ -116,11 +116,12 @@ def _open(path: Path, own: Framework | None = None) -> ImportSource:
     try:
         return open_source(path, own)
     except OSError as error:
+        is_readable_once = path.is_fifo() or path.is_char_device()
         raise ImportFileError.of(
             path,
             found="no such file or folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error),
             expected="a file or folder that can be read",
-            next_step="Check the path.",
+            next_step="Write it to a file first, and pass that." if is_readable_once else "Check the path.",
         ) from error
 
 
@@ -298,7 +299,10 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         path,
         found="no run",
         expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
-        next_step="docs/importers.md lists the files of each framework.",
+        next_step=(
+            "Pass the log of the process that prints the metrics of a step, often the driver or rank 0. "
+            "docs/importers.md lists the files of each framework, and what to do for your own."
+        ),
     )
 
 
@@ -366,8 +370,18 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
         return "text in UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE."
     if source.path.suffix == ".csv" and b"__MIN" in source.head.split(b"\n", 1)[0]:
         return (
-            "a chart exported from W&B, which has one metric",
+            "a chart exported from W&B, which has the metrics of that chart only",
             "Pass the .wandb file, or what run.scan_history() has.",
+        )
+    if re.search(rb"^# TYPE (?:vllm|sglang):", source.head, re.MULTILINE):
+        return (
+            "a page of an engine's metrics, which has a single moment",
+            "Record them beside the trainer's log: rlscope watch LOG --scrape http://HOST:PORT/metrics.",
+        )
+    if source.path.suffix == ".json" and re.match(rb'\s*\{\s*"schema_version"', source.head):
+        return (
+            "a result that rlscope wrote",
+            "Pass the run or log that it is of; only `rlscope check RUN --baseline FILE` reads a result.",
         )
     if source.path.suffix == ".json" and source.head.lstrip().startswith(b"{") and not names_in(source):
         return "a JSON document, and no list of rows", "Save a list with an object for each step, or one object a line."

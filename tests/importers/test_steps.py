@@ -206,6 +206,12 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
         ("a.log", "step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
         ("a.log", b" \n", "an empty file"),
         ("a.csv", b'"Step","a - timing_s/gen","a - timing_s/gen__MIN"\n"1","2","2"\n', "a chart exported from W&B"),
+        (
+            "a.txt",
+            b"# HELP vllm:x X\n# TYPE vllm:x gauge\nvllm:x 1.0\n",
+            "a page of an engine's metrics, which has a single",
+        ),
+        ("a.json", b'{"schema_version": 1, "verdict": {"bottleneck": "samplers"}}', "a result that rlscope wrote;"),
         ("a.json", b'{"timing_s/gen": [1, 2], "timing_s/step": [2, 3]}', "a JSON document, and no list of rows"),
     ],
 )
@@ -309,7 +315,8 @@ def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> N
 def test_a_pipe_is_refused_as_it_may_never_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.log")
     with pytest.raises(
-        ImportFileError, match=r"a\.log: found a pipe or a device, not a file; expected a file or folder"
+        ImportFileError,
+        match=r"a\.log: found a pipe or a device, not a file; expected a file or folder that can be read. Write it",
     ):
         resolve(tmp_path / "a.log")
     options = import_options(engine_logs=[str(tmp_path / "a.log")])

@@ -133,9 +133,10 @@ class Analysis(_WithPage, InBlocks, AnalysisResult):
             bound = largest_sentence(self.step_bounds)
             raise AnalysisError.of(
                 self.path,
-                found=self.model.reason,
+                found=f"no model: {self.model.reason}",
                 expected="a run that the model can be fitted to",
-                next_step=f"{bound} Run `rlscope analyze` for the results that need no model.".lstrip(),
+                next_step=f"{bound} Run `rlscope analyze` for the results that need no model, or `rlscope plan`, which "
+                "needs only the LLM's size and the lengths of responses.".lstrip(),
             )
         if not self.model.replay.explains:
             raise AnalysisError.of(

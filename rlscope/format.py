@@ -218,7 +218,9 @@ def duration(seconds: float | None) -> str:
     if seconds < 0:
         return "−" + duration(-seconds)
     if seconds < 59.95:
-        scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s or not seconds), (1e-6, "µs"))
+        # From here on, three digits round up to the next unit.
+        units = ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= 0.9995 * s or not seconds)
+        scale, unit = next(units, (1e-6, "µs"))
         return f"{significant(seconds / scale)} {unit}"
     whole = round(seconds)
     if whole < 3600:

@@ -58,7 +58,8 @@ def test_a_modelled_gain_is_no_finer_than_a_model(ratio, text):
     ("seconds", "text"),
     [(0, "0 s"), (5e-7, "0.5 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (4.561, "4.56 s"), (59.96, "1 min"),
      (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "−500 ms"),
-     (1e-7, "0.1 µs"), (9.9e-8, "<0.1 µs"), (-1.75e-8, "0 s")],
+     (1e-7, "0.1 µs"), (9.9e-8, "<0.1 µs"), (-1.75e-8, "0 s"), (0.99949, "999 ms"), (0.9995, "1 s"),
+     (0.00099949, "999 µs"), (0.00099951, "1 ms"), (1.0, "1 s")],
 )  # fmt: skip
 def test_a_duration_is_written_in_the_units_that_matter(seconds, text):
     assert fmt.duration(seconds) == text

@@ -46,7 +46,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _p
     if not inside:
         return _missing(source, target, "engines of before or after the run", "engines that served the run")
     for name, extent_ns in inside.items():
-        gpus = options.gpus_per_engine or engines[name].gpu_count
+        # A scrape assumes one GPU.
+        gpus = options.gpus_per_engine or max(engines[name].gpu_count, target.gpus_per_engine or 0)
         target.add_engine(name, gpu_count=gpus, **{fact: getattr(engines[name], fact) for fact in _FACTS})
         target.extend_worker(name, *extent_ns)
     rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))

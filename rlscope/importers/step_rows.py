@@ -289,9 +289,10 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
 
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
+    target.sampler_gpus = _gpus(log, None, "sampler", options)
     if target.knows_samplers:
         return
-    target.add_worker(log.sampler_id, "sampler", gpu_count=_gpus(log, None, "sampler", options))
+    target.add_worker(log.sampler_id, "sampler", gpu_count=target.sampler_gpus)
     target.extend_worker(log.sampler_id, placed[0].start_ns, placed[-1].end_ns)
     target.say_origin("activities", Certainty.INFERRED, _INFERRED_GENERATION)
     for each, _, version in _versions(log, placed):

@@ -101,6 +101,8 @@ class ImportTarget:
         self.trainer_id: str | None = None
         self.samplers_id: str | None = None
         """The worker that stands for all samplers, if there is one."""
+        self.sampler_gpus: int | None = None
+        """GPUs of all samplers that the user or the config states, for a run whose engines have logs of their own."""
         self.steps: dict[int, StepTimes] = {}
         """Times by step, for files that record a step's samples without times."""
         self._claimed: set[tuple[str, Path]] = set()
@@ -207,6 +209,12 @@ class ImportTarget:
     def setting(self, name: str) -> object:
         """Return a setting of the run that was added before; None if there is none."""
         return self._config.get(name)
+
+    @property
+    def gpus_per_engine(self) -> int | None:
+        """GPUs of each engine that an option or the config states; None if neither does."""
+        stated = self.setting("gpus_per_engine")
+        return stated if isinstance(stated, int) else None
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -333,8 +341,7 @@ class ImportTarget:
             elif gpus:
                 worker["gpu_count"] = gpus // len(self._engines)
             elif worker.get("gpu_count") is None:
-                worker["gpu_count"] = 1
-                self.note("The engine logs do not state GPUs per engine; 1 is assumed. Pass --gpus-per-engine.")
+                worker["gpu_count"] = self._gpus_of_an_engine()
         if is_colocated:
             self.note("The engines share the training GPUs, so engine rows are not added to the ledger.")
         for name, worker in wholes.items():
@@ -345,6 +352,29 @@ class ImportTarget:
         for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
             for engine in self._engines:
                 self.add(table, {**row, "worker_id": engine})
+        if self.sampler_gpus and not wholes and not is_colocated:
+            self._settle_other_samplers(self.sampler_gpus)
+
+    def _gpus_of_an_engine(self) -> int:
+        """Return the GPUs of an engine whose log does not state them: by the config, else its share of all, else 1."""
+        if gpus := self.gpus_per_engine or (self.sampler_gpus or 0) // len(self._engines):
+            return gpus
+        self.note("The engine logs do not state GPUs per engine; 1 is assumed. Pass --gpus-per-engine.")
+        return 1
+
+    def _settle_other_samplers(self, gpus: int) -> None:
+        """Compare the engines with all samplers' GPUs, and add those of engines without a log as time of no state."""
+        logged = sum(int(str(self._workers[each]["gpu_count"])) for each in self._engines)
+        if logged > gpus:
+            self.note(f"The engine logs are of {logged} GPUs, not of the {gpus} sampler GPUs that are stated")
+        extent, name = self.extent(), self.samplers_id or "sampler"
+        if logged < gpus and extent is not None:
+            self.add_worker(name, "sampler", gpu_count=gpus - logged)
+            self.extend_worker(name, *extent)
+            self.note(
+                f"The engine logs are of {logged} of the {gpus} sampler GPUs. Pass the logs of all engines, or "
+                "--gpus-per-engine if an engine has more"
+            )
 
     def _settle_gpus(self) -> None:
         """Assume 1 GPU for each worker without a GPU count: shares of time are then right, but GPU-hours are not."""

@@ -65,6 +65,9 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
         ratios = [open_ratio(durations_of(each, is_separate=False)) for each in log.processes]
         return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
     if log.is_stated:
+        unused, how = ("colocated", "have GPUs of their own") if log.is_separate else ("sampler", "share the trainer's")
+        if unused in options.gpus:
+            target.note(f"--gpus {unused}={options.gpus[unused]} has no effect: by the file, samplers {how}")
         return log
     if options.gpus.keys() & {"sampler", "colocated"}:
         return replace(log, is_separate="colocated" not in options.gpus)

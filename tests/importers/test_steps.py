@@ -240,6 +240,24 @@ def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(
 
 
 @pytest.mark.parametrize(
+    ("metrics", "gpus", "said"),
+    [
+        (SYNC, "trainer=8", []),
+        (SYNC, "trainer=8,sampler=6", ["--gpus sampler=6 has no effect: by the file, samplers share the trainer's"]),
+        (ASYNC, "trainer=8,sampler=6", []),
+        (ASYNC, "colocated=14", ["--gpus colocated=14 has no effect: by the file, samplers have GPUs of their own"]),
+    ],
+)
+def test_gpus_of_a_role_that_the_run_has_not_are_said_to_have_no_effect(
+    tmp_path: Path, metrics: dict[str, float], gpus: str, said: list[str]
+) -> None:
+    head = CONFIG if metrics is ASYNC else CONFIG.replace("'nnodes': 3", "'nnodes': 0")
+    log = console(tmp_path / "a.log", range(3), metrics, head)
+    notes = imported_to(tmp_path / "run", log, import_options(gpus=gpus)).notes
+    assert [note for note in notes if "no effect" in note] == said
+
+
+@pytest.mark.parametrize(
     ("rate", "gpus", "is_said"),
     [(50.0, 2, False), (50.4, 2, False), (51.0, 1, True), (33.1, 3, False), (40.0, 1, True)],
 )

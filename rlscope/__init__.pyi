@@ -12,6 +12,7 @@ from rlscope.api import (
 )
 from rlscope.errors import RlscopeError as RlscopeError
 from rlscope.exports.perfetto import export_perfetto as export_perfetto
+from rlscope.importers.options import import_options as import_options
 from rlscope.importers.target import ImportOptions as ImportOptions
 from rlscope.reports.check import CheckReport as CheckReport
 from rlscope.reports.documents.doctor import DoctorReport as DoctorReport

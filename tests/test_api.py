@@ -77,8 +77,8 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "DoctorReport", "ImportOptions", "PlanAnswer", "RlscopeError", "Run",
-        "RunList", "WhatIfAnswer", "analyze", "check", "compare", "doctor", "export_perfetto", "list_runs",
-        "open", "plan", "__version__",
+        "RunList", "WhatIfAnswer", "analyze", "check", "compare", "doctor", "export_perfetto", "import_options",
+        "list_runs", "open", "plan", "__version__",
     ]  # fmt: skip
     assert rlscope.__all__ == names and dir(rlscope) == sorted(names)
     assert rlscope.__version__ == metadata.version("rlscope")

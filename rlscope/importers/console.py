@@ -23,7 +23,7 @@ from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
-from rlscope.importers.quantities import FINITE, named_reals, real
+from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
@@ -86,7 +86,7 @@ _ANY_PAIR: Final = re.compile(
 )
 _SPACED_PAIR: Final = re.compile(rf"(?!\b(?:took|in|after|for) ){_ANY_NAME}) {_NUMBER}(\s?{_SECONDS})")
 _DURATION: Final = re.compile(
-    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_s$)"
+    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_m?s$)"
 )
 _LEAST_LINES: Final = 3
 _LONGEST_STEP: Final = 64 * 1024
@@ -320,7 +320,7 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
     for line in LogFile(path, progress, tally=tally):
         text = line.text
         stated = _PAIR_STEP.search(text)
-        found = [(name, real(value) / (1e3 if unit == "ms" else 1.0)) for name, value, unit in pair.findall(text)]
+        found = [(name, _in_unit_of(name, real(value), unit)) for name, value, unit in pair.findall(text)]
         if stated and is_after is None:
             is_after = bool(values) and not found
         if stated and is_after and not found:
@@ -335,6 +335,13 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
         values.update(found)
     if values:
         yield MetricRow(None, step, values)
+
+
+def _in_unit_of(name: str, value: float, printed: str) -> float:
+    """Convert a time from the unit that is printed behind it, if any, to that of its name."""
+    if not printed or (printed == "ms") == is_in_ms(name):
+        return value
+    return value / 1e3 if printed == "ms" else value * 1e3
 
 
 def durations_in(text: str) -> list[str]:

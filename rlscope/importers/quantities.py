@@ -12,6 +12,7 @@ from rlscope.trace.footers import LATEST_NS
 
 FINITE: Final = r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 """Regular expression of a printed number."""
+_IN_MS: Final = re.compile(r"(?:^|[ _/.-])(?:ms|millis|milliseconds)$")
 _PAIR: Final = re.compile(rf"'([^']+)':\s?'?(?:[\w.]+\()?({FINITE})\)?'?(?=\s*(?:[,}}]|$))")
 MOST: Final = 10**15
 """More tokens than any run has."""
@@ -97,3 +98,8 @@ def columns_of(values: Mapping[str, float], columns: Mapping[str, Iterable[str]]
 def seconds(value: object) -> float:
     """Return a duration in seconds. Raises RefusedNumberError."""
     return amount(value, LONGEST_S)
+
+
+def is_in_ms(name: str) -> bool:
+    """Return whether a time is in milliseconds by its name; others are in seconds."""
+    return _IN_MS.search(name) is not None

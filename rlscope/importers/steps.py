@@ -26,6 +26,7 @@ from rlscope.importers.quantities import (
     MOST_STEPS,
     RefusedNumberError,
     amount,
+    is_in_ms,
     whole,
 )
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
@@ -240,6 +241,7 @@ def _collect(
 ) -> tuple[tuple[ProcessSteps, ...], frozenset[str]]:
     """Return the steps of each process, and all metric names. Rows with out-of-range values are left out."""
     limits, wanted = _limits(framework), framework.wanted
+    in_ms = {name for each in framework.phases.values() for name in each.names if is_in_ms(name)}
     by_worker = {worker_id: _Process(process) for worker_id, process in framework.phases.items()}
     met: set[str] = set()
     ahead: tuple[int | None, dict[str, float]] = None, {}
@@ -247,6 +249,7 @@ def _collect(
         values = {framework.bare(name): value for name, value in row.values.items()}
         met |= values.keys()
         kept = {name: value for name, value in values.items() if name in wanted or name.startswith(framework.reported)}
+        kept |= {name: kept[name] / 1e3 for name in in_ms & kept.keys()}
         try:
             number = _step_number(framework, row, values)
             _check(kept, limits)

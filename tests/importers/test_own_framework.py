@@ -96,13 +96,17 @@ def test_phases_name_the_metrics_of_a_file_or_a_log_without_any_table(tmp_path: 
         ("step {} gen 12.5 s train 8.5 seconds", 12.5),
         ("step {}: gen: 12.5 sec, train: 8.5s", 12.5),
         ("step {} gen=125ms train=8.5", 0.125),
+        ("step {} gen_ms=125 train=8.5", 0.125),
+        ("step {} gen_ms=125ms train=8.5", 0.125),
+        ("step {} gen_ms=12.5s train=8.5", 12.5),
         ("step {} gen: 12.5 min: 3.0 max: 19.0 train: 8.5", 12.5),
     ],
 )
 def test_a_printed_duration_is_in_seconds_unless_its_unit_is_ms(tmp_path: Path, line: str, generation_s: float) -> None:
     log = tmp_path / "run.log"
     log.write_text("".join(line.format(step) + "\n" for step in range(1, 11)))
-    import_run(log, tmp_path / "run", import_options(phases="generate=gen,train=train"))
+    phases = f"generate={'gen_ms' if 'gen_ms' in line else 'gen'},train=train"
+    import_run(log, tmp_path / "run", import_options(phases=phases))
     assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 10 * generation_s, "trainer train": 85.0})
 
 
@@ -248,9 +252,9 @@ def test_a_log_of_prints_is_refused_with_the_names_to_pass(tmp_path: Path, line:
 
 def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_three_of_its_lines_print(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    line = "step:{} | mean_reward=0.14 | step_time_seconds=56.3 | train_s=20 | samples_per_s=4 | t: 1.5s | timeout: 3\n"
+    line = "step:{} | reward=0.14 | step_time_seconds=56.3 | train_ms=20 | samples_per_s=4 | t: 1.5s | timeout: 3\n"
     log.write_text("".join(line.format(step) for step in range(3)))
-    with pytest.raises(ImportFileError, match="with the durations step_time_seconds, t, train_s;"):
+    with pytest.raises(ImportFileError, match="with the durations step_time_seconds, t, train_ms;"):
         analyze(log)
     for others in ("".join(line.format(step) for step in range(2)), 3 * "step 5 took 1.5 s, loaded in 3 s\n"):
         log.write_text(others)

@@ -62,6 +62,11 @@ REGRESSIONS: Final[tuple[BaselineRule, ...]] = (
 )
 """The built-in rules of `rlscope check --baseline`."""
 
+_WHY: Final = {
+    STEADY: ", which counts response tokens; `rlscope compare` tests the rates of logs, whose tokens include prompts"
+}
+"""Why a metric may have no value, and what has."""
+
 
 def names_baseline(text: str) -> bool:
     """Return whether a rule of the command line refers to a baseline."""
@@ -99,5 +104,7 @@ def values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[s
 def with_unjudged(report: RuleReport, missing: Sequence[BaselineRule], baseline: str) -> RuleReport:
     """Return the report with the rules for which the baseline has no value: not evaluated, with a note on why."""
     outcomes = tuple(RuleOutcome(each.rule(math.nan, baseline), (), 1, 0) for each in missing)
-    warnings = tuple(f"{each.name}: {baseline} has no value of {each.metric}" for each in missing)
+    warnings = tuple(
+        f"{each.name}: {baseline} has no value of {each.metric}{_WHY.get(each.metric, '')}" for each in missing
+    )
     return replace(report, rules=(*report.rules, *outcomes), warnings=(*report.warnings, *warnings))

@@ -69,6 +69,8 @@ def test_a_log_is_the_baseline_of_a_check() -> None:
         VERL / "metrics.jsonl", fail_if="idle.trainer_ratio > 2 * baseline", baseline=VERL / "console.log"
     )
     assert [outcome.evaluated_ticks for outcome in report.rules] == [1]
+    report = rlscope.check(VERL / "metrics.jsonl", baseline=VERL / "console.log")
+    assert any("`rlscope compare` tests the rates of logs" in note for note in report.warnings)
 
 
 def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:

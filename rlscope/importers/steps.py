@@ -381,12 +381,15 @@ def read_steps(
 
 
 def _tell_of_unmet(source: ImportSource, log: StepLog, target: ImportTarget) -> None:
-    """Refuse metrics of `--phases` that no row has, whose time would be missing, and note those of a user's table."""
+    """Refuse metrics of `--phases` that no row has, whose time would be missing, and note those of a user's table.
+
+    A run that goes on may have them later.
+    """
     for each in log.processes:
         met = {name for step in each.steps for name in step.values}
         wanted = [each.process.step, *(phase.names for phase in each.process.order)]
         unmet = [names[0] for names in wanted if names and not met.intersection(names)]
-        if unmet and log.framework.name == OWN:
+        if unmet and log.framework.name == OWN and not target.is_growing:
             raise ImportFileError.of(
                 source.path,
                 found=f"no value of {', '.join(f'`{name}`' for name in unmet)}",
@@ -394,7 +397,7 @@ def _tell_of_unmet(source: ImportSource, log: StepLog, target: ImportTarget) -> 
                 next_step="Name metrics that the file has, and omit phases that it has not printed yet.",
             )
         if unmet:
-            target.note(f"No step has {', '.join(f'`{name}`' for name in unmet)}, which the table lists")
+            target.note(f"No step has {', '.join(f'`{name}`' for name in unmet)}, which you named")
 
 
 def step_log(

@@ -120,14 +120,16 @@ def test_a_duration_in_another_unit_is_refused_rather_than_read_as_seconds(tmp_p
         import_run(log, tmp_path / "run", import_options(phases="generate=gen,train=train"))
 
 
-def test_a_phase_without_a_value_is_an_error_for_phases_and_a_note_for_a_table(tmp_path: Path) -> None:
+def test_a_phase_without_a_value_is_an_error_unless_the_run_or_the_table_may_lack_it(tmp_path: Path) -> None:
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
     table.write_text(TABLE)
     with pytest.raises(ImportFileError, match=r"found no value of `time/all`, `time/sync`; .* omit phases"):
         phases = "step=time/all,generate=time/sampling,train=time/train_step,update=time/sync"
         import_run(file, tmp_path / "run", import_options(phases=phases))
     imported = import_run(file, tmp_path / "other", import_options(table=table))
-    assert "No step has `time/sync`, which the table lists" in imported.notes
+    assert "No step has `time/sync`, which you named" in imported.notes
+    growing = import_run(file, tmp_path / "growing", import_options(phases=f"{PHASES},eval=time/eval"), is_growing=True)
+    assert "No step has `time/eval`, which you named" in growing.notes
 
 
 CONSOLE_TABLE = r"""

@@ -24,7 +24,7 @@ from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import ImportSource, Progress
 from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
-from rlscope.importers.rows import Carrier, MetricRow, Tally, mapping, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
@@ -80,6 +80,9 @@ def _leads_of(patterns: Iterable[str | None]) -> Leads:
 
 _LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
+_DATED: Final = re.compile(
+    r".{0,40}?\b(?P<ts>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
 _ANY_NAME: Final = r"(?<![\w/.])([A-Za-z_][\w/.-]{0,80}"
 _ANY_PAIR: Final = re.compile(
     rf"{_ANY_NAME}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(\s?{_SECONDS})?{_ENDS}"
@@ -301,7 +304,8 @@ def console_of(framework: Framework) -> Carrier:
 def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
     """Return the carrier of a console that prints these metrics as `name: 1.5`, `name=1.5` or `name 1.5s`.
 
-    A value in another unit than seconds or milliseconds is not read. A row may have one line or several.
+    A value in another unit than seconds or milliseconds is not read. A row may have one line or several. It was written
+    at the time of the last of them, if they state one.
     prefixes: those of further metrics. A row ends where a name comes again. Its step is the last `step 12`, `step: 12`
     or `step=12` before that, or the next one if the log begins with values and names the step on a line without any.
     """
@@ -317,6 +321,7 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
     step: float | None = None
     values: dict[str, float] = {}
     is_after: bool | None = None
+    time_ns: int | None = None
     for line in LogFile(path, progress, tally=tally):
         text = line.text
         stated = _PAIR_STEP.search(text)
@@ -325,16 +330,26 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progre
             is_after = bool(values) and not found
         if stated and is_after and not found:
             if values:
-                yield MetricRow(None, real(stated[1]), values)
+                yield MetricRow(time_ns, real(stated[1]), values)
             values = {}
             continue
         if values and ((stated and real(stated[1]) != step) or any(name in values for name, _ in found)):
-            yield MetricRow(None, step, values)
+            yield MetricRow(time_ns, step, values)
             step, values = (None if stated is None else step), {}
         step = real(stated[1]) if stated else step
         values.update(found)
+        time_ns = _printed_ns(text, tally) if found else time_ns
     if values:
-        yield MetricRow(None, step, values)
+        yield MetricRow(time_ns, step, values)
+
+
+def _printed_ns(text: str, tally: Tally) -> int | None:
+    """Return the time that a logger has put before a line, with its date; None if there is none."""
+    found = _DATED.match(text)
+    if found is None:
+        return None
+    tally.is_local |= not found["zone"]
+    return instant_ns(found["ts"].replace(",", ".") + (found["zone"] or ""))
 
 
 def _in_unit_of(name: str, value: float, printed: str) -> float:

@@ -50,6 +50,8 @@ class Tally:
     """Settings from the command line or a YAML text, by dotted name; the config takes precedence."""
     is_config_unread: bool = False
     """Whether a dictionary that is printed over several lines, as a config is, could not be read."""
+    is_local: bool = False
+    """Whether times of the rows are local, without a zone."""
 
     def source_file(self, path: Path) -> SourceFile:
         """Return the entry of this file for run.json."""

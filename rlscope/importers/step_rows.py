@@ -56,6 +56,10 @@ def _read(
     framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
 ) -> None:
     log = read_steps(source, framework, target, progress)
+    if target.clock == "local" and options.utc_offset_s is not None:
+        target.clock = "wall"
+        for step in chain.from_iterable(each.steps for each in log.processes):
+            step.end_ns = step.end_ns and step.end_ns - options.utc_offset_s * 10**9
     fill(log, target, options)
 
 

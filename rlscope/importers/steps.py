@@ -374,6 +374,8 @@ def read_steps(
     if source.own is not None:
         _tell_of_unmet(source, log, target)
     target.add_file(carrier.name, tally.source_file(source.path))
+    if tally.is_local and target.clock == "wall":
+        target.clock = "local"
     if source.later:
         names = ", ".join(dict.fromkeys(f"{path.parent.name}/{path.name}" for path in source.paths))
         target.note(f"{len(source.paths)} files are read as one run that was started again: {names}")

@@ -1,6 +1,7 @@
 """A framework that rlscope does not know: by a table, or by the names of its phases."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
-from tests.importers.filling import asked, spent_s
+from tests.importers.filling import asked, ledger_s, spent_s
 
 TABLE = """
 name = "my-rl"
@@ -108,6 +109,30 @@ def test_a_printed_duration_is_in_seconds_unless_its_unit_is_ms(tmp_path: Path, 
     phases = f"generate={'gen_ms' if 'gen_ms' in line else 'gen'},train=train"
     import_run(log, tmp_path / "run", import_options(phases=phases))
     assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 10 * generation_s, "trainer train": 85.0})
+
+
+@pytest.mark.parametrize(
+    ("stamp", "utc_offset", "clock", "began"),
+    [
+        ("2026-01-01T10:{:02d}:05.500Z", None, "wall", "2026-01-01T10:00:45.500"),
+        ("[2026-01-01 10:{:02d}:05,500] INFO", None, "local", "2026-01-01T10:00:45.500"),
+        ("INFO [trainer] 2026-01-01 12:{:02d}:05.500", "+02:00", "wall", "2026-01-01T10:00:45.500"),
+        ("[10:{:02d}:05]", None, "relative", "2000-01-01T00:00:00.000"),
+    ],
+)
+def test_a_printed_step_ended_when_its_line_says(
+    tmp_path: Path, stamp: str, utc_offset: str | None, clock: str, began: str
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"{stamp.format(n)} step {n} gen: 12.0s train: 8.0s\n" for n in range(1, 11)))
+    options = import_options(phases="generate=gen,train=train", utc_offset=utc_offset)
+    imported = import_run(log, tmp_path / "run", options)
+    assert imported.clock == clock
+    (created_ns,) = asked(tmp_path / "run", "SELECT min(start_ns) FROM activities")[0]
+    assert created_ns == datetime.fromisoformat(f"{began}+00:00").timestamp() * 1e9
+    # A step each minute; without times, they follow each other.
+    ledger = ledger_s(tmp_path / "run")["trainer"]
+    assert ledger.get("unattributed", 0.0) == pytest.approx(0.0 if clock == "relative" else 9 * 40.0)
 
 
 @pytest.mark.parametrize(

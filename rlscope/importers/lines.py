@@ -360,6 +360,10 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
     most = max(inside.values())
     if most > 0:
         best = [offset for offset in offsets if inside[offset] == most]
+        if len(best) > 1:
+            # A run that was down for hours has room for the log in zones in which it would be of no step.
+            shifts_ns = {offset: offset * _SECOND_NS for offset in best}
+            best = [each for each, by_ns in shifts_ns.items() if target.is_up(naive[0] - by_ns, naive[1] - by_ns)]
         if len(best) == 1:
             return best[0]
         if 0 in best:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schema
+from rlscope_otel.schema import TIMES as STORED_TIMES
 
 from rlscope.errors import OutputError
 from rlscope.format import counted
@@ -37,7 +38,6 @@ _WHOLES: Final = {
     for table, columns in TABLES.items()
 }
 """The integer columns of each table, and the exclusive upper bound of their values."""
-_STRETCHES: Final = (("start_ns", "end_ns"), ("started_ns", "finished_ns"))
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
     for table, columns in TABLES.items()
@@ -135,10 +135,10 @@ class ImportTarget:
         if not _fits(table, held):
             self._refused += 1
             return
-        if self._cuts and not self._shift(held):
-            return
         if held.get("phase") == "apply" or held.get("reason") == "requests":
-            self._shared.append((table, held))
+            self._shared.append((table, {**held}))
+        if self._cuts and not self._shift(table, held):
+            return
         rows = self._rows[table]
         rows.append(held)
         if len(rows) >= _BATCH_ROWS:
@@ -186,17 +186,23 @@ class ImportTarget:
             cuts.append((start_ns, end_ns))
         self._cuts = cuts
 
-    def _shift(self, row: dict[str, Any]) -> bool:
-        """Move a row's times to account for the cuts; return False if nothing of the row is left."""
-        lengths = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
+    def _shift(self, table: str, row: dict[str, Any]) -> bool:
+        """Move a row's times to account for the cuts; return False if the row lies inside one of them."""
+        first_ns, last_ns = (row[name] for name in STORED_TIMES[table])
+        for start_ns, end_ns in self._cuts:
+            if start_ns <= first_ns <= last_ns <= end_ns and (first_ns < last_ns or start_ns < first_ns < end_ns):
+                return False
         for name in TIMES & row.keys():
             if row[name] is not None:
                 row[name] = self._moved(row[name])
-        left = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
-        return not any(before > 0 >= after for before, after in zip(lengths, left, strict=True))
+        return True
 
     def _moved(self, time_ns: int) -> int:
         return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
+
+    def is_up(self, start_ns: int, end_ns: int) -> bool:
+        """Return whether some of a time range is not left out."""
+        return self._moved(end_ns + 1) > self._moved(start_ns)
 
     def add_engine(self, worker_id: str, **facts: object) -> None:
         """Add a sampler engine from its own log.
@@ -225,7 +231,6 @@ class ImportTarget:
         """Extend a worker's time range to include this one, unless the times are out of range."""
         if not -LATEST_NS < start_ns <= end_ns < LATEST_NS:
             return
-        start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
 
@@ -235,7 +240,7 @@ class ImportTarget:
         return self._given.stat().st_mtime
 
     def extent(self) -> tuple[int, int] | None:
-        """Return the first start and the last end of all workers, in ns; None if there are none yet."""
+        """Return the first start and the last end of all workers by the clock of the files; None without workers."""
         if not self._extents:
             return None
         return min(start for start, _ in self._extents.values()), max(end for _, end in self._extents.values())
@@ -318,7 +323,7 @@ class ImportTarget:
             "format": FORMAT_NAME,
             "version": FORMAT_VERSION,
             "run_id": self.run_id,
-            "created_ns": extent[0] if extent else self.relative_origin_ns,
+            "created_ns": self._moved(extent[0]) if extent else self.relative_origin_ns,
             "config": {"framework": framework, **self._config},
             "imported": as_document(imported),
         }
@@ -388,7 +393,8 @@ class ImportTarget:
                 )
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
-        start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))
+        extent = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))
+        start_ns, end_ns = map(self._moved, extent)
         defaults: dict[str, object] = {"host": "unknown", "gpu_count": 0}
         known = {name: value for name, value in self._workers[worker_id].items() if value is not None}
         stopped = {} if self.is_growing else {"stopped_ns": end_ns}

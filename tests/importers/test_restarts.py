@@ -1,11 +1,14 @@
 """Runs that were started again: their steps are read as those of one run, and the time in which it was down is not."""
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copy
 
 import pytest
 
+from rlscope.errors import ImportFileError
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.trace.imported import Imported
@@ -30,6 +33,23 @@ def metrics(folder: Path, *rows: tuple[int, float, float]) -> Path:
     path = folder / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def steps(first: int, last: int, start_s: float) -> list[tuple[int, float, float]]:
+    """Steps of 10 s; how long each of them trained tells it from another attempt at it."""
+    return [(step, start_s + 10 * place, 8 + start_s / 1e6) for place, step in enumerate(range(first, last + 1), 1)]
+
+
+def vllm_line(at_s: float) -> str:
+    stats = "Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 100.0 tokens/s"
+    stamp = datetime.fromtimestamp(START_S + at_s, UTC)
+    return f"INFO {stamp:%m-%d %H:%M:%S} [loggers.py:257] Engine 000: {stats}, Running: 8 reqs, Waiting: 0 reqs\n"
+
+
+def sglang_line(at_s: float) -> str:
+    stamp = datetime.fromtimestamp(START_S + at_s, UTC)
+    counts = f"#running-req: 8, #token: {1000 + 32 * at_s:.0f}, gen throughput (token/s): 32.00, #queue-req: 0"
+    return f"[{stamp:%Y-%m-%d %H:%M:%S} TP0] Decode batch, {counts},\n"
 
 
 def left_out(imported: Imported) -> list[str]:
@@ -111,6 +131,39 @@ def test_the_trainer_states_of_all_checkpoints_are_one_run(tmp_path: Path) -> No
     imported = import_run(tmp_path / "out", tmp_path / "run")
     assert asked(tmp_path / "run", "SELECT count(*) FROM train_steps") == [(20,)]
     assert "checkpoint-100" in imported.files[0].name
+
+
+@pytest.mark.parametrize("line", [vllm_line, sglang_line])
+def test_the_engines_logs_are_read_by_the_clock_of_the_steps(tmp_path: Path, line: Callable[[float], str]) -> None:
+    """The run fell back from step 40 to its checkpoint after step 35, five hours later: 350 s and 450 s are left."""
+    again_s = 5 * 3600
+    log = metrics(tmp_path, *steps(1, 40, 0), *steps(36, 80, again_s))
+    for name, from_s, to_s in (("first", 10, 410), ("second", again_s - 30, again_s + 450)):
+        (tmp_path / f"{name}.log").write_text("".join(line(at_s) for at_s in range(from_s, to_s + 1, 10)))
+    given = import_options(gpus="trainer=2,sampler=4", engine_logs=[str(tmp_path / "*.log")])
+    import_run(log, tmp_path / "run", given)
+    first_s, last_s = f"min(start_ns) / 1e9 - {START_S}", f"max(end_ns) / 1e9 - {START_S}"
+    served = asked(tmp_path / "run", f"SELECT worker_id, {first_s}, {last_s} FROM engine_steps GROUP BY ALL ORDER BY 1")
+    assert served == [
+        ("first", pytest.approx(0, abs=11), pytest.approx(350, abs=1)),
+        ("second", pytest.approx(350, abs=1), pytest.approx(800, abs=1)),
+    ]
+
+
+@pytest.mark.parametrize(("zone_h", "is_refused"), [(0, False), (2, True)])
+def test_a_log_in_local_time_that_fits_several_attempts_needs_its_zone(
+    tmp_path: Path, zone_h: int, is_refused: bool
+) -> None:
+    log = metrics(tmp_path, *steps(1, 40, 0), *steps(36, 80, 5 * 3600))
+    engine = tmp_path / "engine.log"
+    engine.write_text("".join(vllm_line(zone_h * 3600 + at_s) for at_s in range(10, 301, 10)))
+    given = import_options(gpus="trainer=2,sampler=4", engine_logs=[str(engine)])
+    if is_refused:
+        with pytest.raises(ImportFileError, match="fit the run in several time zones"):
+            import_run(log, tmp_path / "run", given)
+    else:
+        imported = import_run(log, tmp_path / "run", given)
+        assert "The time zone of engine.log is ambiguous; UTC is assumed" in " ".join(imported.notes)
 
 
 def _record_that_begins_step(step: int, events: bytes) -> int:

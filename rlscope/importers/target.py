@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +39,7 @@ _WHOLES: Final = {
     for table, columns in TABLES.items()
 }
 """The integer columns of each table, and the exclusive upper bound of their values."""
+_ALWAYS: Final = -LATEST_NS, LATEST_NS
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
     for table, columns in TABLES.items()
@@ -107,6 +109,8 @@ class ImportTarget:
         """Times by step, for files that record a step's samples without times."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
+        self._replaced: set[str] = set()
+        """Engines in whose place another one was started."""
         self._shared: list[tuple[str, dict[str, Any]]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._coverage: dict[str, float] = {}
@@ -339,37 +343,70 @@ class ImportTarget:
         wholes = {name: worker for name, worker in others.items() if worker["role"] == "sampler"}
         gpus = sum(int(str(worker.get("gpu_count") or 0)) for worker in wholes.values())
         is_colocated = any(worker["role"] == "colocated" for worker in others.values())
+        places = self._places()
         for engine in self._engines:
             worker = self._workers[engine]
             if is_colocated:
                 worker["gpu_count"] = 0
             elif gpus:
-                worker["gpu_count"] = gpus // len(self._engines)
+                worker["gpu_count"] = gpus // len(places)
             elif worker.get("gpu_count") is None:
-                worker["gpu_count"] = self._gpus_of_an_engine()
+                worker["gpu_count"] = self._gpus_of_an_engine(len(places))
         if is_colocated:
             self.note("The engines share the training GPUs, so engine rows are not added to the ledger.")
         for name, worker in wholes.items():
             worker["gpu_count"] = 0
             if name in self._extents:
-                for engine in self._engines:
-                    self.extend_worker(engine, *self._extents[name])
+                for engines in places:
+                    self._cover(engines, *self._extents[name])
         for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
             for engine in self._engines:
-                self.add(table, {**row, "worker_id": engine})
+                start_ns, end_ns = self._extents.get(engine, _ALWAYS)
+                if start_ns < row["end_ns"] and row["start_ns"] < end_ns:
+                    self.add(table, {**row, "worker_id": engine})
         if self.sampler_gpus and not wholes and not is_colocated:
-            self._settle_other_samplers(self.sampler_gpus)
+            self._settle_other_samplers(self.sampler_gpus, [engines[0] for engines in places])
 
-    def _gpus_of_an_engine(self) -> int:
+    def _cover(self, engines: Sequence[str], start_ns: int, end_ns: int) -> None:
+        """Let the engines of a place cover a time range, each until the run was down before the next one started."""
+        self.extend_worker(engines[0], start_ns, start_ns)
+        self.extend_worker(engines[-1], end_ns, end_ns)
+        for before, after in pairwise(engines):
+            ended_ns, again_ns = self._extents[before][1], self._extents[after][0]
+            down = ((start, end) for start, end in self._cuts if ended_ns <= end and start <= again_ns)
+            down_ns, up_ns = next(down, (again_ns, again_ns))
+            self.extend_worker(before, down_ns, down_ns)
+            self.extend_worker(after, up_ns, up_ns)
+
+    def _places(self) -> list[list[str]]:
+        """Return the engines by place: one that logs only after another has ended was started again in its place."""
+        moved_ns = {each: [*map(self._moved, self._extents.get(each, _ALWAYS))] for each in self._engines}
+        places: list[list[str]] = []
+        for engine in sorted(moved_ns, key=lambda each: moved_ns[each]):
+            free = next((each for each in places if moved_ns[each[-1]][1] <= moved_ns[engine][0]), None)
+            if free is None:
+                places.append([engine])
+            else:
+                self._replaced.add(free[-1])
+                free.append(engine)
+        if self._replaced:
+            engines = counted(len(self._replaced), "engine logs", "engines log")
+            self.note(f"{engines} only after another has ended: taken for that one, started again on the same GPUs")
+        return places
+
+    def _gpus_of_an_engine(self, places: int) -> int:
         """Return the GPUs of an engine whose log does not state them: by the config, else its share of all, else 1."""
-        if gpus := self.gpus_per_engine or (self.sampler_gpus or 0) // len(self._engines):
+        if gpus := self.gpus_per_engine or (self.sampler_gpus or 0) // places:
             return gpus
         self.note("The engine logs do not state GPUs per engine; 1 is assumed. Pass --gpus-per-engine.")
         return 1
 
-    def _settle_other_samplers(self, gpus: int) -> None:
-        """Compare the engines with all samplers' GPUs, and add those of engines without a log as time of no state."""
-        logged = sum(int(str(self._workers[each]["gpu_count"])) for each in self._engines)
+    def _settle_other_samplers(self, gpus: int, engines: Sequence[str]) -> None:
+        """Compare the engines with all samplers' GPUs, and add those of engines without a log as time of no state.
+
+        engines: one for each place.
+        """
+        logged = sum(int(str(self._workers[each]["gpu_count"])) for each in engines)
         if logged > gpus:
             self.note(f"The engine logs are of {logged} GPUs, not of the {gpus} sampler GPUs that are stated")
         extent, name = self.extent(), self.samplers_id or "sampler"
@@ -397,7 +434,7 @@ class ImportTarget:
         start_ns, end_ns = map(self._moved, extent)
         defaults: dict[str, object] = {"host": "unknown", "gpu_count": 0}
         known = {name: value for name, value in self._workers[worker_id].items() if value is not None}
-        stopped = {} if self.is_growing else {"stopped_ns": end_ns}
+        stopped = {} if self.is_growing and worker_id not in self._replaced else {"stopped_ns": end_ns}
         return {**defaults, **known, "started_ns": start_ns, **stopped, "last_flush_ns": end_ns}
 
     def _flush(self, table: str) -> None:

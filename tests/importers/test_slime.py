@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, SLIME_CONSOLE, Filled, fill, fill_text, ledger_s
+from tests.importers.filling import NS, SLIME_CONSOLE, Filled, asked, fill, fill_text, ledger_s
 
 SEPARATE = """  actor_num_nodes ................................. 1
   actor_num_gpus_per_node ......................... 4
@@ -204,24 +204,67 @@ def test_timers_in_stamps_of_whole_seconds_last_as_long_as_they_say(
     assert found == [(name, pytest.approx(began), pytest.approx(ended)) for name, began, ended in spans]
 
 
-def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_path: Path) -> None:
-    engine = [
-        f"(SGLangEngine pid={pid}, ip=10.0.0.1) [2026-03-26 01:00:{10 + second:02d} TP0] Decode batch, #running-req: 4,"
+def engine(pid: int, from_s: int, to_s: int) -> list[str]:
+    return [
+        f"(SGLangEngine pid={pid}, ip=10.0.0.1) [{stamp(second, False)} TP0] Decode batch, #running-req: 4,"
         f" #token: {1_000 + 160 * second}, token usage: 0.04, gen throughput (token/s): 160.00, #queue-req: 0,\n"
-        for second in range(6)
-        for pid in (1, 2)
+        for second in range(from_s, to_s)
     ]
-    run = imported(tmp_path, *run_lines(SEPARATE), *engine)
-    states = ledger_s(run.folder)
-    assert {"SGLangEngine-1", "SGLangEngine-2", "actor"} == states.keys()
+
+
+def lives_s(run: Filled) -> dict[str, tuple[int, float, float]]:
+    """GPUs, start and end of each worker, in seconds after the first one started."""
+    known = [json.loads(path.read_text()) for path in sorted((run.folder / "workers").iterdir())]
+    first_ns = min(each["started_ns"] for each in known)
+    return {
+        each["worker_id"]: (
+            each["gpu_count"],
+            (each["started_ns"] - first_ns) / NS,
+            (each["stopped_ns"] - first_ns) / NS,
+        )
+        for each in known
+    }
+
+
+def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_path: Path) -> None:
+    run = imported(tmp_path, *run_lines(SEPARATE), *engine(1, 10, 16), *engine(2, 10, 16))
     # Eight GPUs for two engines, from the first update of weights to the last.
-    assert sum(states["SGLangEngine-1"].values()) == pytest.approx(4 * 96.0)
+    engines = dict.fromkeys(("SGLangEngine-1", "SGLangEngine-2"), (4, 0.0, 96.0))
+    assert lives_s(run) == {**engines, "actor": (4, 0.0, 96.0), "rollout": (0, 0.0, 96.0)}
     rows = [row for row in run.rows("engine_steps") if row["worker_id"] == "SGLangEngine-1"]
     assert len(rows) == 5
     # Weights that the rollouts applied were applied by each engine.
     applied = [row["worker_id"] for row in run.rows("weight_updates") if row["phase"] == "apply"]
     assert applied.count("SGLangEngine-1") == 3
     assert rows[0]["end_ns"] // NS % 60 in (11, 12)
+
+
+def test_an_engine_that_logs_only_after_another_has_ended_is_in_its_place(tmp_path: Path) -> None:
+    """The third engine is the second one, started again."""
+    lines = run_lines(SEPARATE)
+    run = imported(tmp_path, *lines, *engine(1, 10, 90), *engine(2, 10, 40), *engine(3, 60, 90))
+    lives = lives_s(run)
+    assert lives["SGLangEngine-1"] == (4, 0.0, 96.0)
+    assert lives["SGLangEngine-2"] == (4, 0.0, lives["SGLangEngine-3"][1])
+    assert lives["SGLangEngine-3"] == (4, pytest.approx(60, abs=1), 96.0)
+    applied = [row["worker_id"] for row in run.rows("weight_updates") if row["phase"] == "apply"]
+    # Two of the three updates came before the third engine.
+    assert [applied.count(f"SGLangEngine-{pid}") for pid in (1, 2, 3)] == [3, 2, 1]
+    assert any(note.startswith("1 engine logs only after another has ended") for note in run.imported.notes)
+
+
+def test_the_engines_of_a_resumed_run_are_in_the_places_of_those_before(tmp_path: Path) -> None:
+    again = [*run_lines("", 1), *engine(3, 10, 46), *engine(4, 10, 46)]
+    resumed = [line.replace(" 01:", " 09:").replace("pid=7,", "pid=70,") for line in again]
+    run = imported(tmp_path, *run_lines(SEPARATE, 1), *engine(1, 10, 46), *engine(2, 10, 46), *resumed)
+    first, second = (4, 0.0, 50.0), (4, 50.0, 100.0)
+    engines = [lives_s(run)[f"SGLangEngine-{pid}"] for pid in (1, 2, 3, 4)]
+    assert engines == [first, first, second, second]
+    of = "SELECT version, start_ns FROM weight_updates WHERE worker_id = '{}' AND phase = '{}' ORDER BY 1"
+    published = asked(run.folder, of.format("actor", "publish"))
+    applied = [asked(run.folder, of.format(f"SGLangEngine-{pid}", "apply")) for pid in (1, 3)]
+    assert published == [*applied[0], *applied[1]]
+    assert len(published) == 4
 
 
 def test_staleness_that_miles_prints_is_kept_as_reported(tmp_path: Path) -> None:

@@ -154,6 +154,9 @@ def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained
         if is_trained:
             times = run.target.steps.get(step)
             taken_ns, version = (times.generated_ns, times.version) if times else (queued_ns, step - 1)
+            if any(queued_ns < again_ns <= taken_ns for again_ns in run.target.restarts):
+                run.target.add("deliveries", {**delivery, "outcome": "abandoned", "taken_ns": queued_ns})
+                continue
             known = {"outcome": "trained", "step": step, "consumer_version": version, "taken_ns": taken_ns}
             # The orchestrator packs a batch before its step begins, but on another clock.
             run.target.add("deliveries", {**delivery, **known, "queued_ns": min(queued_ns, taken_ns)})

@@ -153,6 +153,8 @@ def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target:
             f"{duration(gap_ns / 1e9)} are left out for all workers"
         )
     target.leave_out([(a.end_ns, b.start_ns) for a, b, _ in left_out])
+    again = [b for a, b, _ in left_out if b.step.starts > a.step.starts]
+    target.restarts += [(each.start_ns + (each.step.before_ns or each.start_ns)) // 2 for each in again]
 
 
 def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, options: ImportOptions) -> int | None:

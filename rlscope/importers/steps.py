@@ -54,6 +54,8 @@ class Step:
     values: dict[str, float] = field(default_factory=dict[str, float])
     starts: int = 1
     """Number of times that the run had been started, by the steps that it repeats."""
+    before_ns: int | None = None
+    """Time of the row before this step's, which may be of the attempt before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,17 +218,18 @@ class _Process:
         self.steps: dict[int, Step] = {}
         self.repeated = 0
         self._starts, self._last = 1, 0
+        self._last_ns: int | None = None
 
     def add(self, number: int | None, kept: dict[str, float], time_ns: int | None) -> None:
         """Add a row to its step. The row of another attempt at a step replaces that of an earlier one."""
         known = number if number is not None else max(self.steps, default=0) + 1
-        step = self.steps.setdefault(known, Step(known, None))
+        step = self.steps.setdefault(known, Step(known, None, before_ns=self._last_ns))
         if self._is_another(step.values, kept):
             self.repeated += 1
             # A run that is started again goes back to its last checkpoint.
             self._starts += known <= self._last
-            step.values = {}
-        self._last, step.starts = known, self._starts
+            step.values, step.before_ns = {}, self._last_ns
+        self._last, self._last_ns, step.starts = known, time_ns, self._starts
         step.values.update(kept)
         step.end_ns = time_ns if time_ns is not None else step.end_ns
 

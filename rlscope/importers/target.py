@@ -39,6 +39,7 @@ _WHOLES: Final = {
     for table, columns in TABLES.items()
 }
 """The integer columns of each table, and the exclusive upper bound of their values."""
+_BY_SAMPLE: Final = "samples", "deliveries"
 _ALWAYS: Final = -LATEST_NS, LATEST_NS
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
@@ -107,6 +108,8 @@ class ImportTarget:
         """GPUs of all samplers that the user or the config states, for a run whose engines have logs of their own."""
         self.steps: dict[int, StepTimes] = {}
         """Times by step, for files that record a step's samples without times."""
+        self.restarts: list[int] = []
+        """When the run was down before it repeated steps, ns: samples from before that are lost to later steps."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
         self._replaced: set[str] = set()
@@ -191,10 +194,15 @@ class ImportTarget:
         self._cuts = cuts
 
     def _shift(self, table: str, row: dict[str, Any]) -> bool:
-        """Move a row's times to account for the cuts; return False if the row lies inside one of them."""
+        """Move a row's times to account for the cuts; return False if nothing of the row is left.
+
+        Of the samples that finished inside a cut, those from before a restart are not left.
+        """
         first_ns, last_ns = (row[name] for name in STORED_TIMES[table])
         for start_ns, end_ns in self._cuts:
-            if start_ns <= first_ns <= last_ns <= end_ns and (first_ns < last_ns or start_ns < first_ns < end_ns):
+            # An instant on an edge is part of what is left.
+            is_inside = start_ns <= first_ns < last_ns <= end_ns or start_ns < first_ns == last_ns < end_ns
+            if is_inside and (table not in _BY_SAMPLE or any(last_ns < at_ns < end_ns for at_ns in self.restarts)):
                 return False
         for name in TIMES & row.keys():
             if row[name] is not None:

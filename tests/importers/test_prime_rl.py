@@ -116,6 +116,34 @@ def test_deliveries_say_what_was_trained_and_why_the_rest_was_not(run: Filled) -
     assert all(row["queued_ns"] <= row["taken_ns"] for row in deliveries.values())
 
 
+def test_a_step_that_a_resumed_run_repeats_is_trained_on_the_samples_of_its_last_attempt(tmp_path: Path) -> None:
+    """The files are appended to. After five hours the run went on from step 1, which ended at 32.5 s.
+
+    Two samples of the first attempt at step 2 were there by then, and were lost.
+    """
+    folder = tmp_path / "prime"
+    shutil.copytree(FIXTURE, folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    again = [
+        {
+            name: value + 18_000 if name == "time" else 1.01 * value if name.startswith("time/") else value
+            for name, value in row.items()
+        }
+        for row in rows
+        if row["step"] > 1
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, *again)))
+    for path in folder.glob("rollouts/step_[234]/train/*/traces.jsonl"):
+        first = path.read_text().rstrip("\n") + "\n"
+        path.write_text(first + first.replace("1780000", "1780018").replace('"id":"s', '"id":"r'))
+    run = fill(tmp_path / "run", (folder, PRIME_RL))
+    deliveries = run.rows("deliveries")
+    trained = [row["step"] for row in deliveries if row["outcome"] == "trained"]
+    assert [trained.count(step) for step in (1, 2, 3, 4)] == [4, 4, 4, 4]
+    assert sorted(row["sample_id"] for row in deliveries if row["outcome"] == "abandoned") == ["s2g0k0", "s2g0k3"]
+    assert {row["sample_id"] for row in deliveries} <= {row["sample_id"] for row in run.rows("samples")}
+
+
 def test_the_configs_tell_gpus_batch_and_cap(run: Filled) -> None:
     config = json.loads((run.folder / "run.json").read_text())["config"]
     assert config["samples_per_step"] == 4

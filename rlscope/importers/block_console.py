@@ -15,6 +15,7 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric
 from rlscope.importers.console import PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.layout import longest_pause_ns
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, whole
 from rlscope.importers.rows import MetricRow, Tally
@@ -164,16 +165,28 @@ def _is_stated_again(blocks: _Blocks, step: _Step, text: str) -> bool:
 
 
 def _rows(blocks: _Blocks, steps: list[_Step]) -> Iterator[MetricRow]:
-    """Yield the rows of the steps. Each starts at its first timestamp, but never before the previous step ended."""
-    end_ns = next((step.stamped_ns for step in steps if step.stamped_ns is not None), None)
-    last: int | None = None
-    for step in steps:
+    """Yield the rows of the steps. The time between two is nobody's if the run was started again."""
+    spans = _spans(steps)
+    longest_ns = longest_pause_ns([end_ns for _, end_ns in spans])
+    for index, step in enumerate(steps):
         values = step.values | {blocks.step: step.values[_TOTAL]}
-        if end_ns is not None:
-            start_ns = max(end_ns, step.stamped_ns or 0)
-            # Before the first step of a resumed run, the time is nobody's.
-            if last is not None and step.step > last and start_ns > end_ns:
-                values[_BETWEEN] = (start_ns - end_ns) / 1e9
-            end_ns = start_ns + to_ns(step.values[_TOTAL])
-        yield MetricRow(end_ns, step.step, values)
-        last = step.step
+        if spans and index and step.step > steps[index - 1].step:
+            between_ns = spans[index][0] - spans[index - 1][1]
+            values |= {_BETWEEN: between_ns / 1e9} if 0 < between_ns <= longest_ns else {}
+        yield MetricRow(spans[index][1] if spans else None, step.step, values)
+
+
+def _spans(steps: list[_Step]) -> list[tuple[int, int]]:
+    """Return start and end of each step in ns: it starts at its first timestamp, but not before the previous one ended.
+
+    Without any timestamp, there are none.
+    """
+    end_ns = next((step.stamped_ns for step in steps if step.stamped_ns is not None), None)
+    if end_ns is None:
+        return []
+    spans: list[tuple[int, int]] = []
+    for step in steps:
+        start_ns = max(end_ns, step.stamped_ns or 0)
+        end_ns = start_ns + to_ns(step.values[_TOTAL])
+        spans.append((start_ns, end_ns))
+    return spans

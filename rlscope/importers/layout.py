@@ -6,7 +6,8 @@ step that no phase covers stays empty, and the ledger shows it as unattributed.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, starmap
+from itertools import combinations, pairwise, starmap
+from math import inf
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
@@ -16,6 +17,8 @@ from rlscope.importers.steps import ProcessSteps, Step, phase_value
 _LATE_RATIO: Final = 0.05
 """Tolerance for rows written late: the steps may last longer than the time between their rows by this share."""
 _LATE_NS: Final = 60 * 10**9
+LONGEST_PAUSE_NS: Final = 600 * 10**9
+_LONGEST_PAUSE_STEPS: Final = 10.0
 _OUTSIDE: Final = {"auto": "before", "auto_after": "after"}
 """Where phases lie that some releases time inside the step, if this one does not."""
 _Name = TypeVar("_Name", bound=str)
@@ -152,6 +155,12 @@ def contradicts_times(steps: Sequence[Step], durations: Sequence[Durations]) -> 
         return False
     lasted_ns = sum(sum(each.lengths_ns()) for each in durations[1:])
     return lasted_ns > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
+
+
+def longest_pause_ns(ends_ns: Sequence[int]) -> float:
+    """Return the longest time between two steps after which the run cannot be said to have been down or stood still."""
+    periods_ns = [after - before for before, after in pairwise(ends_ns)]
+    return max(LONGEST_PAUSE_NS, _LONGEST_PAUSE_STEPS * median(periods_ns)) if periods_ns else inf
 
 
 def laid_out(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
-from statistics import median
 from typing import Final
 
 from rlscope.format import duration
@@ -24,6 +23,7 @@ from rlscope.importers.layout import (
     contradicts_times,
     durations_of,
     laid_out,
+    longest_pause_ns,
     open_ratio,
     placed_steps,
 )
@@ -40,10 +40,6 @@ _PARTS: Final = 10
 _FEWEST_OF_A_PART: Final = 5
 """Steps of a tenth of the run from which their mean stands for that tenth."""
 _SHOWN_GAPS: Final = 5
-_LONGEST_PAUSE_NS: Final = 600 * 10**9
-_LONGEST_PAUSE_STEPS: Final = 10.0
-"""A run whose next step begins this long after the last one, and this many times the usual time between steps, was down
-or stood still."""
 _SAMPLING: Final = (PhaseKind.GENERATE, PhaseKind.TAKE, PhaseKind.WAIT_SAMPLES)
 _INFERRED_GENERATION: Final = "samplers generate while the trainer waits for samples"
 _UNKNOWN_SAMPLERS: Final = (
@@ -143,8 +139,7 @@ def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target:
     pairs = [(a, b, b.start_ns - a.end_ns) for a, b in pairwise(placed) if b.start_ns > a.end_ns]
     if not pairs:
         return
-    usual_ns = median(b.end_ns - a.end_ns for a, b in pairwise(placed))
-    longest_ns = max(_LONGEST_PAUSE_NS, _LONGEST_PAUSE_STEPS * usual_ns)
+    longest_ns = longest_pause_ns([each.end_ns for each in placed])
     left_out = [(a, b, gap_ns) for a, b, gap_ns in pairs if b.step.starts > a.step.starts or gap_ns > longest_ns]
     for a, b, gap_ns in left_out[:_SHOWN_GAPS]:
         what = "was started again" if b.step.starts > a.step.starts else "was down or stood still"

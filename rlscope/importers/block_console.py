@@ -105,7 +105,7 @@ def _read(
     log, config = LogFile(source.path, progress), PrintedConfig()
     steps = [step for step in _steps(blocks, log, clock, config) if step.values.get(_TOTAL)]
     rows = list(_rows(blocks, steps))
-    tally = Tally(config=config.settings, is_config_unread=config.is_unread)
+    tally = Tally(config=config.settings, earlier=config.earlier, is_config_unread=config.is_unread)
     found = step_log(iter(rows), blocks.table, tally)
     if found is None:
         raise ImportFileError.of(
@@ -150,9 +150,9 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: Printe
                 step.values[_TOTAL], has_begun = seconds(total["s"]), True
                 continue
             blocks.take(step.values, line.text)
-            if not has_begun:
-                config.read(line)
-            elif step.stamped_ns is None and clock and not line.merged and (found := blocks.stamp.search(line.text)):
+            config.read(line)
+            is_first = has_begun and step.stamped_ns is None and not line.merged
+            if is_first and clock and (found := blocks.stamp.search(line.text)):
                 step.stamped_ns = clock.time_ns(found["ts"])
         except RefusedNumberError:
             log.tally.bad_lines += 1

@@ -134,7 +134,7 @@ def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -
         row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
         if row is not None:
             yield row
-    tally.config = tally.config or config.settings
+    tally.config, tally.earlier = tally.config or config.settings, config.earlier
     tally.is_config_unread = config.is_unread and not tally.config
     yield from table.last()
 
@@ -230,12 +230,14 @@ class _PrintedTable:
 class PrintedConfig:
     """Collects the first complete dictionary that is printed over several lines, as the config of a run is.
 
-    A later one that begins with the same line takes its place: it is of another run in the file, whose steps count too.
+    A later one with the same names takes its place: it is of another run in the file, whose steps count too.
     """
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """The dictionary, with its nesting; empty until it is complete."""
+        self.earlier: list[dict[str, Any]] = []
+        """Dictionaries whose place it took."""
         self._printer = self._first = ""
         self._lines: list[str] = []
         self._size = 0
@@ -264,8 +266,9 @@ class PrintedConfig:
         self._lines.append(text)
         self._size += len(text)
         found = self._without_strays() if text.endswith("}}") and self._parsed <= _MOST_PARSED else None
-        if found:
-            self.settings, self._first = found, self._lines[0]
+        if found and (not self.settings or self.settings.keys() == found.keys()):
+            self.earlier += [self.settings] if self.settings else []
+            self.settings, self._first = found, self._lines[0].partition(":")[0]
         if found or self._size > _LONGEST_CONFIG:
             self._lines = []
 

@@ -46,6 +46,8 @@ class Tally:
     bytes: int = 0
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the run as the framework wrote them, with their nesting."""
+    earlier: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Settings of earlier starts of the run, whose place these took."""
     overrides: dict[str, float] = field(default_factory=dict[str, float])
     """Settings from the command line or a YAML text, by dotted name; the config takes precedence."""
     is_config_unread: bool = False

@@ -92,6 +92,9 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     log = _settled(log, target, options)
     if log.is_config_unread:
         target.note(UNREAD_CONFIG)
+    if log.changed:
+        settings = "; ".join(log.changed)
+        target.note(f"The run was started again with other settings: {settings}. The last ones stand for all steps.")
     reported: set[tuple[int, str]] = set()
     every = [(each, *_placed(each, log, target)) for each in log.processes]
     for each, _, placed in every:

@@ -5,10 +5,10 @@ places the steps in time.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, islice, pairwise
+from itertools import groupby, islice, pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -82,6 +82,8 @@ class StepLog:
     processes: tuple[ProcessSteps, ...]
     config: Mapping[str, Any]
     is_config_unread: bool = False
+    changed: tuple[str, ...] = ()
+    """Settings that earlier starts of the run had with other values: name, and the values in order."""
     sampler_id: str = "sampler"
     """Name of the worker that stands for all samplers."""
 
@@ -365,7 +367,7 @@ def read_steps(
     carrier, release = carrier_of(source), _release_of(framework, names_in(source))
     tally, log = Tally(), None
     if carrier is not None and release is not None:
-        rows = chain.from_iterable(carrier.rows(path, tally, progress) for path in source.paths)
+        rows = _rows_of(carrier, source, tally, progress)
         log = step_log(rows, release, tally, settings)
     if carrier is None or log is None:
         raise ImportFileError.of(
@@ -405,6 +407,13 @@ def _tell_of_unmet(source: ImportSource, log: StepLog, target: ImportTarget) -> 
             target.note(f"No step has {', '.join(f'`{name}`' for name in unmet)}, which you named")
 
 
+def _rows_of(carrier: Carrier, source: ImportSource, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    for path in source.paths:
+        yield from carrier.rows(path, tally, progress)
+        if path != source.paths[-1]:
+            tally.earlier.append({**tally.config})
+
+
 def step_log(
     rows: Iterator[MetricRow], release: Framework, tally: Tally, settings: Mapping[str, Any] | None = None
 ) -> StepLog | None:
@@ -427,7 +436,17 @@ def step_log(
         processes,
         config,
         tally.is_config_unread,
+        tuple(_changed(release, [*tally.earlier, config])),
     )
+
+
+def _changed(framework: Framework, configs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the settings that differ between the starts of a run, with their values in order."""
+    for name, products in framework.settings.items():
+        values = [whole_setting(config, products) for config in configs]
+        stated = [value for value, _ in groupby(value for value in values if value is not None)]
+        if len(stated) > 1:
+            yield f"{name} {', then '.join(map(str, stated))}"
 
 
 def runs_separately(placement: Placement, met: frozenset[str], config: Mapping[str, Any]) -> bool:

@@ -84,8 +84,11 @@ def test_a_run_that_was_down_between_two_steps_wrote_no_files_then(
     starts_s = (0, 40, 80, 120 + pause_s, 160 + pause_s)
     stamps = [f"02-26 04:{at_s // 60:02d}:{at_s % 60:02d}" for at_s in starts_s]
     blocks = [block(step, 40.0, SYNC, engine=stamped(stamp)) for step, stamp in enumerate(stamps, 1)]
-    run = imported(tmp_path, CONFIG, *blocks)
-    assert sum(ledger_s(run.folder)["policy"].values()) == pytest.approx(8 * length_s)
+    run = imported(
+        tmp_path, CONFIG, *blocks[:3], CONFIG.replace("'gpus_per_node': 8", "'gpus_per_node': 4"), *blocks[3:]
+    )
+    assert sum(ledger_s(run.folder)["policy"].values()) == pytest.approx(4 * length_s)
+    assert any("with other settings: total_gpus 8, then 4" in note for note in run.imported.notes)
 
 
 def test_an_asynchronous_run_waits_for_samples_while_its_samplers_generate(tmp_path: Path) -> None:

@@ -166,6 +166,20 @@ def test_a_log_in_local_time_that_fits_several_attempts_needs_its_zone(
         assert "The time zone of engine.log is ambiguous; UTC is assumed" in " ".join(imported.notes)
 
 
+def test_settings_that_a_resumed_run_changed_are_named(tmp_path: Path) -> None:
+    """The console has a config of 8 lines, and 60 steps."""
+    lines = (VERL / "console.log").read_text().splitlines(keepends=True)
+    first = next(place for place, line in enumerate(lines) if line.startswith("step:"))
+    config = "".join(lines[:first]).replace("'trainer': {'n_gpus_per_node': 1", "'trainer': {'n_gpus_per_node': 4")
+    log = tmp_path / "run.log"
+    log.write_text("".join((*lines[: first + 30], config, *lines[first + 30 :])))
+    notes = import_run(log, tmp_path / "run").notes
+    told = "The run was started again with other settings: trainer_gpus 1, then 4. The last ones stand for all steps"
+    assert told in notes
+    gpus = "SELECT role, gpu_count FROM workers ORDER BY role"
+    assert asked(tmp_path / "run", gpus) == [("sampler", 1), ("trainer", 4)]
+
+
 def _record_that_begins_step(step: int, events: bytes) -> int:
     """Return where the first event of a step begins: length and checksum, the time as a double, then the step."""
     at = 0

@@ -70,13 +70,16 @@ def most_gpus(extents: pl.DataFrame) -> int:
 def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
     """Return the last interval with a stable step period, from the end of the previous step to its last step's end.
 
-    If response lengths drift over it, only its latest steps count: the next steps will have their lengths.
+    It is of one start of the run, whose first step has no period. If response lengths drift over it, only its latest
+    steps count: the next steps will have their lengths.
     """
-    timed = steps.filter(pl.col("period_s").is_not_null())
-    stretch = last_stable_stretch(timed["period_s"].to_list())
-    if stretch is None:
+    starts = steps.with_columns(start=pl.col("period_s").is_null().cum_sum()).partition_by("start", include_key=False)
+    timed = [own.filter(pl.col("period_s").is_not_null()) for own in reversed(starts)]
+    stretches = ((own, last_stable_stretch(own["period_s"].to_list())) for own in timed)
+    found = [own.slice(each.first, each.last - each.first + 1) for own, each in stretches if each is not None]
+    if not found:
         return None
-    stable = timed.slice(stretch.first, stretch.last - stretch.first + 1)
+    stable = found[0]
     inside = _of_latest_lengths(stable)
     before = steps.filter(pl.col("step") < inside["step"][0])
     return SteadyWindow(

@@ -194,7 +194,7 @@ def _reused_words(ids: int) -> str:
 def _resumed_words(starts: int) -> str:
     return (
         f"train_steps: trainers were started {starts} times, and each start resumed the steps of the previous one; "
-        "all are analyzed as one run, including the pauses"
+        "the steady state is of one start, and all else is of the whole run, pauses included"
     )
 
 

@@ -47,6 +47,27 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
     assert throughput.achieved_tokens_per_s == 5.0
 
 
+@pytest.mark.parametrize(("again", "window"), [(11, (31, 40)), (10, (1, 29))])
+def test_the_steady_state_is_of_one_start_of_the_run(tmp_path: Path, again: int, window: tuple[int, int]) -> None:
+    """The run was down for an hour. Ten step periods are needed, and the first step of a start has none."""
+    at_s = [*range(30), *range(3600, 3600 + again)]
+    run = write_run(
+        tmp_path,
+        [
+            worker("t", "trainer", 0, 30 * SECOND),
+            worker("t.r1", "trainer", 3600 * SECOND, (3600 + again) * SECOND),
+        ],
+        train_steps=[
+            train_row("t" if step < 30 else "t.r1", at * SECOND + 1, (at + 1) * SECOND, step)
+            for step, at in enumerate(at_s)
+        ],
+    )
+    found = analyze(run, also_ask=()).run.window
+    assert found is not None
+    assert (found.first_step, found.last_step) == window
+    assert found.end_ns - found.start_ns == (found.last_step - found.first_step + 1) * SECOND
+
+
 @pytest.mark.parametrize(
     ("from_ns", "to_ns"), [(0, 1000 * SECOND), (7 * SECOND, 900 * SECOND), (950 * SECOND, 951 * SECOND)]
 )

@@ -1,12 +1,13 @@
 """The result of one poll of a run in progress: its alerts, and the facts that a terminal shows. No formatting."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from rlscope.alerts.buckets import Family
+from rlscope.alerts.buckets import Family, WorkerLife
 from rlscope.alerts.live.workers import LiveWorkers, LongestPhases
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
@@ -68,6 +69,8 @@ class LiveFacts:
     """Evidence of the finding `stalled`: who is stuck and who waits; None if the run moves."""
     hides_samplers: bool = False
     """Whether the run is a log that does not show what samplers wait for."""
+    step_ns: float | None = None
+    """Mean time from the end of a step to the end of the next, in a log; pauses of the run are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class StepFacts(NamedTuple):
 
     number: int
     last_end_ns: int | None
+    mean_ns: float | None
+    """Mean time from the end of one to the end of the next without pauses; None if the run is no log."""
 
 
 def facts_of(
@@ -123,6 +128,7 @@ def facts_of(
         started_ns=timeline.start_ns,
         steps=steps.number,
         last_step_end_ns=steps.last_end_ns,
+        step_ns=steps.mean_ns,
         newest_ns=max(workers.last_row_ns.values(), default=None),
         verdict=_verdict(timeline, policy_gpus, steps.number),
         sides=sides,
@@ -176,11 +182,18 @@ def _value(timeline: Timeline, metric: str) -> float | None:
 def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:
     states = timeline.rows("states")
     sides: list[SideState] = []
-    for role in {worker.role for worker in workers.workers}:
-        own = [worker for worker in workers.workers if worker.role == role]
-        gpus = sum(worker.gpu_count for worker in own)
-        sides.append(SideState(role, len(own), gpus, _ratios(states, role)))
+    for role in {life.role for life in workers.lives}:
+        own = [life for life in workers.lives if life.role == role]
+        most = _most_at_once([(life, 1) for life in own]), _most_at_once([(life, life.gpu_count) for life in own])
+        sides.append(SideState(role, *most, _ratios(states, role)))
     return tuple(sorted(sides, key=lambda side: side.role))
+
+
+def _most_at_once(counted: Sequence[tuple[WorkerLife, int]]) -> int:
+    """Return the largest sum of counts of lives at one time: a worker that was started again counts once."""
+    edges = [(life.start_ns, 1, count) for life, count in counted]
+    edges += [(max(life.last_ns, life.start_ns + 1), 0, -count) for life, count in counted]
+    return max(accumulate(count for _, _, count in sorted(edges)), default=0)
 
 
 def _ratios(rows: pl.DataFrame, role: str) -> dict[str, float]:

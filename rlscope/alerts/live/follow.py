@@ -10,6 +10,7 @@ Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_n
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Alert, EvidenceValue
 from rlscope.errors import RunFolderError
 from rlscope.format import counted, duration
+from rlscope.importers.layout import longest_pause_ns
 from rlscope.trace.config import read_config
 from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.query import ask
@@ -312,20 +314,28 @@ class LiveRun:
         )
 
     def _facts(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, ticks: Ticks) -> LiveFacts:
-        steps = StepFacts(self._files.most_rows("train_steps"), self._files.step_end_ns)
-        shown = max(1, self._shown_ns(steps, workers) // ticks.interval_ns)
+        number, last_ns = self._files.most_rows("train_steps"), self._files.step_end_ns
+        steps = StepFacts(number, last_ns, self._mean_step_ns(number, last_ns, workers))
+        shown = max(1, self._shown_ns(steps) // ticks.interval_ns)
         newest_ns = max(workers.last_row_ns.values(), default=None)
         until = self._filled if newest_ns is None else min(self._filled, ticks.tick_from(newest_ns))
         timeline = self._timeline(manifest, workers, ticks, until - shown, until)
         return facts_of(manifest, timeline, workers, steps, self._longest_ns, now_ns)
 
-    def _shown_ns(self, steps: StepFacts, workers: LiveWorkers) -> int:
+    def _mean_step_ns(self, number: int, last_ns: int | None, workers: LiveWorkers) -> float | None:
+        """Return the mean time of the latest steps of a log without pauses, or of all steps if these are too few."""
+        start_ns = workers.start_ns
+        if not self._shown_steps or not number or last_ns is None or start_ns is None:
+            return None
+        longest_ns = longest_pause_ns(self._step_ends_ns)
+        periods_ns = [b - a for a, b in pairwise(self._step_ends_ns) if b - a <= longest_ns]
+        return sum(periods_ns) / len(periods_ns) if periods_ns else (last_ns - start_ns) / number
+
+    def _shown_ns(self, steps: StepFacts) -> int:
         """Return how long the facts reach back."""
-        start_ns = min((life.start_ns for life in workers.lives), default=None)
-        if not self._shown_steps or not steps.number or steps.last_end_ns is None or start_ns is None:
+        if steps.mean_ns is None:
             return SHOWN_NS
-        steps_ns = self._shown_steps * (steps.last_end_ns - start_ns) // steps.number
-        return max(SHOWN_NS, min(LONGEST_SHOWN_NS, steps_ns))
+        return max(SHOWN_NS, min(LONGEST_SHOWN_NS, round(self._shown_steps * steps.mean_ns)))
 
     def _summarised(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
         """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""

@@ -99,8 +99,7 @@ class LiveLog:
                 trained_tokens_per_s=facts.trained_tokens_per_s or None,
                 hides_samplers=facts.hides_samplers and not self._is_synchronous,
             )
-            if facts.steps and facts.last_step_end_ns is not None:
-                self._step_ns = (facts.last_step_end_ns - facts.started_ns) / facts.steps
+            self._step_ns = facts.step_ns
         return replace(
             view,
             now_ns=self._newest_ns + max(0, now_ns - self._grown_ns),

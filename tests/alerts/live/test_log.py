@@ -1,8 +1,10 @@
 """A growing log is followed like a run folder, and its silence is told."""
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -133,7 +135,7 @@ def test_a_last_line_that_is_half_written_waits_for_its_rest(growing: Growing):
 
 def test_a_log_that_stands_still_for_half_a_minute_is_told_and_its_alarms_fire(growing: Growing):
     growing.see("".join(LINES))
-    said = "run.log has not grown for 30 s, after 60 steps of 548 ms on average"
+    said = "run.log has not grown for 30 s, after 60 steps of 553 ms on average"
     for after_s, is_told in ((29.999, False), (0.001, True)):
         view = growing.look(after_s)
         assert (said in view.problems) is is_told
@@ -153,12 +155,44 @@ def test_a_log_that_stands_still_is_told_with_the_last_line_of_each_file(tmp_pat
     ]
 
 
+def test_a_run_that_was_down_for_hours_has_the_mean_step_and_the_engines_of_a_run_that_was_not(tmp_path: Path):
+    """Steps of 10 s: it fell back from step 40 to its checkpoint after step 35, and its engine was started again."""
+
+    def steps(numbers: range, from_s: int) -> str:
+        rows = (
+            {
+                "step": step,
+                "_timestamp": START_NS / S + from_s + 10 * place,
+                "data": {"timing_s/step": 10.0, "timing_s/gen": 6.0, "timing_s/update_actor": 4 + from_s / 1e6},
+            }
+            for place, step in enumerate(numbers, 1)
+        )
+        return "".join(json.dumps(row) + "\n" for row in rows)
+
+    def engine(from_s: int, to_s: int) -> str:
+        stamps = (datetime.fromtimestamp(START_NS / S + at_s, UTC) for at_s in range(from_s, to_s + 1, 10))
+        return "".join(ENGINE.replace("01-01 00:00:00", f"{stamp:%m-%d %H:%M:%S}") + "\n" for stamp in stamps)
+
+    logs = tuple(tmp_path / f"engine-{start}.log" for start in (1, 2))
+    growing = Growing(tmp_path, engine_logs=logs, gpus={"trainer": 2, "sampler": 4}, utc_offset_s=0)
+    logs[0].write_text(engine(10, 400))
+    growing.now_ns += 400 * S
+    before = growing.see(steps(range(1, 41), 0)).facts
+    logs[1].write_text(engine(18_000, 18_400))
+    growing.now_ns = START_NS + 18_400 * S
+    after = growing.see(steps(range(36, 76), 18_000)).facts
+    assert before.step_ns == after.step_ns == 10 * S
+    sides = [[(side.role, side.workers, side.gpu_count) for side in each.sides] for each in (before, after)]
+    assert sides == [[("sampler", 1, 4), ("trainer", 1, 2)]] * 2
+    assert any("after 75 steps of 10 s on average" in each for each in growing.look(30.0).problems)
+
+
 def test_a_log_of_long_steps_stands_still_after_three_of_them(growing: Growing):
     growing.write(
         "".join(LINES).replace("timing_s/step:0.", "timing_s/step:20.").replace("timing_s/gen:0.", "timing_s/gen:19.")
     )
     facts = growing.look().facts
-    step_s = (facts.last_step_end_ns - facts.started_ns) / facts.steps / S
+    step_s = facts.step_ns / S
     assert step_s > 10.0
     assert not any("has not grown" in each for each in growing.look(3 * step_s - 0.001).problems)
     assert any("has not grown" in each for each in growing.look(0.002).problems)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
+from rlscope.reports.blocks import Roles
 from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.terminal import print_blocks
@@ -118,8 +119,10 @@ def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
 
 
 def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:
+    view = steady_state(judged)
+    assert view is not None and isinstance(view.block, Roles)
     hatched = {
         bar.role: sum(part.share_ratio for part in bar.parts if part.state.name == "discarded")
-        for bar in steady_state(judged).roles
+        for bar in view.block.roles
     }
     assert hatched["Sampler"] > 0.0 == hatched["Auxiliary"]

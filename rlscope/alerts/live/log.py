@@ -7,7 +7,7 @@ the log do not matter. A log without dates is taken to end when it was first rea
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -51,16 +51,22 @@ _HEAD: Final = "log_head"
 _SIZE: Final = "log_bytes"
 """Key of the state: the size of the file when it was read."""
 _Stamp = tuple[int, int]
-"""Size and modification time of a file."""
+"""Size and modification time of the files."""
 
 
 class LiveLog:
-    """A log or metrics file in progress; it may appear later."""
+    """A log or metrics file in progress; it may appear later, and in a folder, further files of a run started again."""
 
     def __init__(
-        self, path: Path, rules: RuleSet, options: ImportOptions, state: Mapping[str, Any] | None = None
+        self,
+        path: Path,
+        rules: RuleSet,
+        options: ImportOptions,
+        state: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        self._path, self._rules, self._options = path, rules, options
+        """Begin to follow a file, or resume from a state. folder: where it was found, None if it was named."""
+        self._path, self._rules, self._options, self._folder = path, rules, options, folder
         self._state: Mapping[str, Any] = state or {}
         self._read: tuple[RunFolder, LiveRun] | None = None
         self._newest_ns = 0
@@ -72,7 +78,7 @@ class LiveLog:
         self._grown_ns = 0
         """When the file last grew, by the clock of the watch."""
         self._still_looks = 0
-        """Number of times that the engines were read since then."""
+        """Number of times that the engines were read, and that further files were looked for, since then."""
         self._step_ns: float | None = None
         """Mean time of a step, as of the last look."""
         self._origin_ns: int | None = self._state.get(_ORIGIN)
@@ -81,6 +87,7 @@ class LiveLog:
         self._total_steps: int | None = None
         self._is_synchronous = False
         """Whether the framework says that every step trained on samples of its own version."""
+        self._paths = (path,) if folder is None else self._files_in(folder)
 
     def poll(self, now_ns: int) -> LiveView:
         """Read the file again if it has changed, and evaluate the ticks that are due; now_ns is UTC epoch."""
@@ -124,28 +131,43 @@ class LiveLog:
     def _look(self, now_ns: int) -> str | None:
         """Read the file if it has changed. Return why it cannot be found, if so."""
         try:
-            found, head = self._path.stat(), _head_of(self._path)
+            stamp, head = _stamp_of(self._paths), _head_of(self._path)
         except OSError as error:
             return f"{self._path}: {error.strerror}"
-        stamp = (found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
-            self._look_at_engines(now_ns)
+            self._look_around(now_ns)
             return None
-        if found.st_size < self._bytes or self._head not in (None, head):
+        size, changed_ns = stamp
+        if size < self._bytes or self._head not in (None, head):
             self._start_over()
             self._origin_ns = None
         # At the first look the file may not have grown for an hour.
-        self._grown_ns = min(now_ns, found.st_mtime_ns) if self._stamp is None else now_ns
-        self._stamp, self._head, self._bytes, self._still_looks = stamp, head, found.st_size, 0
+        self._grown_ns = min(now_ns, changed_ns) if self._stamp is None else now_ns
+        self._stamp, self._head, self._bytes, self._still_looks = stamp, head, size, 0
         self._read_again()
         return None
 
-    def _look_at_engines(self, now_ns: int) -> None:
-        """Read the engines again while the log stands still: they show who waits for whom."""
+    def _look_around(self, now_ns: int) -> None:
+        """Read the engines again while the log stands still: they show who waits for whom. Look for further files."""
         seen = self._still_ns(now_ns) // _STILL_NS
-        if self._options.engine_logs and seen > self._still_looks:
-            self._still_looks = seen
+        if seen <= self._still_looks:
+            return
+        self._still_looks = seen
+        if self._folder is not None:
+            self._paths = self._files_in(self._folder)
+        if self._options.engine_logs:
             self._read_again()
+
+    def _files_in(self, folder: Path) -> tuple[Path, ...]:
+        """Return the files of the folder that are of one run; if there are others, the file that is followed."""
+        from rlscope.importers.recognise import recognise
+
+        try:
+            found = recognise(folder, self._options.framework, self._options.own).source.paths
+        except RlscopeError as error:
+            self._trouble = " ".join(str(error).split())
+            return (self._path,)
+        return found if found[0] == self._path else (self._path,)
 
     def _start_over(self) -> None:
         self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
@@ -171,7 +193,8 @@ class LiveLog:
         while True:
             made = RunFolder(Path(mkdtemp(prefix="rlscope-watch-")), is_temporary=True)
             origin_ns = RELATIVE_ORIGIN_NS if self._origin_ns is None else self._origin_ns
-            found = import_run(self._path, made.path, self._options, is_growing=True, relative_origin_ns=origin_ns)
+            given = self._path if self._folder is None or len(self._paths) == 1 else self._folder
+            found = import_run(given, made.path, self._options, is_growing=True, relative_origin_ns=origin_ns)
             workers, _ = read_workers(made.path)
             own = [each for each in workers if each.role != "sampler"] or workers
             newest_ns = max(each.last_flush_ns or 0 for each in own)
@@ -195,11 +218,17 @@ class LiveLog:
             return ()
         steps = counted(view.facts.steps, "step", "steps")
         mean = duration(self._step_ns / 1e9)
-        last = ((path.name, _last_line(path)) for path in (self._path, *self._options.engine_logs))
+        last = ((path.name, _last_line(path)) for path in (self._paths[-1], *self._options.engine_logs))
         return (
-            f"{self._path.name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",
+            f"{self._paths[-1].name} has not grown for {duration(still_ns / 1e9)}, after {steps} of {mean} on average",
             *(f"the last line of {name}: {line}" for name, line in last if line),
         )
+
+
+def _stamp_of(paths: Sequence[Path]) -> _Stamp:
+    """Return the size and the modification time of files. Raises OSError if one cannot be found."""
+    found = [path.stat() for path in paths]
+    return sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
 
 
 def _is_synchronous(folder: Path) -> bool:

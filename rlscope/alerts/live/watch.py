@@ -244,7 +244,7 @@ def watch_run(
     """
     rules, receivers = RuleFile(built_in_rules()) if rules_file is None else load_rules(rules_file)
     check_ready(receivers)
-    path = _log_in(path, options) or path
+    given, path = path, _log_in(path, options) or path
     is_log = _is_log(path)
     engines = engines_folder(path) if is_log else path
     if is_log and scrape:
@@ -254,7 +254,8 @@ def watch_run(
         scraping(scrape, engines, options.gpus_per_engine or 1) as scrapers,
     ):
         state = state_file.read()
-        run = _followed(path, rules, state, note, options if is_log else None)
+        folder = None if given == path else given
+        run = _followed(path, rules, state, note, options if is_log else None, folder)
         couriers, worst = _couriers(receivers, state, state_file.path), None if state is None else state.worst
         watch = RunWatch(
             run, couriers, state_file=state_file, show=show, interval_s=interval_s, clock=clock or WatchClock(),
@@ -309,15 +310,20 @@ def _state_path(followed: Path, named: Path | None, *, is_log: bool) -> Path:
 
 
 def _followed(
-    path: Path, rules: RuleSet, state: WatchState | None, note: Callable[[str], None], options: ImportOptions | None
+    path: Path,
+    rules: RuleSet,
+    state: WatchState | None,
+    note: Callable[[str], None],
+    options: ImportOptions | None,
+    folder: Path | None,
 ) -> Followed:
-    """Return the run to follow. options: those of a log; None for a run folder."""
+    """Return the run to follow. options: those of a log; None for a run folder. folder: where a log was found."""
     saved = None if state is None else state.run
     if saved and not is_saved_with(rules, saved):
         note("the rules changed since the last watch; evaluating the run from its start")
         saved = None
     if options is not None:
-        return LiveLog(path, rules, options, saved)
+        return LiveLog(path, rules, options, saved, folder)
     return LiveRun(path, rules, state=saved or None)
 
 

@@ -12,7 +12,7 @@ import pytest
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.log import LiveLog
-from rlscope.alerts.live.watch import Look, watch_run
+from rlscope.alerts.live.watch import Look, WatchClock, watch_run
 from rlscope.importers.join import NO_OPTIONS, resolve
 from rlscope.pipeline import analyze
 from rlscope.reports.text.verdict import label
@@ -255,6 +255,35 @@ def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
     outcome = watch_run(path, None, None, 0.01, shown.append, lambda: next(stop, 2), print)
     assert not outcome.ended and shown[-1].view.facts is not None
     assert (tmp_path / "run.log.watch_state.json").is_file()
+
+
+def test_the_next_file_of_a_run_that_was_started_again_is_followed_with_the_first(tmp_path: Path):
+    """TensorBoard's events of 60 steps, cut behind those of step 30."""
+    events = (SAMPLES / "verl" / "events.out.tfevents.1").read_bytes()
+    cut, step_31 = 0, bytes([0x10, 31])
+    while events[cut + 21 : cut + 23] != step_31:
+        cut += 16 + int.from_bytes(events[cut : cut + 8], "little")
+    steps, now_ns = list[int](), START_NS
+
+    def write(start: int, part: bytes) -> None:
+        path = tmp_path / f"events.out.tfevents.{start}.host"
+        path.write_bytes(part)
+        os.utime(path, ns=(now_ns, now_ns))
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_ns
+        now_ns += round(seconds * S)
+
+    def show(look: Look) -> None:
+        assert look.view.facts is not None
+        steps.append(look.view.facts.steps)
+        if len(steps) == 1:
+            write(2, events[cut:])
+
+    write(1, events[:cut])
+    clock = WatchClock(now_ns=lambda: now_ns, sleep=sleep)
+    watch_run(tmp_path, None, None, 40.0, show, lambda: 2 * (len(steps) > 3), print, clock)
+    assert steps[0] == 30 and steps[-1] == 60
 
 
 def test_while_a_log_stands_still_its_engines_are_read_on_and_are_not_called_silent(tmp_path: Path):

@@ -5,10 +5,11 @@ Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/
 which are never read.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
@@ -19,7 +20,8 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import LogFile, records_of, safe_worker_id, to_ns
+from rlscope.importers.layout import longest_pause_ns
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id, to_ns
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, epoch_ns, factors_in, number
 from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
@@ -60,6 +62,15 @@ class _Reading:
     values: defaultdict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
 
 
+class _Start(NamedTuple):
+    """A start of the run, which goes on from a checkpoint and counts the versions of the weights anew."""
+
+    begin_ns: int
+    first_step: int
+    versions: int
+    """Versions that were published before it."""
+
+
 @dataclass(slots=True)
 class _Run:
     """State of an import while the streams are read."""
@@ -70,9 +81,12 @@ class _Run:
     is_colocated: bool = False
     numbers: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     """Metrics by step and name."""
+    logged: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Time of each row of metrics, and its step."""
+    starts: list[_Start] = field(default_factory=lambda: [_Start(0, 0, 0)])
     ranks: dict[int, int] = field(default_factory=dict[int, int])
     """Number of GPUs of each trainer rank."""
-    steps: Counter[int] = field(default_factory=Counter[int])
+    steps: Counter[tuple[int, _Start]] = field(default_factory=Counter[tuple[int, _Start]])
     updates: Counter[int] = field(default_factory=Counter[int])
     rollouts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     published: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -84,6 +98,10 @@ class _Run:
     in_flight: Spans = field(default_factory=Spans)
     samples: int = 0
     unmatched: int = 0
+
+    def start_at(self, time_ns: int) -> _Start:
+        """Return the start of the run that a time is of."""
+        return self.starts[max(0, bisect_right(self.starts, time_ns, key=lambda each: each.begin_ns) - 1)]
 
 
 def _recognise(source: ImportSource) -> bool:
@@ -121,6 +139,7 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
     run = _Run(target, folder, progress)
     run.is_colocated = bool(mapping(_meta(folder).get("args")).get("colocate"))
     _read_metrics(run)
+    _find_starts(run)
     _read_topology(run)
     _read_phases(run)
     _add_ranks(run)
@@ -153,16 +172,56 @@ def _read_metrics(run: _Run) -> None:
             facts = {name: value for name in names if (value := number(held[name], MOST)) is not None}
             file.tally.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
+            if (time_ns := epoch_ns(record.get("ts"))) is not None:
+                run.logged.append((time_ns, step))
+
+
+def _find_starts(run: _Run) -> None:
+    """Find the starts of the run between the phases of rank 0, and leave out the time and the steps lost between them.
+
+    The first step of a start is that of its first metrics.
+    """
+    phases, trained_ns, updated_ns = Spans(), list[int](), list[int]()
+    for path in _files(run.folder, "phases"):
+        for record in LogFile(path, lambda _bytes: None, LONGEST_RECORD_BYTES).records():
+            span = _span(record)
+            if span is not None and record.get("role") == "train" and record.get("rank") == 0:
+                kind = _CONSOLE.timers.get(str(record.get("name")))
+                phases.add(*span)
+                trained_ns += [span[1]] if kind is PhaseKind.TRAIN else []
+                updated_ns += [span[1]] if kind is PhaseKind.UPDATE else []
+    trained_ns.sort()
+    longest_ns, starts, pauses = longest_pause_ns(trained_ns), list[_Start](), list[tuple[int, int]]()
+    spans, logged = phases.spans(), sorted(run.logged)
+    ups = [(a[1], b[0]) for a, b in pairwise(spans) if b[0] - a[1] > longest_ns]
+    for down_ns, up_ns in [*(2 * (start_ns,) for start_ns, _ in spans[:1]), *ups]:
+        own_ns = [end_ns for end_ns in trained_ns if starts and starts[-1].begin_ns < end_ns <= down_ns]
+        after = starts[-1].first_step + len(own_ns) if starts else 0
+        first = next((step for time_ns, step in logged if time_ns > up_ns), after)
+        if first < after:
+            kept = len(own_ns) - (after - first)
+            down_ns = own_ns[kept - 1] if kept > 0 else starts[-1].begin_ns
+            run.target.restarts.append(up_ns)
+        pauses += [(down_ns, up_ns)] if starts else []
+        starts.append(_Start(up_ns, first, sum(end_ns < up_ns for end_ns in updated_ns)))
+    run.starts = starts or run.starts
+    run.target.leave_out_pauses(pauses)
+
+
+def _span(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return start and end of a phase; None if it was still running when it was written."""
+    start_ns, end = epoch_ns(record.get("t0")), number(record.get("t1"), LATEST_S)
+    return None if start_ns is None or end is None else (start_ns, to_ns(end))
 
 
 def _read_phases(run: _Run) -> None:
     """Add each phase of each rank. A phase that was still running when it was written has no end."""
     for file, record in _records(run, "phases"):
-        start_ns, end, rank = epoch_ns(record.get("t0")), number(record.get("t1"), LATEST_S), record.get("rank")
-        if start_ns is None or not isinstance(rank, int) or end is None:
+        span, rank = _span(record), record.get("rank")
+        if span is None or not isinstance(rank, int):
             file.tally.bad_lines += 1
-        elif to_ns(end) >= start_ns:
-            name, span = str(record.get("name")), (start_ns, to_ns(end))
+        elif span[1] >= span[0]:
+            name = str(record.get("name"))
             if record.get("role") == "train" and _is_rank(rank):
                 run.ranks.setdefault(rank, len(items(record.get("gpus"))) or 1)
                 _add_phase(run, rank, name, span)
@@ -192,8 +251,9 @@ def _add_phase(run: _Run, rank: int, name: str, span: tuple[int, int]) -> None:
 
 
 def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
-    step, version = run.steps[rank], run.updates[rank]
-    run.steps[rank] += 1
+    start, version = run.start_at(span[0]), run.updates[rank]
+    step = start.first_step + run.steps[rank, start]
+    run.steps[rank, start] += 1
     numbers = run.numbers.get(step, {}) if rank == 0 else {}
     if rank == 0:
         run.taken[step] = (span[0], version)
@@ -325,6 +385,8 @@ def _read_trajectories(run: _Run) -> None:
         time_ns, index, turn = epoch_ns(record.get("ts")), record.get("sample_index"), record.get("turn")
         if time_ns is None or not isinstance(index, int) or not isinstance(turn, int):
             file.tally.bad_lines += 1
+        elif not run.target.is_up(time_ns, time_ns):
+            continue
         elif record.get("kind") == "gen_start":
             started[index, turn] = time_ns
         elif record.get("kind") == "gen_end":
@@ -352,7 +414,8 @@ def _add_turn(
         return
     output = lengths.turns[segment]
     group, version = record.get("group_index"), number(record.get("weight_version"), MOST_STEPS)
-    runs = [] if version is None or not output else [{"version": int(version), "start": 0, "end": output}]
+    before = run.start_at(end_ns).versions
+    runs = [] if version is None or not output else [{"version": before + int(version), "start": 0, "end": output}]
     run.samples += 1
     run.target.add(
         "samples",

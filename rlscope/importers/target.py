@@ -18,7 +18,7 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schem
 from rlscope_otel.schema import TIMES as STORED_TIMES
 
 from rlscope.errors import OutputError
-from rlscope.format import counted
+from rlscope.format import counted, duration
 from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
@@ -211,6 +211,14 @@ class ImportTarget:
 
     def _moved(self, time_ns: int) -> int:
         return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
+
+    def leave_out_pauses(self, pauses: Sequence[tuple[int, int]]) -> None:
+        """Leave out the time ranges (ns) in which the run was down or stood still, and say so."""
+        if pauses:
+            down_s = sum(end_ns - start_ns for start_ns, end_ns in pauses) / 1e9
+            down = f"{counted(len(pauses), 'time', 'times')}, for {duration(down_s)}"
+            self.note(f"The run was down or stood still {down}, which are left out for all workers")
+            self.leave_out(pauses)
 
     def is_up(self, start_ns: int, end_ns: int) -> bool:
         """Return whether some of a time range is not left out."""

@@ -1,8 +1,11 @@
 """miles' dashboard: phases by rank, engines as scraped, and turns with the lengths of the column files."""
 
+import re
 import shutil
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from rlscope.errors import ImportFileError
@@ -91,6 +94,33 @@ def test_colocated_ranks_generate_while_the_rollout_manager_does(tmp_path: Path)
     states = ledger_s(run.folder)
     assert states.keys() == {"trainer-0", "trainer-1"}
     assert states["trainer-0"]["generating"] == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("first_step", [2, 1])
+def test_a_resumed_run_goes_on_from_its_checkpoint_with_steps_and_versions(tmp_path: Path, first_step: int) -> None:
+    """The same two rollouts again, five hours later, with samples of their own; versions are counted anew."""
+    folder = tmp_path / "dump"
+    shutil.copytree(FIXTURE, folder)
+    for path in (folder / "dashboard").rglob("*.jsonl"):
+        text = re.sub(r"\b17[78]\d{7}\.\d+", lambda found: str(float(found[0]) + 18_000), path.read_text())
+        text = re.sub(r'"sample_index":(\d+)', lambda found: f'"sample_index":{8 + int(found[1])}', text)
+        text = re.sub(r'"step":(\d+)', lambda found: f'"step":{first_step + int(found[1])}', text)
+        path.write_text(path.read_text() + text)
+    for number in (1, 0):
+        columns = pq.read_table(FIXTURE / "dashboard_columns" / f"rollout_{number}.parquet")
+        place, index = columns.schema.get_field_index("sample_index"), pc.add(columns["sample_index"], 8)
+        path = folder / "dashboard_columns" / f"rollout_{first_step + number}.parquet"
+        pq.write_table(columns.set_column(place, "sample_index", index), path)
+    run = fill(tmp_path / "run", (folder, MILES_DASHBOARD))
+    steps = [row for row in run.rows("train_steps") if row["worker_id"] == "trainer-0"]
+    assert [row["step"] for row in steps] == [*range(first_step), first_step, first_step + 1]
+    deliveries = run.rows("deliveries")
+    assert [row["step"] for row in deliveries] == [step for step in range(first_step + 2) for _ in range(4)]
+    consumed = {row["sample_id"]: row["consumer_version"] for row in deliveries}
+    firsts = [row for row in run.rows("samples") if row["sample_id"] in ("0", "8")]
+    # The first sample of each start is generated and trained with its first version.
+    assert {(row["versions"][0]["version"], consumed[row["sample_id"]]) for row in firsts} == {(1, 1), (4, 4)}
+    assert steps[-1]["end_ns"] - steps[0]["start_ns"] < 300 * NS
 
 
 def test_a_folder_without_telemetry_is_an_error(tmp_path: Path) -> None:

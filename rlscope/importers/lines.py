@@ -372,11 +372,20 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
             )
             return 0
     if target.clock == "relative" and most <= 0:
-        target.note(
-            f"{path.name} and the run's steps share no clock. They are aligned at their starts, so engine states may"
-            " be matched to the wrong steps. Pass a step log with timestamps to align them."
-        )
-        return (naive[0] - run[0]) // _SECOND_NS
+        if target.aligned_s is None:
+            target.aligned_s = (naive[0] - run[0]) // _SECOND_NS
+            target.note(
+                f"{path.name} and the run's steps share no clock. They are aligned at their starts, so engine states "
+                "may be matched to the wrong steps. Pass a step log with timestamps to align them."
+            )
+        elif _overlap_ns(naive, run, target.aligned_s) <= 0:
+            raise ImportFileError.of(
+                path,
+                found="a log of another time than that of the engines before, as of a run that was started again",
+                expected="one that overlaps theirs, because the run's steps have no times",
+                next_step="Pass a step log with timestamps, or the engines' logs of one start.",
+            )
+        return target.aligned_s
     raise ImportFileError.of(
         path,
         found="local times that "

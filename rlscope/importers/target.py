@@ -110,6 +110,8 @@ class ImportTarget:
         """Times by step, for files that record a step's samples without times."""
         self.restarts: list[int] = []
         """When the run was down before it repeated steps, ns: samples from before that are lost to later steps."""
+        self.aligned_s: int | None = None
+        """Seconds from the run to further files, if its steps have no times and such a file was put at its start."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
         self._replaced: set[str] = set()

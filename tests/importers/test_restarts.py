@@ -150,6 +150,24 @@ def test_the_engines_logs_are_read_by_the_clock_of_the_steps(tmp_path: Path, lin
     ]
 
 
+def test_engines_of_two_starts_do_not_fit_steps_without_times(tmp_path: Path) -> None:
+    """The logs `a` and `b` begin 5 s apart and are of one start; `c` is not."""
+    log = metrics(tmp_path, *steps(1, 40, 0))
+    log.write_text(log.read_text().replace('"_timestamp"', '"another"'))
+    for name, from_s in (("a", 10), ("b", 15), ("c", 18_000)):
+        (tmp_path / f"{name}.log").write_text("".join(vllm_line(from_s + at_s) for at_s in range(0, 300, 10)))
+    of_one, of_both = (
+        import_options(gpus="trainer=2,sampler=4", engine_logs=[str(tmp_path / names)])
+        for names in ("[ab].log", "*.log")
+    )
+    import_run(log, tmp_path / "run", of_one)
+    ends_s = "SELECT max(end_ns) / 1e9 FROM engine_steps GROUP BY worker_id ORDER BY worker_id"
+    (first_s,), (second_s,) = asked(tmp_path / "run", ends_s)
+    assert second_s - first_s == 5.0
+    with pytest.raises(ImportFileError, match="found a log of another time than that of the engines before"):
+        import_run(log, tmp_path / "both", of_both)
+
+
 @pytest.mark.parametrize(("zone_h", "is_refused"), [(0, False), (2, True)])
 def test_a_log_in_local_time_that_fits_several_attempts_needs_its_zone(
     tmp_path: Path, zone_h: int, is_refused: bool

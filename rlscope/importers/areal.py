@@ -88,8 +88,12 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     for path in _dumps(folder) if folder else ():
         _read_dump(run, path)
     for path in _below(folder, _SESSIONS) if folder else (source.path,):
+        seen = set[str]()
         for file, record in records_of(path, target, progress):
-            file.tally.bad_lines += not _add_session(run, record)
+            if _add_session(run, record):
+                _refuse_second_start(path, seen, str(record["session_id"]))
+            else:
+                file.tally.bad_lines += 1
     if not run.sessions:
         raise ImportFileError.of(
             source.path,
@@ -101,6 +105,18 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     run.in_flight.write(_SAMPLER, target)
     _deliver(run, options)
     _say(run)
+
+
+def _refuse_second_start(path: Path, seen: set[str], session: str) -> None:
+    """Raise ImportFileError if ids are counted anew: the tasks of two starts cannot be told apart in the dumps."""
+    if session in seen:
+        raise ImportFileError.of(
+            path,
+            found=f"a second session {session}, as of a run that was started again and counts its tasks anew",
+            expected="the sessions of one start",
+            next_step="Copy the lines of each start, and the dumps of its time, into a folder of its own.",
+        )
+    seen.add(session)
 
 
 def _read_dump(run: _Run, path: Path) -> None:

@@ -109,3 +109,10 @@ def test_dumps_without_sessions_are_an_error_that_names_the_setting(tmp_path: Pa
     assert AREAL_SESSIONS.recognise(open_source(FIXTURE))
     with pytest.raises(ImportFileError, match=r"session_tracer\.enabled=true"):
         fill(tmp_path / "run", (tmp_path / "areal", AREAL_SESSIONS))
+
+
+def test_sessions_of_a_resumed_run_that_counts_its_tasks_anew_are_refused(tmp_path: Path) -> None:
+    again = [session(session_id=each, submit_ts=1_780_018_000.0) for each in (1, 0)]
+    folder = written(tmp_path, [session(session_id=0), *again])
+    with pytest.raises(ImportFileError, match="a second session 0, as of a run that was started again"):
+        fill(tmp_path / "run", (folder, AREAL_SESSIONS))

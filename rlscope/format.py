@@ -67,6 +67,12 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """Join the first names, and say how many more there are: a, b and 3 more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {count(more)} more" if more > 0 else "")
+
+
 def si(value: float | None) -> str:
     """Format a large number with an SI prefix: 950, 12.3k, 4.56M."""
     if finite(value) is None or value is None:

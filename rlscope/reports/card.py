@@ -86,7 +86,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
         "advice": _advice(analysis),
         "strip": Facts(_figures(analysis)),
         "found": Links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]) if found else None,
-        "alerts": Links(ALERTS_TITLE, [Link("alerts", each.rule, each.severity) for each in fired]) if fired else None,
+        "alerts": Links(ALERTS_TITLE, [Link("alerts", each.title, each.severity) for each in fired]) if fired else None,
         "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(brief.about(analysis))}", "note"),
     }
     return {name: block for name, block in blocks.items() if block is not None}
@@ -270,5 +270,5 @@ def _histogram(analysis: AnalysisResult) -> Iterator[Bars]:
 
 def alerts_table(analysis: AnalysisResult) -> Table:
     """Return the alerts of the built-in rules."""
-    rows = [(each.rule, each.severity, each.when, each.what) for each in fired_rules(analysis)]
+    rows = [(each.title, each.severity, each.when, each.text) for each in fired_rules(analysis)]
     return Table("Built-in alert rules that fired", ("rule", "severity", "when", "value"), rows, "stacks")

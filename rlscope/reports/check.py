@@ -64,10 +64,11 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
 
 def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
     """Return tables of the alerts and findings under a heading."""
-    firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
+    fired = rules.in_words(_fired(report), report.start_ns, report.end_ns)
+    firings = [(each.severity, each.title, each.when, each.text) for each in fired]
     found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
     notes = (*(line.strip() for line in _limits(report)), *(f"note: {note}" for note in report.warnings))
-    tables = [Table("Alerts", rules.FiredRule._fields, firings)] if firings else []
+    tables = [Table("Alerts", ("severity", "rule", "when", "what"), firings)] if firings else []
     tables += [Table("Findings", ("severity", "finding", "what"), found)] if found else []
     title = f"{'❌' if report.fails(fail_on) else '✅'} {_headline(report)}"
     return [Part(title, [*tables, *map(Paragraph, notes)])]

@@ -113,8 +113,7 @@ def _single_imperative(action: Action) -> str:
 
 def _named(engines: Sequence[str]) -> str:
     """Return the names of the first few engines, and how many more there are."""
-    more = len(engines) - _ENGINES_NAMED
-    return fmt.listed([*engines[:_ENGINES_NAMED], *([f"{fmt.count(more)} more"] if more > 0 else [])])
+    return fmt.some(engines, _ENGINES_NAMED) if len(engines) > _ENGINES_NAMED else fmt.listed(engines)
 
 
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:

@@ -194,9 +194,8 @@ def _times(run: Checkup) -> list[Check]:
             worst = fmt.percent(own[0].unattributed_ratio)
             found.append(Check(name, "there", f"at most {worst} of a worker's time is in no recorded state"))
             continue
-        named = [f"{fmt.percent(each.unattributed_ratio)} of {each.worker_id}" for each in short[:_WORKERS_NAMED]]
-        rest = f" and {len(short) - _WORKERS_NAMED} more" if len(short) > _WORKERS_NAMED else ""
-        words = f"{', '.join(named)}{rest} is in no recorded state"
+        named = [f"{fmt.percent(each.unattributed_ratio)} of {each.worker_id}" for each in short]
+        words = f"{fmt.some(named, _WORKERS_NAMED)} is in no recorded state"
         how = _files(run.imported)["engine_log"] if run.imported else _wrap(role, short[0], run)
         found.append(Check(name, "in part", words, "what these GPUs do, and a reliable verdict", how))
     return found

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.alerts.config import built_in_rules
@@ -12,23 +12,14 @@ from rlscope.alerts.evaluate import condition, evidence, written
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import SEVERITIES, Alert, AnalysisResult
+from rlscope.reports.blocks import Callout
 
 TITLE: Final = "Alerts, built-in rules"
 """The heading in an analysis, which evaluates only the built-in rules."""
 NONE_FIRED: Final = 'No built-in rule fired. Run "rlscope check" for the rules that had too little data.'
 
 
-class FiredRule(NamedTuple):
-    """One alert as text; the fields are the columns of a table."""
-
-    severity: str
-    rule: str
-    when: str
-    what: str
-    """The value, and the rule's annotations."""
-
-
-def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
+def fired_rules(analysis: AnalysisResult) -> list[Callout]:
     """Every alert of an analyzed run, highest severity first, then by time."""
     rules, start_ns = {rule.name: rule for rule in built_in_rules().rules}, analysis.run.started_ns
     # What to do next stands in the analysis itself.
@@ -43,15 +34,10 @@ def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert
     return sorted(fired, key=lambda pair: (-SEVERITIES.index(pair[1].severity), pair[1].start_ns))
 
 
-def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) -> list[FiredRule]:
+def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) -> list[Callout]:
     """The alerts of a run from start_ns to end_ns, UTC epoch, as text."""
     return [
-        FiredRule(
-            severity=alert.severity,
-            rule=alert.rule,
-            when=stretch(rule, alert, start_ns, end_ns),
-            what=_what(rule, alert),
-        )
+        Callout(alert.severity, alert.rule, when=stretch(rule, alert, start_ns, end_ns), text=_what(rule, alert))
         for rule, alert in fired
     ]
 

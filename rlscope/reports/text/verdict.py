@@ -255,8 +255,7 @@ def gap_lines(analysis: AnalysisResult) -> list[str]:
     lines += [f"{gap}." for gap in quality.completeness.gaps]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
-        first, rest = quality.workers_without_end[:_WORKERS_NAMED], quality.workers_without_end[_WORKERS_NAMED:]
-        names = ", ".join(first) + (f" and {len(rest)} more" if rest else "")
+        names = fmt.some(quality.workers_without_end, _WORKERS_NAMED)
         lines.append(
             f"No end was recorded for {names} (killed, or still running). They are counted up to their last flush."
         )

@@ -51,7 +51,8 @@ class PlanDocument(Document):
 
 def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     """Return the recommended layout, all candidates, their bounds, and what the answer depends on."""
-    turns = planned.synchronous
+    turns, time = planned.synchronous, plan_words.time_of(planned, file)
+    steps, currency = file.batch.total_steps, file.price.currency or None
     return extended(
         PlanDocument,
         planned,
@@ -60,7 +61,7 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
         kv_capacity_tokens=planned.plan.kv_capacity_tokens,
-        time_to_finish=_planned_time(planned, file),
+        time_to_finish=time and extended(PlannedTime, time, steps=steps, currency=currency),
         unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),
     )
@@ -83,9 +84,3 @@ def _recommendation(planned: PlanResult) -> RecommendedLayout:
 def _candidate(planned: PlanResult, forecast: Forecast) -> Candidate:
     gain = NO_GAIN if forecast is planned.present else forecast.gain_over(planned.present)
     return candidate(forecast, planned.present, planned.calibration.steps_per_version, gain, planned.best_probability)
-
-
-def _planned_time(planned: PlanResult, file: PlanFile) -> PlannedTime | None:
-    time = plan_words.time_of(planned, file)
-    steps, currency = file.batch.total_steps, file.price.currency or None
-    return time and extended(PlannedTime, time, steps=steps, currency=currency)

@@ -34,23 +34,16 @@ OPEN_MARK: Final = "?"
 OPEN_NOTE: Final = "Trainers wait for samples; a log of the trainer alone does not tell whether samplers are slow."
 
 
-def cells(entry: RunEntry) -> list[str]:
-    """Return the shown columns of a run."""
-    return [fmt.printable(_WRITE[column](entry) if column in _WRITE else _text(entry, column)) for column in SHOWN]
-
-
 def _is_marked(entry: RunEntry) -> bool:
     return bool(entry.counts_prompts) and entry.tokens_per_s is not None
 
 
-def notes(entries: Sequence[RunEntry]) -> list[str]:
-    """Return the meanings of the marks in the shown columns."""
-    said = ((PROMPTS_MARK, PROMPTS_NOTE, _is_marked), (OPEN_MARK, OPEN_NOTE, _is_open))
-    return [f"{mark} {note}" for mark, note, holds in said if any(map(holds, entries))]
-
-
 def _is_open(entry: RunEntry) -> bool:
     return bool(entry.hides_samplers) and entry.bottleneck == Cause.SAMPLERS
+
+
+_MARKS: Final = ((PROMPTS_MARK, PROMPTS_NOTE, _is_marked), (OPEN_MARK, OPEN_NOTE, _is_open))
+"""Marks in the shown columns, their meanings, and the runs that have them."""
 
 
 def _cost(entry: RunEntry) -> str:
@@ -85,13 +78,17 @@ def as_csv(entries: Sequence[RunEntry]) -> str:
 
 def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
     """Return the runs, those that could not be read, and the meanings of columns and marks."""
-    rows = [cells(each) for each in entries if each.problem is None]
+    rows = [
+        [fmt.printable(_WRITE[column](each) if column in _WRITE else _text(each, column)) for column in SHOWN]
+        for each in entries
+        if each.problem is None
+    ]
     unread = [f"{each.path}: not analyzed: {fmt.printable(each.problem)}" for each in entries if each.problem]
     numbers, wide = (frozenset(map([*SHOWN].index, columns)) for columns in (_NUMBERS, _WIDE))
     table = Table("Runs", tuple(SHOWN.values()), rows, "stacks", numbers, wide=wide)
     said = (
         f"{fmt.counted(len(entries), 'run', 'runs')}. {SCOPES}",
         "Alerts are those of severity warning or critical of the built-in rules.",
-        *notes(entries),
+        *(f"{mark} {note}" for mark, note, holds in _MARKS if any(map(holds, entries))),
     )
     return [table, *([Bullets(unread)] if unread else []), *(Paragraph(note, "note") for note in said)]

@@ -54,14 +54,6 @@ def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
     }
 
 
-def phases_in_turn(analysis: AnalysisResult) -> list[StepPhase]:
-    """Return the phases of a run whose GPUs sample and train in turn, the longest first; empty for any other run."""
-    states = judged_states(analysis)
-    if not states or {key.role for key in states} != {"colocated"}:
-        return []
-    return by_share((key.state, gpu_s) for key, gpu_s in states.items())
-
-
 def by_share(times: Iterable[tuple[str, float]]) -> list[StepPhase]:
     """Return the phases that times by ledger state are of, the longest first. The unit of the times does not matter."""
     by_name = dict[str, float]()

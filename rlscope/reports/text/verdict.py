@@ -196,7 +196,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
 def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
     """Return the phases of a balanced run without a ranking whose GPUs sample and train in turn; none of another."""
     is_balanced = analysis.verdict.bottleneck == Cause.BALANCED and ranking_of(analysis) is None
-    return phases.phases_in_turn(analysis) if is_balanced else []
+    states = phases.judged_states(analysis) if is_balanced else {}
+    is_in_turn = {key.role for key in states} == {"colocated"}
+    return phases.by_share((key.state, gpu_s) for key, gpu_s in states.items()) if is_in_turn else []
 
 
 def _is_reason_open(analysis: AnalysisResult) -> bool:

@@ -1,5 +1,6 @@
 """What a reader of the terminal sees of an analysis, or of other blocks."""
 
+import re
 from collections.abc import Iterable
 from io import StringIO
 from typing import Any
@@ -20,3 +21,8 @@ def printed(blocks: Iterable[Block], width: int, **options: Any) -> str:
 
 def card(analysis: AnalysisResult, width: int = 80) -> str:
     return printed(card_blocks(analysis), width)
+
+
+def card_words(analysis: AnalysisResult, width: int = 80) -> str:
+    """The words of the card in a line, without its frames."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", card(analysis, width)).split())

@@ -7,11 +7,7 @@ from rlscope.reports.text import findings
 from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
 from tests.reports.model_fixture import changing_model
-from tests.reports.terminal_card import card
-
-
-def words(text):
-    return " ".join(text.replace("│", " ").split())
+from tests.reports.terminal_card import card, card_words
 
 
 def modeled():
@@ -27,7 +23,7 @@ def test_no_line_is_longer_than_the_terminal(make, width):
 @pytest.mark.parametrize("width", [60, 120])
 def test_nothing_that_matters_is_cut(width):
     analysis = modeled()
-    text = words(card(analysis, width))
+    text = card_words(analysis, width)
     assert "…" not in text
     assert "Trainers wait for samples 46.0% of the time" in text
     for finding in analysis.findings:
@@ -45,7 +41,7 @@ def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():
 def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts():
     known = empty_analysis()
     unstated = replace(known, data_quality=replace(known.data_quality, completeness=NOT_KNOWN))
-    complete, unknown = words(card(known)), words(card(unstated))
+    complete, unknown = card_words(known), card_words(unstated)
     assert "The recording is complete" in complete and "The data has gaps" not in complete
     assert "The recording is complete" not in unknown and "Files may still be missing" in unknown
 

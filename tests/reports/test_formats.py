@@ -18,7 +18,7 @@ from rlscope.reports.text import verdict as verdict_words
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
-from tests.reports.terminal_card import card
+from tests.reports.terminal_card import card_words
 
 pytestmark = pytest.mark.usefixtures("few_what_ifs")
 
@@ -45,10 +45,6 @@ MAKERS = {
 @cache
 def analysis_of(name):
     return MAKERS[name]()
-
-
-def words(text):
-    return " ".join(text.split())
 
 
 def digest(analysis):
@@ -79,13 +75,13 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
     said = (verdict_words.headline(analysis), verdict_words.next_step(analysis), whole_run)
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
-        "card": words(re.sub("[│╭╮╰╯─]", " ", card(analysis, 120))),
+        "card": card_words(analysis, 120),
         "Markdown": markdown_text(digest(analysis)),
         "page": " ".join(Page(render(analysis)).texts),
     }
     for form, text in formats.items():
         assert figures <= figures_of(text), form
-        assert all(each in words(text) for each in said), form
+        assert all(each in " ".join(text.split()) for each in said), form
 
 
 def test_the_figures_of_the_document_are_those_of_the_words():

@@ -31,9 +31,15 @@ def render_comparison(compared: RunComparison) -> str:
         *(Section(f"pair-{n}", pair.part.title, pair.title, pair.part.blocks) for n, pair in enumerate(pairs, 1)),
         Section("charts", "All runs on one scale", "Charts", [Charts(figures_of(compared))]),
     ]
-    foot = f"Compared by rlscope {metadata.version('rlscope')}."
-    words = {"header": title, "about": (), "first": first_screen(compared), "sections": sections, "foot": foot}
-    return page("report.html", title, {**words, "zoom": None}, page_scripts(_SCRIPTS))
+    words = dict[str, object](
+        header=title,
+        about=(),
+        first=first_screen(compared),
+        sections=sections,
+        zoom=None,
+        foot=f"Compared by rlscope {metadata.version('rlscope')}.",
+    )
+    return page("report.html", title, words, page_scripts(_SCRIPTS))
 
 
 def comparison_charts(compared: RunComparison) -> PageCharts:

@@ -113,7 +113,7 @@ def layouts_part(model: ModelResult) -> Part:
     rows = [
         (
             _place_words(model, each),
-            fmt.si((rate := rate_of(each, today)) and rate.value),
+            fmt.si(None if (rate := rate_of(each, today)) is None else rate.value),
             "" if each is today else fmt.gain(_gain_ratio(model, each)),
             age_words(each.staleness, model.calibration.steps_per_version),
         )

@@ -389,6 +389,12 @@ def wait_for_zoom(page, kind):
     page.wait_for_function("kind => document.documentElement.dataset.zoom === kind", arg=kind)
 
 
+def shown_after(page, words):
+    """The stretch that all of those charts show once the words beside the buttons have these."""
+    page.wait_for_function("words => document.getElementById('zoom-words').textContent.includes(words)", arg=words)
+    return shown(page)
+
+
 def drag(page, figure, from_ratio, to_ratio):
     """With the mouse over the plot of a figure, from one part of its width to another."""
     chart = page.locator(f"#{figure} .chart")
@@ -409,12 +415,10 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_and_a_button_shows_t
     assert page.locator("#zoom-words").inner_text() == "Charts over time begin at the steady state, 180 s in."
     assert not page.locator("#zoom-reset").is_visible()
     page.get_by_role("button", name="Whole run").click()
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('whole run')")
-    assert shown(page) == WHOLE_RUN_S
+    assert shown_after(page, "whole run") == WHOLE_RUN_S
     assert not page.locator("#zoom-whole").is_visible()
     page.get_by_role("button", name="Reset zoom").click()
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('steady')")
-    assert shown(page) == STEADY_S
+    assert shown_after(page, "steady") == STEADY_S
 
 
 def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_steady_stretch_again(page):
@@ -424,8 +428,7 @@ def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_steady_stret
     assert (low, high) == pytest.approx((450, 720), rel=0.02)
     assert f"of {DURATION_S:,} s" in page.locator("#zoom-words").inner_text()
     drag(page, "figure-workers-all", 0.9, 0.5)
-    page.wait_for_function("low => document.getElementById('zoom-words').textContent.includes(low)", arg="show 58")
-    assert shown(page) == pytest.approx((585, 693), rel=0.02)
+    assert shown_after(page, "show 58") == pytest.approx((585, 693), rel=0.02)
     page.get_by_role("button", name="Reset zoom").click()
     wait_for_zoom(page, "whole")
     assert shown(page) == STEADY_S
@@ -444,20 +447,17 @@ def test_the_keys_of_a_focused_chart_zoom_pan_and_reset(page):
     wait_for_zoom(page, "part")
     assert shown(page) == (450.0, 990.0)
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('558')")
-    assert shown(page) == (558.0, 1098.0)
+    assert shown_after(page, "558") == (558.0, 1098.0)
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('720')")
-    assert shown(page) == (720.0, 1260.0), "no further than the end of the run"
+    assert shown_after(page, "720") == (720.0, 1260.0), "no further than the end of the run"
     page.keyboard.press("Escape")
     wait_for_zoom(page, "whole")
     assert shown(page) == STEADY_S
     page.keyboard.press("-")
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('whole run')")
-    assert shown(page) == WHOLE_RUN_S, "no further out than the whole run"
+    assert shown_after(page, "whole run") == WHOLE_RUN_S, "no further out than the whole run"
     page.keyboard.press("Escape")
-    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('steady')")
+    assert shown_after(page, "steady") == STEADY_S
 
 
 def test_a_finger_drawn_sideways_zooms_as_a_mouse_does(page):

@@ -19,7 +19,7 @@ from tests.nightly import nightly
 from tests.reports.analysis_fixture import HOSTILE, full_analysis, without_frames
 from tests.reports.model_fixture import changing_model, short_model, tried_model
 from tests.reports.page.test_html import Page
-from tests.reports.terminal_card import card
+from tests.reports.terminal_card import card_words
 
 pytestmark = pytest.mark.usefixtures("few_what_ifs")
 
@@ -92,17 +92,16 @@ def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(
     assert f"No model result: {reason}." in page.text
     assert page.specs == [] and "actions" not in page.ids
     assert "<img src=x" not in html
-    assert f"No model result: {reason}." in " ".join(card(unknown, 200).split())
+    assert f"No model result: {reason}." in card_words(unknown, 200)
     assert as_document(unknown)["recommendation"]["why"] == reason
 
 
 def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
-    text = card(with_model(changing_model())).partition("Actions, in")[0]
-    panel = " ".join(text.replace("│", " ").split())
+    panel = card_words(with_model(changing_model())).partition("Actions, in")[0]
     assert panel.count("Use 4 trainer GPUs") == 1
     gain = fmt.with_interval(fmt.gain, *changing_model().recommendation.gain_ratio)
     assert f"Predicted gain: {gain}. Staleness" in panel
-    tried = " ".join(card(with_model(tried_model())).partition("Actions, in")[0].replace("│", " ").split())
+    tried = card_words(with_model(tried_model())).partition("Actions, in")[0]
     assert tried.count("Use 4 trainer GPUs") == tried.count("(gain may be under 5%: try it for 20 steps first)") == 1
 
 
@@ -118,7 +117,7 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
     rows = action_rows(analysis)
     page = " ".join(Page(page_with(said)).text.split())
     digest = markdown(first_screen(analysis).values()).replace("\\", "")
-    terminal = " ".join(card(with_model(said()), 120).split())
+    terminal = card_words(with_model(said()), 120)
     for number, row in enumerate(rows, 1):
         for text in (page, digest, terminal):
             assert all(value in text for value in row.values())

@@ -7,7 +7,7 @@ from rlscope.reports.card import first_screen
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from tests.reports.analysis_fixture import full_analysis, without_frames
-from tests.reports.terminal_card import card
+from tests.reports.terminal_card import card, card_words
 
 QUIET = full_analysis()
 START_NS = QUIET.run.started_ns
@@ -25,8 +25,7 @@ FIRED = replace(
 def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     text = card(FIRED, 100)
     assert "Alerts, built-in rules" in text
-    told = " ".join(text.split())
-    assert "trainers_idle warning from 1 min to 1 min 30 s 40.0%" in told
+    assert "trainers_idle warning from 1 min to 1 min 30 s 40.0%" in card_words(FIRED, 100)
     assert text.index("worker_silent") < text.index("trainers_idle"), "highest severity first"
     assert "[red]<b>idle</b> 40%[/red]" in text
     assert "Alerts" not in card(QUIET, 100)

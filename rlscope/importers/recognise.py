@@ -5,8 +5,9 @@ If several frameworks match, an error names them, and the user chooses with `--a
 
 import os
 import re
+import shlex
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import chain, islice
@@ -70,6 +71,8 @@ _FEWEST_KEYS: Final = 3
 _LOOKS_LIKE_RATIO: Final = 0.5
 """Least share of a file's metrics that a framework's table names if the file looks like that framework."""
 _OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
+_PHASE_NAMES: Final = {"generate": "gen|rollout|sampl", "train": "train|learn", "step": "step|total|iter"}
+"""Words in the names of durations, by phase. What trains a step is no step."""
 
 
 class Recognised(NamedTuple):
@@ -293,7 +296,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             path,
             found=f"a log of no framework that rlscope knows, with the durations {first_few(durations)}",
             expected="the names of the phases that they are of",
-            next_step=f"Name those in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
+            next_step=f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
         )
     return ImportFileError.of(
         path,
@@ -304,6 +307,18 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             "docs/importers.md lists the files of each framework, and what to do for your own."
         ),
     )
+
+
+def _phases_of(durations: Iterable[str]) -> str:
+    """Return the option that names the phases, with the durations that look like each of them filled in."""
+    ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations}
+    found = {"step": "", "generate": "METRIC", "train": "METRIC"}
+    for phase, pattern in _PHASE_NAMES.items():
+        name = next((name for name, end in ends.items() if re.search(pattern, end)), None)
+        if name is not None:
+            found[phase] = name
+            del ends[name]
+    return "--phases " + shlex.quote(",".join(f"{phase}={name}" for phase, name in found.items() if name))
 
 
 def _unread_console(source: ImportSource) -> ImportFileError | None:
@@ -342,7 +357,8 @@ def _closest(source: ImportSource) -> ImportFileError | None:
             source.path,
             found=f"{len(names):,} metrics of no framework that rlscope knows: {first_few(shown)}",
             expected="metrics of " + ", ".join(framework_names()),
-            next_step=f"Name the metrics of the phases, in seconds: {_OWN_PHASES}. docs/importers.md has the details.",
+            next_step=f"Name the metrics of the phases, in seconds, as in {_phases_of(filter(is_duration, shown))}. "
+            "docs/importers.md has the details.",
         )
     return ImportFileError.of(
         source.path,

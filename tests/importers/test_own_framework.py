@@ -268,12 +268,22 @@ def test_metrics_that_the_file_lacks_are_named_with_the_nearest_that_it_has(tmp_
 
 
 @pytest.mark.parametrize(
-    "line", ["step {} gen 12.4s train 8.5s", "Step {} | gen: 12.4 s | train: 8.5 s", "step={} gen=12.4s train=8.5sec"]
-)
-def test_a_log_of_prints_is_refused_with_the_names_to_pass(tmp_path: Path, line: str) -> None:
+    ("line", "durations", "phases"),
+    [
+        ("step {} gen 12.4s train 8.5s", "gen, train", "generate=gen,train=train"),
+        ("Step {} | gen: 12.4 s | train: 8.5 s", "gen, train", "generate=gen,train=train"),
+        ("step={} t/train_step=8.5s t/Rollout=9s t/total=18s", "t/Rollout, t/total, t/train_step",
+         "step=t/total,generate=t/Rollout,train=t/train_step"),
+        ("step={}, a gen: 12.4s, a train: 8.5s", "a gen, a train", "'generate=a gen,train=a train'"),
+        ("step={} train/step_time=8.5sec", "train/step_time", "step=train/step_time,generate=METRIC,train=METRIC"),
+    ],
+)  # fmt: skip
+def test_a_log_of_prints_is_refused_with_the_option_to_pass(
+    tmp_path: Path, line: str, durations: str, phases: str
+) -> None:
     log = tmp_path / "run.log"
     log.write_text("".join(line.format(step) + "\n" for step in range(3)))
-    with pytest.raises(ImportFileError, match=r"with the durations gen, train; .* --phases step=METRIC"):
+    with pytest.raises(ImportFileError, match=f"with the durations {durations}; .* as in --phases {phases}"):
         analyze(log)
 
 

@@ -120,7 +120,8 @@ def list_entries(
             folder,
             found=f"no {RUN_FILE} in it or below",
             expected="a folder with runs in it",
-            next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded.",
+            next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded, or that "
+            "`rlscope import LOG RUN_DIR` made of a log.",
         )
     on_path = [text for text in filters if text.lstrip().startswith("path")]
     wanted = filtered_entries([RunEntry(path, run.name) for path, run in runs.items()], on_path)

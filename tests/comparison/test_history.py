@@ -158,9 +158,10 @@ def test_a_file_and_a_folder_without_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("")
     with pytest.raises(RunFolderError, match="notes: found a file; expected a folder of runs"):
         rlscope.list_runs(tmp_path / "notes")
-    for folder in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(RunFolderError, match="expected a folder"):
-            rlscope.list_runs(folder)
+    with pytest.raises(RunFolderError, match="expected a folder"):
+        rlscope.list_runs(tmp_path / "gone")
+    with pytest.raises(RunFolderError, match=r"no run\.json in it or below; .* `rlscope import LOG RUN_DIR` made"):
+        rlscope.list_runs(tmp_path)
 
 
 ENTRIES = (

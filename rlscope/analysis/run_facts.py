@@ -26,8 +26,9 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated", "auxiliary")}
     window = steady_window(steps)
     started_ns = min(extents["start_ns"], default=run.created_ns or 0)
-    trained = answers["delivery_outcomes"].filter(outcome="trained")
-    is_known = unrecorded_ratio(run, answers) <= 1.0 - COMPLETE_RATIO
+    delivered = answers["delivery_outcomes"]
+    trained = delivered.filter(outcome="trained")
+    is_known = not delivered.is_empty() and unrecorded_ratio(run, answers) <= 1.0 - COMPLETE_RATIO
     return RunFacts(
         run_id=run.run_id,
         started_ns=started_ns,
@@ -139,7 +140,7 @@ def measure_throughput(
 
 def _generated_per_s(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> float | None:
     """Return the tokens of all samples, or those that the engines decoded if no sample was recorded, per second."""
-    if facts.tokens_trained is None or not facts.duration_s:
+    if (facts.samples_trained and facts.tokens_trained is None) or not facts.duration_s:
         return None
     sampled = int(answers["token_balance"]["generated_tokens"].sum())
     engines = answers.get("engine_speed")

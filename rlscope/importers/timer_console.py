@@ -116,7 +116,8 @@ class _Reader:
             self._of_actors, self._is_one_run = self._before, True
             return self._before[actor]
         if actor not in held:
-            if not self._is_one_run and self._trainings > any(each.unpaired for each in held.values()):
+            lacks_beginning = any(each.unpaired for each in held.values())
+            if not self._is_one_run and self._trainings >= (2 if lacks_beginning else 1):
                 self._begin_again(time_ns)
                 held = self._of_actors
             if held and not self.console.several_print_timers:

@@ -45,6 +45,13 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
         )
     untold = 0
     for path in _files(source.path):
+        if not target.claim(Path(path.name), NEMO_RL_SAMPLES.kind):
+            raise ImportFileError.of(
+                path,
+                found=f"a second {path.name}, as of a run that was started again",
+                expected="one file for each step",
+                next_step="Pass the file of the last start that made the step.",
+            )
         if _step(path) in target.steps:
             _read_step(path, target, progress)
         else:

@@ -96,3 +96,14 @@ def test_samples_alone_are_an_error_that_asks_for_the_console(tmp_path: Path) ->
     assert NEMO_RL_SAMPLES.recognise(open_source(tmp_path))
     with pytest.raises(ImportFileError, match="--with"):
         fill(tmp_path / "run", (file, NEMO_RL_SAMPLES))
+
+
+def test_a_second_file_of_a_step_is_refused(tmp_path: Path) -> None:
+    """Each start of a run writes into a folder of its own."""
+    log, folders = tmp_path / "driver.log", [tmp_path / name for name in ("exp_001", "exp_002")]
+    log.write_text(CONFIG + block(1, 40.0, SYNC))
+    for folder in folders:
+        folder.mkdir()
+        (folder / "train_data_step1.jsonl").write_text(json.dumps(record(0, 120, 100)) + "\n")
+    with pytest.raises(ImportFileError, match=r"a second train_data_step1\.jsonl, as of a run that was started again"):
+        fill(tmp_path / "run", (log, NEMO_RL_CONSOLE), *((folder, NEMO_RL_SAMPLES) for folder in folders))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
+from rlscope.format import some
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 from rlscope.trace.manifest import RUN_FILE, run_folder
@@ -115,7 +116,7 @@ def import_run(
     Raises ImportFileError if no importer recognizes the file or it contains no step, OutputError if the folder is not
     empty or cannot be written.
     """
-    from rlscope.importers.recognise import first_few, recognise, rotated_parts
+    from rlscope.importers.recognise import NAMED, recognise, rotated_parts
     from rlscope.importers.steps import has_steps_of
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -131,10 +132,10 @@ def import_run(
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=relative_origin_ns, given=path)
     target.is_growing = is_growing
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
-        target.note(f"Not read: {first_few(unread)}. Pass one by name, or with --with if it is part of this run")
+        target.note(f"Not read: {some(unread, NAMED)}. Pass one by name, or with --with if it is part of this run")
     if parts := rotated_parts(first.source.path):
         name, join = first.source.path.name, f"zcat -f {' '.join(parts)} {first.source.path.name} > all.log"
-        target.note(f"Not read: {first_few(parts)}, earlier parts of {name}. Join them: {join}")
+        target.note(f"Not read: {some(parts, NAMED)}, earlier parts of {name}. Join them: {join}")
     target.knows_samplers = bool(engines) or any(has_steps_of("sampler", each.source) for each in (first, *others))
     _read_all((first, *others), engines, target, options, progress)
     if target.extent() is None:

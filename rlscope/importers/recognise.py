@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
-from rlscope.format import counted
+from rlscope.format import counted, some
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
@@ -64,7 +64,7 @@ IMPORTERS: Final[tuple[Importer, ...]] = (
 _FILES_LOOKED_AT: Final = 500
 _NAMES_LOOKED_AT: Final = 50_000
 _DEEPEST: Final = 5
-_NAMED: Final = 5
+NAMED: Final = 5
 _NEIGHBOURS: Final = 20
 _FEWEST_KEYS: Final = 3
 """Metrics below which a log has none: some of its lines look like a metric."""
@@ -210,7 +210,7 @@ def _one_run(found: Sequence[Recognised]) -> Recognised | None:
 
 
 def _several(folder: Path, what: str, names: Sequence[str], next_step: str) -> ImportFileError:
-    found, expected = f"{what}: {first_few(names)}", "one run, by its folder or its file"
+    found, expected = f"{what}: {some(names, NAMED)}", "one run, by its folder or its file"
     return ImportFileError.of(folder, found=found, expected=expected, next_step=next_step)
 
 
@@ -219,12 +219,6 @@ def rotated_parts(path: Path) -> list[str]:
     part = re.compile(re.escape(path.name) + r"\.(\d{1,3})(?:\.gz)?")
     found = filter(None, (part.fullmatch(each.name) for each in path.parent.glob("*") if each.is_file()))
     return [each[0] for each in sorted(found, key=lambda each: -int(each[1]))]
-
-
-def first_few(names: Sequence[str]) -> str:
-    """List the first few of many names."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
@@ -294,7 +288,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
     if durations := durations_in(source.text):
         return ImportFileError.of(
             path,
-            found=f"a log of no framework that rlscope knows, with the durations {first_few(durations)}",
+            found=f"a log of no framework that rlscope knows, with the durations {some(durations, NAMED)}",
             expected="the names of the phases that they are of",
             next_step=f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
         )
@@ -338,7 +332,7 @@ def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
     names = sorted({own.bare(name) for name in names_in(source)})
     near = next(filter(None, (did_you_mean(name, names) for name in sorted(own.wanted - {*names}))), "")
     step = "Name metrics that the file has." if names else "Pass a metrics file, or a log with `NAME: VALUE` lines."
-    found = f"the metrics {first_few(names)}" if names else "no metrics"
+    found = f"the metrics {some(names, NAMED)}" if names else "no metrics"
     return ImportFileError.of(source.path, found=found, expected=known_names(own), next_step=f"{near} {step}".strip())
 
 
@@ -355,7 +349,7 @@ def _closest(source: ImportSource) -> ImportFileError | None:
         shown = sorted(names, key=lambda name: (not is_duration(name), name))
         return ImportFileError.of(
             source.path,
-            found=f"{len(names):,} metrics of no framework that rlscope knows: {first_few(shown)}",
+            found=f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
             expected="metrics of " + ", ".join(framework_names()),
             next_step=f"Name the metrics of the phases, in seconds, as in {_phases_of(filter(is_duration, shown))}. "
             "docs/importers.md has the details.",

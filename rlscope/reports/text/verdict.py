@@ -41,6 +41,11 @@ _ONE_SIDE: Final = (
     "the trainers. If they are slow:"
 )
 """Before the next step of a log that shows the trainers only."""
+_NO_PASSES: Final = (
+    "The engines' logs do not show how long a pass takes, so samplers may be slow or wait for the trainers. If they "
+    "are slow:"
+)
+"""The same if the engines' logs are read already."""
 _WORKERS_NAMED: Final = 5
 """Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05
@@ -189,7 +194,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
         hint = causes.WORDS[verdict.bottleneck].next_step
         is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
         said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else hint
-        return f"{_ONE_SIDE} {_lowered(said)}" if _is_reason_open(analysis) else said
+        imported = analysis.data_quality.imported
+        why_open = _NO_PASSES if imported and "engine_steps" in imported.tables else _ONE_SIDE
+        return f"{why_open} {_lowered(said)}" if _is_reason_open(analysis) else said
     return _DROPPED if dropped_of(analysis) >= _DROPPED_RATIO else _BOTH_SIDES
 
 

@@ -45,7 +45,7 @@ _NO_PASSES: Final = (
     "The engines' logs do not show how long a pass takes, so samplers may be slow or wait for the trainers. If they "
     "are slow:"
 )
-"""The same if the engines' logs are read already."""
+"""Before that step if the engines' logs are read already."""
 _WORKERS_NAMED: Final = 5
 """Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05

@@ -294,9 +294,9 @@ def steps_to_simulate(samples_per_step: int) -> int:
     return max(_FEWEST_STEPS, min(_STEPS, most), min(_MORE_STEPS, more))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _simulated(system: System, layout: Layout, steps: int, settings: Settings) -> Simulated | None:
-    """Simulate and cache: both replay and forecasts need the current layout."""
+    """Simulate and cache: replay, forecasts and the what-ifs of a page need some of the same layouts."""
     try:
         return simulate(system, layout, steps=steps, seed=_SEED, settings=settings)
     except (ValueError, NeverTrains):

@@ -133,3 +133,12 @@ def test_a_change_has_its_sign(ratio, text):
 def test_points_are_the_difference_of_two_shares():
     written = [fmt.signed_points(value) for value in (0.014, -0.2, -0.0004, 0.0, None)]
     assert written == ["+1.4 points", "−20.0 points", "about 0 points", "0 points", "no data"]
+
+
+@pytest.mark.parametrize(
+    ("write", "difference", "text"),
+    [(fmt.duration, 1.4, "+1.4 s"), (fmt.duration, -0.2, "−200 ms"), (fmt.percent, -0.2, "−20.0 points"),
+     (fmt.significant, 0.0, "0"), (fmt.significant, None, "no data")],
+)  # fmt: skip
+def test_a_difference_has_the_sign_and_the_unit_of_its_quantity(write, difference, text):
+    assert fmt.signed(write)(difference) == text

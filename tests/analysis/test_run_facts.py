@@ -1,5 +1,6 @@
 """Who ran and how much came of it, where a worker was started again and where deliveries name no step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +11,17 @@ from rlscope.analysis.run_facts import window_reason
 from rlscope.pipeline import analyze
 from rlscope.trace.query import bucket_count, make_grid
 from rlscope.trace.store import open_run
+from tests.reports.analysis_fixture import empty_analysis
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
 
 pytestmark = pytest.mark.usefixtures("no_model")
 SECOND = 10**9
+
+
+@pytest.mark.parametrize(("value", "number"), [(32, 32), (True, None), ("32", None), (32.0, None)])
+def test_a_setting_that_is_no_whole_number_is_no_limit(value: object, number: int | None) -> None:
+    facts = replace(empty_analysis().run, settings={"max_running": value})
+    assert (facts.integer_setting("max_running"), facts.integer_setting("max_staleness")) == (number, None)
 
 
 def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path: Path) -> None:

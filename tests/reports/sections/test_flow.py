@@ -169,3 +169,9 @@ def test_a_run_of_one_step_and_one_engine_is_drawn():
     few = replace(analysis, answers=answers)
     found = pictures(staleness_section(few), queue_section(few))
     assert all(found[anchor].spec for anchor in ("staleness-heat", "weight-update-spread"))
+
+
+def test_titles_say_of_which_part_of_the_run_a_section_is():
+    titles = {section.anchor: section.title for section in sections_of(full_analysis())}
+    assert titles["staleness"] == "Staleness, whole run"
+    assert titles["gap"] == "Upper bound and measured throughput, steady state"

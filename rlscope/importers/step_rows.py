@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Final
 
-from rlscope.format import duration
+from rlscope.format import counted, duration
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
@@ -175,8 +175,8 @@ def _check_coverage(
     numbers = [step.number for step in steps.steps]
     if steps.repeated:
         target.note(
-            f"{steps.repeated:,} duplicate {worker_id} steps in the file (a resumed run, or two runs in one file); the "
-            "last one is used"
+            f"{counted(steps.repeated, f'duplicate {worker_id} step', f'duplicate {worker_id} steps')} in the file "
+            "(a resumed run, or two runs in one file); the last one is used"
         )
     if log.framework.rows_are_means or not numbers:
         return

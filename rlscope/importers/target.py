@@ -218,8 +218,11 @@ class ImportTarget:
         """Leave out the time ranges (ns) in which the run was down or stood still, and say so."""
         if pauses:
             down_s = sum(end_ns - start_ns for start_ns, end_ns in pauses) / 1e9
-            down = f"{counted(len(pauses), 'time', 'times')}, for {duration(down_s)}"
-            self.note(f"The run was down or stood still {down}, which are left out for all workers")
+            times = counted(len(pauses), "time", "times")
+            self.note(
+                f"The run was down or stood still {times}, for {duration(down_s)} in all; "
+                "that time is left out for all workers"
+            )
             self.leave_out(pauses)
 
     def is_up(self, start_ns: int, end_ns: int) -> bool:

@@ -89,7 +89,8 @@ def test_a_pause_of_more_than_ten_minutes_and_ten_steps_is_left_out(
 def test_a_run_that_goes_on_keeps_its_times(tmp_path: Path) -> None:
     """A watch has evaluated them."""
     log = metrics(tmp_path, (1, 10, 8), (2, 20, 8), (2, 3600, 9), (3, 3610, 8))
-    import_run(log, tmp_path / "run", SHARED, is_growing=True)
+    imported = import_run(log, tmp_path / "run", SHARED, is_growing=True)
+    assert any(note.startswith("1 duplicate trainer step in the file") for note in imported.notes)
     assert asked(tmp_path / "run", SPANS)[1:] == [(2, 3591.0, 3600.0), (3, 3602.0, 3610.0)]
 
 

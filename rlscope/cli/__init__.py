@@ -3,6 +3,7 @@
 Each module holds one or two subcommands. Slow imports happen when the subcommand runs.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -51,6 +52,9 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     mcp.mcp,
 )
 """The subcommands in the order of the help. `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
+_RARE_COLLECTIONS: Final = (50_000, 20, 50)
+"""Thresholds of the garbage collector. With Python's own, it looks through all imported objects again and again, for a
+twentieth of the time of a short analysis."""
 for _command in COMMANDS:
     app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 
@@ -67,6 +71,7 @@ def main() -> None:
         ended_by.append(number)
         sys.exit(128 + number)
 
+    gc.set_threshold(*_RARE_COLLECTIONS)
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     readable_on(sys.stdout, sys.stderr)
     try:

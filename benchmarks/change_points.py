@@ -82,7 +82,7 @@ def recorded(world: World, layout: Layout, seed: int) -> tuple[list[float], tupl
         with open_run(folder) as run:
             asked = ("training_steps", "trainer_steps", "worker_extents", "token_staleness_by_step")
             answers = {name: ask(run, name) for name in asked}
-    periods = answers["training_steps"]["period_s"].drop_nulls().to_list()
+    periods = answers["training_steps"]["step_s"].drop_nulls().to_list()
     return periods, run_events(answers)
 
 

@@ -98,7 +98,7 @@ def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
     assert run.facts.window is not None
     last = int(part.step[-1])
     assert run.steady is not None and part.trained_tokens is not None
-    tokens, seconds = int(part.trained_tokens.sum()), float(part.period_s.sum())
+    tokens, seconds = int(part.trained_tokens.sum()), float(part.step_s.sum())
     states = {key: round(float(spent.sum()) * 1e9) for key, spent in part.state_gpu_s.items()}
     steady = replace(run.steady, states=states, length_ns=round(seconds * 1e9), tokens=tokens, steps=part.step.size)
     return replace(
@@ -120,7 +120,7 @@ def null_line(name: str, pair: Pair) -> str:
     assert rate.change is not None and table is not None
     interval = "no interval" if rate.low is None else f"{rate.low:+6.1%} to {rate.high:+6.1%}"
     assert table.trained_tokens is not None
-    series = table.trained_tokens - float(rate.after or 0) * table.period_s
+    series = table.trained_tokens - float(rate.after or 0) * table.step_s
     block = (
         f"{table.step.size:3} steps, block {block_steps(series)}, autocorrelation {autocorrelation_time(series):.1f}"
     )

@@ -30,7 +30,7 @@ def command(tmp_path: Path) -> Path:
     [
         ("", 0, "#### "),
         ("--fail-if=throughput.steady_tokens_per_s < $(touch hacked)1e9\n", 2, ""),
-        ("\n--fail-if=step.period_s > 0\n", 3, "#### "),
+        ("\n--fail-if=step.time_s > 0\n", 3, "#### "),
     ],
 )
 def test_the_script_writes_the_summary_and_ends_as_the_check(

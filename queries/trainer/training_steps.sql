@@ -4,7 +4,7 @@
 -- out  step             BIGINT  optimizer step
 -- out  start_ns         BIGINT  earliest start of compute, UTC epoch
 -- out  end_ns           BIGINT  latest end of compute, UTC epoch
--- out  period_s         DOUBLE  from the end of the previous step to this end, seconds; NULL for the first of a start
+-- out  step_s           DOUBLE  from the end of the previous step to this end, seconds; NULL for the first of a start
 -- out  compute_s        DOUBLE  mean compute per worker, seconds
 -- out  version_in       BIGINT  last version published at its start
 -- out  version_out      BIGINT  version published from it, or version_in
@@ -15,7 +15,7 @@
 -- grain: one row per step
 -- partition: driver
 --
--- The time in which a run was down is no period: the trainers of the next step are others, and started after the end of
+-- The time in which a run was down is not part of a step: the trainers of the next step are others, and started after the end of
 -- the previous one. In a part of a run that is followed, trainers seem to start with it.
 -- The reward that the trainer reported for the step takes precedence over the mean of its deliveries' rewards. These are
 -- added in a fixed order, so that the sum has the same bits in every analysis.
@@ -52,7 +52,7 @@ SELECT
     steps.step, start_ns, end_ns,
     CASE WHEN started_ns <= lag(end_ns) OVER by_step OR list_has_any(trainers, lag(trainers) OVER by_step)
         THEN (end_ns - lag(end_ns) OVER by_step) / 1e9
-    END AS period_s,
+    END AS step_s,
     compute_s, version_in, version_out, samples, tokens,
     coalesce(response_tokens, 0) AS response_tokens,
     coalesce(steps.reward_mean, delivered.reward_mean) AS reward_mean

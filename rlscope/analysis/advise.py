@@ -62,7 +62,8 @@ _WAIT_RATIO: Final = 0.01
 """Share of a side's time. If it waits longer for a cap, it enforces the cap by waiting."""
 
 _REACHED_RATIO: Final = 0.9
-"""Share of an in-flight limit. A run that stays below it has not reached the limit and does not show what it counts."""
+"""Share of a limit on samples in flight. A run that stays below it has not reached the limit and does not show what it
+counts."""
 
 _MOST_TRIED: Final = 8
 """Maximum number of schedulings to simulate. Each takes 0.1 to 0.5 s."""
@@ -266,7 +267,7 @@ def _policies(config: RunConfig, whole: Observed) -> _Reading:
 
 
 def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
-    """Read whether the in-flight limit includes the batch in training.
+    """Read whether the limit on samples in flight includes the batch in training.
 
     It does if the count with that batch reaches the limit, and does not if that count exceeds the limit. If the counts
     with and without the batch are both above the limit, or both below it, the run does not show it.

@@ -172,13 +172,13 @@ def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tup
     A step starts at the end of the previous step. Raises UnobservableError for too few steps, or without GPUs, samples
     or tokens.
     """
-    wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
+    wanted = answers["training_steps"].select("step", "step_s", "response_tokens")
     # Integers, because a float of nanoseconds since the epoch is off by up to 128 ns, which loses the first step.
-    begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
+    begins_ns = pl.col("end_ns") - (pl.col("step_s") * 1e9).round().cast(pl.Int64)
     inside = (
         answers["trainer_steps"]
         .join(wanted, on="step")
-        .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("period_s") > 0))
+        .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("step_s") > 0))
         .sort("step")
     )
     if len(inside) < LEAST_STEPS_OBSERVED:
@@ -194,7 +194,7 @@ def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tup
         for name in ("train", "logprobs", "publish", "other", "wait")
     }
     steps = TrainerSteps(
-        period_s=inside["period_s"].to_numpy(),
+        period_s=inside["step_s"].to_numpy(),
         **{f"{name}_s": seconds for name, seconds in per_gpu.items()},
         **{name: inside[name].to_numpy() for name in ("samples", "tokens", "response_tokens", "published")},
     )

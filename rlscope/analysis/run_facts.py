@@ -69,14 +69,14 @@ def most_gpus(extents: pl.DataFrame) -> int:
 
 
 def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
-    """Return the last interval with a stable step period, from the end of the previous step to its last step's end.
+    """Return the last interval with a stable step time, from the end of the previous step to its last step's end.
 
     It is of one start of the run, whose first step has no period. If response lengths drift over it, only its latest
     steps count: the next steps will have their lengths.
     """
-    starts = steps.with_columns(start=pl.col("period_s").is_null().cum_sum()).partition_by("start", include_key=False)
-    timed = [own.filter(pl.col("period_s").is_not_null()) for own in reversed(starts)]
-    stretches = ((own, last_stable_stretch(own["period_s"].to_list())) for own in timed)
+    starts = steps.with_columns(start=pl.col("step_s").is_null().cum_sum()).partition_by("start", include_key=False)
+    timed = [own.filter(pl.col("step_s").is_not_null()) for own in reversed(starts)]
+    stretches = ((own, last_stable_stretch(own["step_s"].to_list())) for own in timed)
     found = [own.slice(each.first, each.last - each.first + 1) for own, each in stretches if each is not None]
     if not found:
         return None
@@ -157,6 +157,6 @@ def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
             found = "the end of the latest stretch with a stable step time, because response lengths drifted over it"
         return f"{found}: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
-        return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
+        return f"the step time keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
     few = counted(steps, "step", "steps")
-    return f"{few} cannot show a steady state, which needs {LEAST_STEPS_TO_SETTLE} step periods"
+    return f"{few} cannot show a steady state, which needs {LEAST_STEPS_TO_SETTLE} step times"

@@ -32,7 +32,7 @@ _PHASES: Final[Mapping[ShiftCause, tuple[str, ...]]] = {
     "waits": ("wait_gpu_s",),
 }
 """Columns of trainer_steps by cause."""
-_TIMES: Final = (("period_s",), *_PHASES.values())
+_TIMES: Final = (("step_s",), *_PHASES.values())
 _PHASE_STEPS: Final = 20
 """Steps before and after a change whose phases are compared."""
 
@@ -101,7 +101,7 @@ def _by_step(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     phases = answers["trainer_steps"].select(
         "step", *(pl.col(name) / pl.col("trainer_gpus") for names in _PHASES.values() for name in names)
     )
-    steps = answers["training_steps"].filter(pl.col("period_s") > 0).join(phases, on="step", how="left")
+    steps = answers["training_steps"].filter(pl.col("step_s") > 0).join(phases, on="step", how="left")
     staleness = answers.get("token_staleness_by_step")
     if staleness is not None:
         steps = steps.join(staleness.select("step", "staleness_mean"), on="step", how="left")
@@ -112,8 +112,8 @@ def _series(steps: pl.DataFrame) -> list[_Series]:
     log_least = math.log1p(_LEAST_RATIO)
     tokens = steps["response_tokens"] if steps["response_tokens"].null_count() == 0 else steps["tokens"]
     made = [
-        _Series("step_s", steps["period_s"], log_least, math.log),
-        _Series("trained_tokens_per_s", tokens / steps["period_s"], log_least, math.log),
+        _Series("step_s", steps["step_s"], log_least, math.log),
+        _Series("trained_tokens_per_s", tokens / steps["step_s"], log_least, math.log),
         _Series("response_tokens", tokens / steps["samples"], log_least, math.log),
     ]
     if "staleness_mean" in steps.columns:

@@ -288,7 +288,7 @@ def _different(before: ComparedRun, first: float | None, then: float | None) -> 
     """Return two costs per step in seconds; None if they differ by less than 5%, or by less than 1% of the step."""
     if before.table is None or first is None or then is None:
         return None
-    step_s = float(before.table.period_s.mean())
+    step_s = float(before.table.step_s.mean())
     return (first, then) if abs(then - first) >= max(SPEED_RATIO * first, 0.01 * step_s) else None
 
 

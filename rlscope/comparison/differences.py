@@ -1,6 +1,6 @@
 """Differences between two runs with intervals, and breakdowns that add up.
 
-A breakdown splits one difference by state of the ledger: the step period, the GPU time per trained token, or the shares
+A breakdown splits one difference by state of the ledger: the step time, the GPU time per trained token, or the shares
 of a role's GPU time. Parts are exact fractions of whole nanoseconds and tokens, so that nothing is left over. The runs
 are compared in steady state if both have one; otherwise whole runs are compared.
 """
@@ -258,9 +258,9 @@ def _series(run: ComparedRun) -> dict[Quantity, Measure]:
     )
     is_length_known = tokens is not None and samples is not None and not run.counts_prompts
     return {
-        "tokens_per_s": None if tokens is None else StepSeries(tokens, table.period_s),
-        "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.period_s * gpus),
-        "step_s": StepSeries(table.period_s, ones),
+        "tokens_per_s": None if tokens is None else StepSeries(tokens, table.step_s),
+        "tokens_per_gpu_s": None if tokens is None else StepSeries(tokens, table.step_s * gpus),
+        "step_s": StepSeries(table.step_s, ones),
         "samples_per_step": None if samples is None else StepSeries(samples, ones),
         "response_tokens": StepSeries(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
         "staleness_mean": StepSeries(table.staleness, table.known_tokens),
@@ -361,7 +361,7 @@ def _breakdown(
 def _share_series(key: StateKey, run: ComparedRun) -> StepSeries:
     assert run.table is not None and run.steady is not None
     states = run.table.state_gpu_s
-    owned_gpu_s = run.table.period_s * run.steady.gpus[key.role]
+    owned_gpu_s = run.table.step_s * run.steady.gpus[key.role]
     spent = states.get(key, np.zeros(run.table.step.size))
     if key.state == NOT_RUNNING:
         running = sum(gpu_s for each, gpu_s in states.items() if each.role == key.role)

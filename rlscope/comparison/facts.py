@@ -71,7 +71,7 @@ class StepTable:
     """The steps in steady state; every array has one entry per step."""
 
     step: Counts
-    period_s: Reals
+    step_s: Reals
     samples: Counts | None
     """None if not recorded."""
     trained_tokens: Counts | None
@@ -283,12 +283,12 @@ def _table(analysis: AnalysisResult) -> StepTable | None:
     answers = analysis.answers
     steps = (
         answers["training_steps"]
-        .filter(window.is_inside, pl.col("period_s").is_not_null())
+        .filter(window.is_inside, pl.col("step_s").is_not_null())
         .join(answers["trainer_steps"].select("step", "train_gpu_s"), on="step", how="left", maintain_order="left")
         .join(_age_sums(answers["token_staleness"]), on="step", how="left", maintain_order="left")
         .with_columns(pl.col("train_gpu_s", *_AGES).fill_null(0.0))
     )
-    if steps.is_empty() or steps["period_s"].sum() <= 0:
+    if steps.is_empty() or steps["step_s"].sum() <= 0:
         return None
     counts_prompts = analysis.throughput.counted_tokens is not None
     ends_ns = np.concatenate([[window.start_ns], steps["end_ns"].to_numpy()])
@@ -297,7 +297,7 @@ def _table(analysis: AnalysisResult) -> StepTable | None:
         trained_tokens=_known(steps["tokens" if counts_prompts else "response_tokens"]),
         state_gpu_s=_state_gpu_s(answers["ledger_timeline"], ends_ns),
         processed_tokens=_known(steps["tokens"]),
-        **{name: steps[name].to_numpy() for name in ("step", "period_s", "train_gpu_s", *_AGES)},
+        **{name: steps[name].to_numpy() for name in ("step", "step_s", "train_gpu_s", *_AGES)},
     )
 
 

@@ -99,10 +99,10 @@ def steady_steps(run: OpenRun) -> StepSeries | None:
     window = steady_window(steps)
     if window is None:
         return None
-    inside = steps.filter(window.is_inside, pl.col("period_s").is_not_null())
+    inside = steps.filter(window.is_inside, pl.col("step_s").is_not_null())
     if not inside["response_tokens"].sum():
         return None
-    return StepSeries(inside["response_tokens"].to_numpy().astype(float), inside["period_s"].to_numpy())
+    return StepSeries(inside["response_tokens"].to_numpy().astype(float), inside["step_s"].to_numpy())
 
 
 def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:

@@ -112,7 +112,7 @@ def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded
         dropped / outcomes["tokens"].sum(), outcomes["tokens"].sum()
     )
     steps = recorded.answers["training_steps"]
-    assert whole(timeline, "step.period_s").value == pytest.approx(steps["period_s"].mean())
+    assert whole(timeline, "step.time_s").value == pytest.approx(steps["step_s"].mean())
     assert whole(timeline, "reward.mean").value == pytest.approx(steps["reward_mean"].mean())
     extents = recorded.answers["worker_extents"]
     rate = steps["response_tokens"].sum() / ((extents["end_ns"].max() - extents["start_ns"].min()) / 1e9)
@@ -206,7 +206,7 @@ EXPECTED = {
     "running.per_engine": (4.0, 8.0, None),
     "waiting.requests": (1.0, 0.0, None),
     "throughput.trained_tokens_per_s": (1.0, 1.0, 0.0),
-    "step.period_s": (None, 3.0, None),
+    "step.time_s": (None, 3.0, None),
     "reward.mean": (None, 0.5, None),
     "weight_update.duration_s": (None, 3.0, None),
     "worker.silent_s": (0.0, 8.0, 18.0),

@@ -54,7 +54,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             published=pl.lit(1),
             **zeros,
         ),
-        "training_steps": steps.with_columns(period_s=pl.Series([None, 2.0, 2.0, 2.0]), response_tokens=pl.lit(800)),
+        "training_steps": steps.with_columns(step_s=pl.Series([None, 2.0, 2.0, 2.0]), response_tokens=pl.lit(800)),
         "pass_costs": rows(
             "worker_id running prefills rows passes busy_s between_s pass_p50_s decode_tokens prefill_tokens "
             "kv_used_tokens",

@@ -57,7 +57,7 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
 
 @pytest.mark.parametrize(("again", "window"), [(11, (31, 40)), (10, (1, 29))])
 def test_the_steady_state_is_of_one_start_of_the_run(tmp_path: Path, again: int, window: tuple[int, int]) -> None:
-    """The run was down for an hour. Ten step periods are needed, and the first step of a start has none."""
+    """The run was down for an hour. Ten step times are needed, and the first step of a start has none."""
     at_s = [*range(30), *range(3600, 3600 + again)]
     run = write_run(
         tmp_path,

@@ -25,7 +25,7 @@ def run(start_at: int = AT, **after: float) -> dict[str, pl.DataFrame]:
         end_ns += round(period_s * S)
         steps.append(
             {
-                "step": step, "end_ns": end_ns, "period_s": period_s, "samples": 8, "tokens": None,
+                "step": step, "end_ns": end_ns, "step_s": period_s, "samples": 8, "tokens": None,
                 "response_tokens": round(now["tokens"] * jitter), "reward_mean": now["reward"] + 0.1 * jitter,
             }
         )  # fmt: skip

@@ -80,7 +80,7 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
     )
     rows = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()}
     assert rows["queue capacity"] == ["512", "none"]
-    assert rows["max in flight"] == ["none", "800"]
+    assert rows["max samples in flight"] == ["none", "800"]
     assert rows["steps per weight update"] == ["1", "4"]
     assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
 

@@ -44,7 +44,7 @@ def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscop
     assert said.promise.is_kept and said.promise.is_alone and said.promise.missed_by_ratio == 0.0
     prices = ("dropped_ratio", "staleness_p95_steps", "trained_length_change_ratio", "longest_trained_ratio")
     assert {each.name: each.is_as_predicted for each in said.promise.prices} == dict.fromkeys(prices, True)
-    assert "% to running limit per engine 8 → 32; measured +" in causes_sentence(found)
+    assert "% to max running per engine 8 → 32; measured +" in causes_sentence(found)
 
 
 def test_a_change_that_was_not_recommended_has_no_promise(pair: rlscope.Comparison) -> None:
@@ -239,14 +239,14 @@ def test_the_promise_of_any_action_is_recognised(
 
 def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
     """The same run with trainers that save for so long in every step."""
-    spent = np.full(run.table.period_s.size, seconds * run.facts.trainer_gpus)
+    spent = np.full(run.table.step_s.size, seconds * run.facts.trainer_gpus)
     states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
-    return replace(run, table=replace(run.table, period_s=run.table.period_s + seconds, state_gpu_s=states))
+    return replace(run, table=replace(run.table, step_s=run.table.step_s + seconds, state_gpu_s=states))
 
 
 def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
     first = run_of(before)
-    step_s = float(first.table.period_s.mean())
+    step_s = float(first.table.step_s.mean())
     second = with_checkpoints(first, 4.0 * step_s)
     (cause,) = compare_runs(first, [second]).pairs[0].attribution.causes
     assert (cause.kind, cause.name, cause.before) == ("measured", "checkpoints", "0")

@@ -85,7 +85,7 @@ def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_the
         steady, window = run.steady, run.facts.window
         assert all(steady.of_role(role) == gpus * steady.length_ns for role, gpus in steady.gpus.items())
         assert steady.length_ns == window.end_ns - window.start_ns
-        assert run.table.period_s.sum() == pytest.approx(steady.length_ns / 1e9)
+        assert run.table.step_s.sum() == pytest.approx(steady.length_ns / 1e9)
         assert steady.tokens / (steady.length_ns / 1e9) == pytest.approx(run.steady_tokens_per_s)
         assert gpu_s == pytest.approx(run.facts.policy_gpus * 1000.0 / run.steady_tokens_per_s)
 

@@ -163,7 +163,7 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) 
     page = render_comparison(pair)
     marked = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', marked) and "Content-Security-Policy" in marked
-    names = {"step_periods", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
+    names = {"step_times", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
     assert set(dir(pair.charts)) == names
     for name in names:
         assert f'id="figure-{name.replace("_", "-")}"' in page

@@ -23,7 +23,7 @@ def steps(values: list[float]) -> StepSeries:
 
 
 def related(rng: np.random.Generator, count: int, correlation: float = 0.0, level: float = 1.0) -> StepSeries:
-    """Tokens over step periods that vary by 10% and remember the one before."""
+    """Tokens over step times that vary by 10% and remember the one before."""
     noise = rng.standard_normal(count)
     for step in range(1, count):
         noise[step] = correlation * noise[step - 1] + np.sqrt(1.0 - correlation**2) * noise[step]

@@ -293,7 +293,7 @@ def _of_one(
 
 
 def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
-    """Root mean square of the misfits; without the step period, which only repeats the rate."""
+    """Root mean square of the misfits; without the step time, which only repeats the rate."""
     misfits = [each.misfit(batch_samples) for each in compared if each.name != "step_s"]
     capped = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
     return math.sqrt(sum(each * each for each in capped) / len(capped)) if capped else math.inf

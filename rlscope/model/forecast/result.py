@@ -341,7 +341,7 @@ def _warnings(
     found = {
         ModelWarning.SHORT_STRETCH: short,
         ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
-        ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
+        ModelWarning.STEP_TIME_DRIFTS: periods is not None and periods.drifts,
         ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,
         ModelWarning.SCHEDULING_CONTRADICTED: model_config.scheduling_contradicted,
         ModelWarning.NOT_EXPLAINED: not replay.explains,

@@ -1,7 +1,7 @@
 """The levels of a series of steps: where they change, the last stretch of one level, and whether it drifts.
 
 Warm-up, drift and the end of a run make a mean over the whole run meaningless. Levels are found by binary segmentation
-of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
+of the log step time with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
 penalty); the noise level is the median absolute first difference, which a change of level does not inflate. Outliers
 are replaced by the running median before the segmentation (Hampel 1974), so that a checkpoint or an evaluation, which
 slows down a few steps, does not count as a level. A drift is a line through the logarithm. Not covered: seasonal

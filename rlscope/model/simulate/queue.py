@@ -174,8 +174,8 @@ class Gate:
     def hold(self) -> Hold | None:
         """Limit that keeps the next group from starting; None if it may start.
 
-        An in-flight limit that binds while a whole batch is queued costs nothing: the trainer is behind, and that is
-        backpressure.
+        A limit on samples in flight that binds while a whole batch is queued costs nothing: the trainer is behind, and
+        that is backpressure.
         """
         queue = self._queue
         if not queue.has_room:

@@ -20,9 +20,9 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import rounded
 
 
-def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Draw the step period over training steps, one line per run; frame holds run, step, period_s."""
-    return _lines(frame, step_axis(), amount("period_s", "seconds per step"), ["step:Q", "period_s:Q"])
+def step_times(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Draw the step time over training steps, one line per run; frame holds run, step, step_s."""
+    return _lines(frame, step_axis(), amount("step_s", "seconds per step"), ["step:Q", "step_s:Q"])
 
 
 def rewards(frame: pl.DataFrame, run: RunFacts, *, by_step: bool) -> Chart:

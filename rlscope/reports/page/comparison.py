@@ -52,7 +52,7 @@ def figures_of(compared: RunComparison) -> list[Drawn]:
     # Versions are no common unit of runs that differ in the number of steps per version.
     in_steps = any(version_steps(compared.baseline, pair.run) is not None for pair in compared.pairs)
     frame_of = {
-        "step_periods": _steps,
+        "step_times": _steps,
         "staleness": partial(_staleness, in_steps=in_steps),
         "lengths": _lengths,
         "rewards": _learning,
@@ -70,7 +70,7 @@ def _by_run(compared: RunComparison, frame_of: Callable[[ComparedRun], pl.DataFr
 
 
 def _steps(run: ComparedRun) -> pl.DataFrame | None:
-    return None if run.table is None else pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s})
+    return None if run.table is None else pl.DataFrame({"step": run.table.step, "step_s": run.table.step_s})
 
 
 def _staleness(run: ComparedRun, *, in_steps: bool) -> pl.DataFrame | None:
@@ -104,9 +104,9 @@ _NO_STEPS: Final = "no run has steps in steady state"
 _NO_REWARD: Final = "no run recorded rewards"
 _FIGURES: Final = (
     Figure(
-        "Step period",
+        "Step time",
         "Steps in steady state. If the step numbers differ, the runs are also at different points of training.",
-        "step_periods", "period_s", charts.step_periods, _NO_STEPS,
+        "step_times", "step_s", charts.step_times, _NO_STEPS,
     ),
     Figure(
         "Token staleness, whole runs", "Share of the trained tokens at each staleness.",

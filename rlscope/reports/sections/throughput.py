@@ -32,9 +32,9 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
     if costs is None or steps is None or costs.is_empty():
         return costs
     named = {name: pl.col(f"{name[:-2]}_gpu_s") / pl.col("trainer_gpus") for name in PHASES if name != "rest_s"}
-    rows = costs.filter(pl.col("trainer_gpus") > 0).join(steps.select("step", "period_s"), on="step", how="left")
-    rows = rows.select("step", "period_s", **named)
-    rows = rows.with_columns(rest_s=(pl.col("period_s") - pl.sum_horizontal(*named)).clip(lower_bound=0.0))
+    rows = costs.filter(pl.col("trainer_gpus") > 0).join(steps.select("step", "step_s"), on="step", how="left")
+    rows = rows.select("step", "step_s", **named)
+    rows = rows.with_columns(rest_s=(pl.col("step_s") - pl.sum_horizontal(*named)).clip(lower_bound=0.0))
     window = run.window
     return rows if window is None else rows.filter(window.is_inside)
 

@@ -45,7 +45,7 @@ from rlscope.reports.text.states import role_order, state_label
 QUANTITIES: Final[Mapping[Quantity, tuple[str, fmt.Write]]] = {
     "tokens_per_s": ("trained throughput", fmt.tokens_per_second),
     "tokens_per_gpu_s": ("trained throughput per GPU", fmt.tokens_per_second),
-    "step_s": ("step period", fmt.duration),
+    "step_s": ("step time", fmt.duration),
     "samples_per_step": ("samples per step", fmt.significant),
     "response_tokens": ("response length, mean", fmt.tokens),
     "staleness_mean": ("token staleness, mean", fmt.versions),
@@ -62,17 +62,17 @@ QUANTITIES: Final[Mapping[Quantity, tuple[str, fmt.Write]]] = {
 _LEARNED: Final[Mapping[Learned, str]] = {"reward": "reward", "loss": "loss", "entropy": "token entropy"}
 _CAUSES: Final[Mapping[str, str]] = {
     "layout": "layout (trainer:sampler GPUs)",
-    "max_running": "running limit per engine",
+    "max_running": "max running per engine",
     "max_staleness": "staleness cap",
-    "max_output_tokens": "maximum response length",
+    "max_output_tokens": "max response tokens",
     "samples_per_step": "samples per step",
     "queue_capacity_samples": "queue capacity",
-    "max_in_flight_samples": "in-flight limit",
-    "max_running_samples": "limit on running samples",
+    "max_in_flight_samples": "max samples in flight",
+    "max_running_samples": "max running samples",
     "response_lengths": "response length, mean tokens",
     "trainer_speed": "training speed, relative",
     "engine_speed": "engine speed at equal batch sizes, relative",
-    "publish_every": "optimizer steps per weight update",
+    "publish_every": "steps per weight update",
     "weight_updates": "weight update time in seconds",
     "checkpoints": "checkpoints and evaluation, seconds per step",
 }
@@ -419,7 +419,7 @@ def _table(title: str, letter: str, rows: Sequence[_DifferenceRow], baseline: st
 
 
 _TITLES: Final[Mapping[str, tuple[str, fmt.Write]]] = {
-    "step_s": ("Step period by trainer state", fmt.duration),
+    "step_s": ("Step time by trainer state", fmt.duration),
     "gpu_s_per_1k_tokens": ("GPU time per 1,000 trained tokens", fmt.gpu_time),
     "role_share": ("Share of GPU time", fmt.percent),
 }

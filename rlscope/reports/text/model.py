@@ -91,7 +91,7 @@ OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "wait_samples_ratio": "trainers waiting for samples",
     "wait_staleness_cap_ratio": "trainers blocked by the staleness cap",
     "hold_backpressure_ratio": "engines idle: backpressure",
-    "hold_staleness_cap_ratio": "engines idle: staleness cap or in-flight limit",
+    "hold_staleness_cap_ratio": "engines idle: staleness cap or limit on samples in flight",
     "hold_other_ratio": "engines idle: nothing to do",
     "staleness_mean": "mean token staleness",
     "staleness_p95": "p95 token staleness",

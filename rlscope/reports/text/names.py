@@ -104,7 +104,7 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.LENGTHS_DRIFT: (
         "Response lengths drift over the steady state: figures are for its mean and will change."
     ),
-    ModelWarning.PERIOD_DRIFTS: "The step period drifts over the steady state: figures are for its mean.",
+    ModelWarning.STEP_TIME_DRIFTS: "The step time drifts over the steady state: figures are for its mean.",
     ModelWarning.MANNER_ASSUMED: (
         "Rollout scheduling is partly assumed: the config does not state both dispatch and queue_policy."
     ),

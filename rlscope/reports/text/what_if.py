@@ -91,20 +91,21 @@ def warning_line(warning: ModelWarning, model: ModelResult) -> str:
 def _inputs(answer: WhatIf) -> list[tuple[str, str, str, str]]:
     """Changed inputs besides the layout."""
     change, calibration = answer.asked, answer.calibration
-    system = calibration.system
-    samples = round(system.workload.samples_per_step / calibration.steps_per_version)
-    caps = system.admission.max_staleness, system.workload.lengths.max_output_tokens
+    system, admission = calibration.system, calibration.system.admission
+    steps_per_version = calibration.steps_per_version
+    samples = round(system.workload.samples_per_step / steps_per_version)
+    longest_tokens = system.workload.lengths.max_output_tokens
     rows = (
-        (change.max_staleness, "staleness cap", _limit(caps[0]), fmt.count),
+        (change.max_staleness, "staleness cap", _limit(admission.max_staleness), fmt.count),
         (change.length_factor, "response length", "", _times),
-        (change.max_output_tokens, "max response tokens", _limit(caps[1]), fmt.count),
+        (change.max_output_tokens, "max response tokens", _limit(longest_tokens), fmt.count),
         (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
         (change.trainer_speed, "training speed", "", _times),
-        (change.engine_speed, "forward speed", "", _times),
+        (change.engine_speed, "engine speed", "", _times),
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
-        (change.queue_capacity_samples, "queue capacity", _limit(system.admission.queue_capacity_samples), _limit),
-        (change.max_in_flight_samples, "max in flight", _limit(system.admission.max_in_flight_samples), _limit),
-        (change.publish_every, "steps per weight update", fmt.significant(calibration.steps_per_version), fmt.count),
+        (change.queue_capacity_samples, "queue capacity", _limit(admission.queue_capacity_samples), _limit),
+        (change.max_in_flight_samples, "max samples in flight", _limit(admission.max_in_flight_samples), _limit),
+        (change.publish_every, "steps per weight update", fmt.significant(steps_per_version), fmt.count),
     )
     return [(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 

@@ -1,4 +1,4 @@
-"""The last stable stretch of step periods: after a warm-up, after a change, and none where there are too few steps."""
+"""The last stable stretch of step times: after a warm-up, after a change, and none where there are too few steps."""
 
 import math
 from collections.abc import Callable

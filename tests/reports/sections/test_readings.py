@@ -90,9 +90,9 @@ def test_a_step_is_divided_into_phases_and_what_none_of_them_covers():
     costs = frame("step trainer_gpus train_gpu_s logprobs_gpu_s wait_gpu_s publish_gpu_s other_gpu_s\n"
                   "1    2            2.0         0.0            9.0        0.0           0.0\n"
                   "2    2            4.0         1.0            2.0        1.0           0.0")  # fmt: skip
-    steps = frame("step period_s\n1 null\n2 5.0")
+    steps = frame("step step_s\n1 null\n2 5.0")
     run = replace(full_analysis().run, window=SteadyWindow(0, 1, 2, 2))
-    rows = phases_frame({"trainer_steps": costs, "training_steps": steps}, run).drop("period_s").rows(named=True)
+    rows = phases_frame({"trainer_steps": costs, "training_steps": steps}, run).drop("step_s").rows(named=True)
     assert rows == [
         {"step": 2, "train_s": 2.0, "logprobs_s": 0.5, "wait_s": 1.0, "publish_s": 0.5, "other_s": 0.0, "rest_s": 1.0}
     ]

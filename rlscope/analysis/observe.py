@@ -158,6 +158,8 @@ def trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
 def _delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
     """Return the steps of the interval. Raises UnobservableError if no sample was delivered to them."""
     steps, numbers = observe_steps(answers, stretch)
+    if answers["length_counts"].is_empty():
+        raise UnobservableError(f"no sample was recorded in steps {numbers[0]} to {numbers[-1]}")
     if not steps.response_tokens.any():
         raise UnobservableError(
             f"no recorded sample was delivered to steps {numbers[0]} to {numbers[-1]}; `deliveries` must name the steps"
@@ -219,7 +221,7 @@ def _by_number(name: str) -> list[str | int]:
 
 
 def _length_law(counts: pl.DataFrame, members: pl.DataFrame, max_output_tokens: int | None) -> LengthLaw:
-    if counts.is_empty() or not int((counts["output_tokens"] * counts["samples"]).sum()):
+    if not int((counts["output_tokens"] * counts["samples"]).sum()):
         raise UnobservableError("no sample with a token began in the stretch: how long responses are is unknown")
     longest = int(counts["output_tokens"].max())  # type: ignore[arg-type]  # an integer column that is not empty
     weights = counts["samples"].to_numpy()

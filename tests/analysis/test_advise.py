@@ -212,7 +212,8 @@ def test_lengths_count_unfinished_samples_and_keep_the_cap():
             "no recorded sample was delivered to steps 2 to 4",
         ),
         ("pass_costs", lambda rows: rows.head(0), "no forward pass"),
-        ("length_counts", lambda rows: rows.head(0), "no sample with a token"),
+        ("length_counts", lambda rows: rows.head(0), "no sample was recorded in steps 2 to 4"),
+        ("length_counts", lambda rows: rows.with_columns(output_tokens=pl.lit(0)), "no sample with a token"),
     ],
 )
 def test_what_a_run_lacks_is_said(table: str, change, message: str):

@@ -87,12 +87,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Look for no garbage among what is collected, which stays until the end: it takes each worker a second."""
+    """Look for no garbage among what is collected, which stays until the end; afterwards rarely, as the commands do.
+
+    It takes each worker a second, and a twentieth of the time of the tests.
+    """
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         gc.enable()
 
 

@@ -7,8 +7,9 @@ the time from one step to the next, G generation, U the weight update and W ever
   saves, never by more (Amdahl 1967).
 - Overlapping steps, as under a staleness cap of 1 or more: trainers and samplers are two stations that every step
   passes, and a step takes as long as the busier of them (utilization law; Denning & Buzen 1978, "The Operational
-  Analysis of Queueing Network Models"). Trainers are busy for W + U; samplers for G, or for G + U if updates stop
-  generation. So S' = max(G, W + U) at best and max(G, W) + U at worst.
+  Analysis of Queueing Network Models"). Trainers are busy for W + U, so S' = W + U at best. Samplers are busy for G at
+  most, and for G + U if updates stop generation, so S' = max(G, W) + U at worst. For G at most, because a serial step
+  waits for its longest response while engines run ever fewer requests; steps that overlap keep the engines full.
 - If steps may overlap already, G in the log is only the part of generation that trainers wait for: samplers are busy
   for at least G and at most S of a step. Each bound below holds for both ends.
 
@@ -78,11 +79,11 @@ class StepBounds:
     phases: StepPhases
     """Phases of the mean step."""
     bounds: tuple[StepBound, ...]
-    """Changes that can gain 1% or more, those that need nothing else first, then by the most that they gain."""
+    """Changes that can gain 1% or more, those that need nothing else first, then by the middle of their range."""
 
     @property
     def largest(self) -> StepBound | None:
-        """Return the change that can gain most without needing anything else; None if there is none."""
+        """Return the first change that needs nothing else; None if there is none."""
         return next((each for each in self.bounds if each.requires is None), None)
 
 
@@ -94,7 +95,7 @@ def step_bounds(phases: StepPhases) -> StepBounds:
     """
     found = _serial(phases) if phases.is_synchronous else _overlapping(phases)
     named = [each for each in found if each.throughput_ratio_high - 1.0 >= _LEAST_GAIN_RATIO]
-    named.sort(key=lambda each: (each.requires is not None, -each.throughput_ratio_high))
+    named.sort(key=lambda each: (each.requires is not None, -each.throughput_ratio_low * each.throughput_ratio_high))
     return StepBounds(phases, tuple(named))
 
 
@@ -102,13 +103,10 @@ def _serial(phases: StepPhases) -> Iterator[StepBound]:
     """Yield the bounds of synchronous steps."""
     step_s, generation_s, update_s, work_s = phases.step_s, phases.generation_s, phases.update_s, phases.work_s
     requires: Requirement | None = "sampler_gpus" if phases.shares_gpus else None
-    yield from _bound(
-        phases, "staleness_cap", max(generation_s, work_s) + update_s, max(generation_s, work_s + update_s), requires
-    )
+    yield from _bound(phases, "staleness_cap", max(generation_s, work_s) + update_s, work_s + update_s, requires)
     if not phases.shares_gpus:
         # While steps do not overlap, nothing else runs that could hide an update.
-        hidden_s = max(generation_s, work_s)
-        yield from _bound(phases, "hidden_update", hidden_s, hidden_s, "staleness_cap")
+        yield from _bound(phases, "hidden_update", max(generation_s, work_s), work_s, "staleness_cap")
     shorter_s = step_s - generation_s / 2.0, step_s - update_s / 2.0
     yield from _bound(phases, "double_generation", shorter_s[0], shorter_s[0])
     yield from _bound(phases, "half_update", shorter_s[1], shorter_s[1])
@@ -124,7 +122,7 @@ def _overlapping(phases: StepPhases) -> Iterator[StepBound]:
     """
     step_s, generation_s, update_s = phases.step_s, phases.generation_s, phases.update_s
     busy_s = step_s - generation_s
-    yield from _bound(phases, "staleness_cap", step_s, max(generation_s, busy_s))
+    yield from _bound(phases, "staleness_cap", step_s, busy_s)
     yield from _bound(phases, "double_generation", step_s - generation_s / 2.0, max(step_s / 2.0, busy_s))
     yield from _bound(phases, "half_update", step_s, step_s - update_s / 2.0)
     yield from _bound(phases, "hidden_update", step_s, step_s - update_s)

@@ -56,19 +56,22 @@ def _factor(bound: StepBound) -> str:
 def assumption(bound: StepBound, phases: StepPhases) -> str:
     """Return what the bound assumes, as a clause."""
     if bound.change == "staleness_cap" and phases.is_synchronous:
-        return "all phases take as long as now; low: updates also stop generation, high: only training"
+        return f"low: generation takes as long as now, and updates stop it; {_NO_WAITS}"
     if bound.change == "hidden_update" and phases.is_synchronous:
-        return "samplers generate with the previous weights while the next ones are sent"
+        return f"samplers generate with the previous weights meanwhile; low: as long as now; {_NO_WAITS}"
     if bound.change == "hidden_phase":
         return "other hardware, or the background, does it" + ("" if phases.is_synchronous else _OPEN)
     if phases.is_synchronous:
         return "phases follow each other, as now"
+    if bound.change == "staleness_cap":
+        return f"low: samplers are always busy; {_NO_WAITS}"
     if bound.change == "double_generation":
         return "trainers wait for generation alone; low: steps do not overlap, high: samplers are always busy"
     return "high: samplers are busy only while trainers wait; low: samplers are always busy"
 
 
 _OPEN: Final = ", and trainers, not samplers, set the pace"
+_NO_WAITS: Final = "high: trainers never wait for samples"
 
 
 def phases_sentence(phases: StepPhases) -> str:

@@ -22,6 +22,8 @@ from rlscope.model.training.step_time import trainer_step
 
 _SLICES: Final = 256
 """Slices of the longest length for generation in waves; the error of its time is below 1%."""
+_MOST_FILTERED_GROUPS: Final = 0.1
+"""Mean filtered groups of a step above which replacing them matters: each may take nearly as long as the others did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,14 @@ class SynchronousStep:
 
 
 def colocated_step(system: System, gpus: int, max_running: int | None = None) -> SynchronousStep | None:
-    """Step in which all GPUs generate and then all train; None if no engine fits. No limit: the engine's own."""
+    """Step in which all GPUs generate and then all train. No limit: the engine's own.
+
+    None if no engine fits, or if groups are filtered: whether a synchronous run replaces them one by one, in rounds or
+    by generating more than it needs is unknown, and changes its rate by a third or more.
+    """
+    workload = system.workload
+    if (1.0 - workload.kept_ratio) * workload.samples_per_step > _MOST_FILTERED_GROUPS * workload.group_size:
+        return None
     limit = system.engine.max_running if max_running is None else max_running
     return split_step(system, Layout(gpus, gpus, limit))
 

@@ -139,7 +139,8 @@ class ModelResult:
     ranking: Ranking
     """Everything that would make the run faster, and the causes of its losses."""
     synchronous_tokens_per_s: float | None
-    """Rate of a synchronous run whose GPUs do both: the modeled gain over the measured rate. None if no engine fits."""
+    """Rate of a synchronous run whose GPUs do both: the modeled gain over the measured rate. None if no engine fits, or
+    if groups are filtered."""
     efficiency: BatchEfficiency | None
     finish: TimeToFinish | None
     """None if the run does not state how many steps it has, or has finished them all."""

@@ -34,7 +34,7 @@ class PlanDocument(Document):
     """Upper bound of the trained tokens per second of these GPUs."""
     synchronous_tokens_per_s: float | None
     """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; None
-    if such a run does not fit."""
+    if such a run does not fit, or if groups are filtered."""
     safe_running_per_engine: float
     """Number of requests that fit in an engine's KV cache without preemptions."""
     kv_capacity_tokens: float | None

@@ -303,7 +303,7 @@ def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
 def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
     baseline = planned.synchronous
     if baseline is None or best.tokens_per_s is None:
-        return "A synchronous run on all GPUs is infeasible: no engine fits."
+        return "A synchronous run on all GPUs is not predicted: no engine fits, or groups are filtered."
     gain = fmt.gain(best.tokens_per_s / baseline.trained_tokens_per_s - 1.0)
     rate = fmt.tokens_per_second(baseline.trained_tokens_per_s)
     return f"A synchronous run on all GPUs would reach {rate}; running asynchronously gains {gain} over it."

@@ -93,8 +93,15 @@ def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:
 
 
 def test_filtered_samples_are_generated_and_not_trained_on() -> None:
-    whole, half = colocated_step(system(), 16), colocated_step(system(workload=workload(kept_ratio=0.5)), 16)
+    whole, half = (split_step(system(workload=workload(kept_ratio=kept)), Layout(16, 16, 256)) for kept in (1.0, 0.5))
     assert (half.running, half.train_s) == (128.0, whole.train_s)
+
+
+@pytest.mark.parametrize(("filtered_ratio", "is_predicted"), [(0.0, True), (0.1 / 128, True), (0.101 / 128, False)])
+def test_how_a_synchronous_run_replaces_filtered_groups_is_unknown(filtered_ratio: float, is_predicted: bool) -> None:
+    given = workload(kept_ratio=1.0 - filtered_ratio)
+    assert given.samples_per_step / given.group_size == 128
+    assert (colocated_step(system(workload=given), 16) is not None) is is_predicted
 
 
 @pytest.mark.parametrize("at", [Layout(0, 8, 64), Layout(8, 0, 64), Layout(8, 8, 0)])

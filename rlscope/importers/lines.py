@@ -3,6 +3,7 @@
 A log of any size is read in constant memory. The importers interpret the lines.
 """
 
+import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -279,6 +280,12 @@ def to_ns(seconds: float) -> int:
 def process_of(actor: str) -> str:
     """Return the name of a Ray actor's process: "VllmGenerationWorker-588923"."""
     return actor.split(",")[0].replace(" pid=", "-")
+
+
+def engine_name(path: Path, target: ImportTarget, options: ImportOptions) -> str:
+    """Return the name of the engine of a log: the file's own, with its folder if another log has the same name."""
+    logs = {each.absolute() for each in (path, target.given, *options.engine_logs) if each.stem == path.stem}
+    return path.stem if len(logs) == 1 else os.path.relpath(path, os.path.commonpath([each.parent for each in logs]))
 
 
 def safe_worker_id(name: str) -> str:

@@ -23,6 +23,7 @@ from rlscope.importers.lines import (
     LogClock,
     LogFile,
     clean_lines,
+    engine_name,
     open_clock,
     process_of,
     safe_worker_id,
@@ -182,7 +183,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         )
     survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, progress)
     lanes: dict[str, _Lane] = {}
-    for entry, gap in _entries(log, clock, source.path.stem):
+    for entry, gap in _entries(log, clock, engine_name(source.path, target, options)):
         lane = lanes.setdefault(entry.engine, _Lane(entry.engine, target))
         target.extend_worker(entry.engine, entry.time_ns, entry.time_ns)
         if gap is not None and (placed := _placed(gap, survey)):

@@ -88,7 +88,7 @@ class ImportTarget:
     def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int, given: Path = Path()) -> None:
         """Start an empty run. given: the imported file or folder; paths of its files are stored relative to it."""
         self.folder = folder
-        self._given = given
+        self.given = given
         self.run_id = run_id
         self.relative_origin_ns = relative_origin_ns
         self.clock: Clock = "wall"
@@ -262,7 +262,7 @@ class ImportTarget:
     @property
     def written_s(self) -> float:
         """When the imported file last changed, UTC epoch. Raises OSError if it is gone."""
-        return self._given.stat().st_mtime
+        return self.given.stat().st_mtime
 
     def extent(self) -> tuple[int, int] | None:
         """Return the first start and the last end of all workers by the clock of the files; None without workers."""
@@ -306,16 +306,17 @@ class ImportTarget:
 
     def claim(self, path: Path, kind: str) -> bool:
         """Claim a file for a kind of reader; False if already claimed. Engine lines may be in the trainer's log."""
-        is_new = (kind, path) not in self._claimed
-        self._claimed.add((kind, path))
+        claim = kind, path.resolve()
+        is_new = claim not in self._claimed
+        self._claimed.add(claim)
         return is_new
 
     def add_file(self, carrier: str, file: SourceFile) -> None:
         """Add a file that was read, and its kind."""
         self._carriers[carrier] = None
         path = Path(file.name)
-        is_inside = path != self._given and path.is_relative_to(self._given)
-        self._files.append(replace(file, name=str(path.relative_to(self._given)) if is_inside else path.name))
+        is_inside = path != self.given and path.is_relative_to(self.given)
+        self._files.append(replace(file, name=str(path.relative_to(self.given)) if is_inside else path.name))
 
     def rows_of(self, table: str) -> int:
         """Return the number of rows added to a table so far."""

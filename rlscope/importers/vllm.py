@@ -7,7 +7,6 @@ only from windows in which the batch stayed the same and was kept full.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
@@ -17,6 +16,7 @@ from rlscope.importers.lines import (
     LogClock,
     LogFile,
     clean_lines,
+    engine_name,
     open_clock,
     process_of,
     safe_worker_id,
@@ -80,7 +80,8 @@ class _Engine:
 class _Reader:
     target: ImportTarget
     options: ImportOptions
-    path: Path
+    name: str
+    """Name of an engine that Ray does not name."""
     clock: LogClock
     engines: dict[str, _Engine] = field(default_factory=dict[str, _Engine])
     settings: dict[str, int] = field(default_factory=dict[str, int])
@@ -96,7 +97,7 @@ class _Reader:
                     self.settings[name] = whole(found[1].replace(",", ""))
 
     def _engine(self, actor: str | None, found: re.Match[str]) -> _Engine:
-        name = self.path.stem if actor is None or _OWN_PROCESSES.match(actor) else process_of(actor)
+        name = self.name if actor is None or _OWN_PROCESSES.match(actor) else process_of(actor)
         rank = whole(found["engine"] or 0)
         worker_id = safe_worker_id(f"{name}-{rank}" if rank else name)
         engine = self.engines.setdefault(worker_id, _Engine(worker_id))
@@ -183,10 +184,12 @@ def _recognise(source: ImportSource) -> bool:
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
+    if not target.claim(source.path, VLLM_LOG.kind):
+        return
     clock, log = open_clock(source.path, _STATS, target, options), LogFile(source.path, progress)
     engines: Collection[_Engine] = ()
     if clock is not None:
-        reader = _Reader(target, options, source.path, clock)
+        reader = _Reader(target, options, engine_name(source.path, target, options), clock)
         for line in log:
             try:
                 reader.take(line)

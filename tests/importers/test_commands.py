@@ -13,6 +13,7 @@ from docs.generate import DOCS
 from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
 from tests.trace_folder import worker, write_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
@@ -82,6 +83,18 @@ def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
         assert roles == [("sampler", 2), ("trainer", 1)]
         assert run.sql("SELECT count(*) AS n FROM engine_steps WHERE source = 'log'")["n"][0] > 0
         assert run.sql("SELECT count(*) AS n FROM activities WHERE worker_id = 'sampler'")["n"][0] == 0
+
+
+def test_engines_whose_logs_have_the_same_name_are_named_after_their_folders(tmp_path: Path) -> None:
+    paths = [tmp_path / node / "logs" / "engine.log" for node in ("node0", "node1")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        copy(VLLM, path)
+    import_run(paths[0], tmp_path / "run", import_options(engine_logs=[str(tmp_path / "node*" / "logs" / "*.log")]))
+    assert sorted(each.stem for each in (tmp_path / "run" / "workers").iterdir()) == [
+        "node0-logs-engine.log",
+        "node1-logs-engine.log",
+    ]
 
 
 @pytest.mark.parametrize("gpus", ["trainer", "trainer=0", "trainer=1.5", "auxiliary=1", "controller=1"])

@@ -107,3 +107,12 @@ def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_pa
     assert tokens == pytest.approx(205_907, rel=0.001)
     # 25 s without requests hold one whole window of 10 s, and parts of two that had some.
     assert [(row["end_ns"] - row["start_ns"]) / NS for row in run.rows("activities")] == [10.0]
+
+
+def test_a_log_that_is_passed_twice_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "latest.log").symlink_to(FIXTURE)
+    once, twice = (
+        fill(tmp_path / name / "run", *((path, VLLM_LOG) for path in paths), utc_offset_s=0)
+        for name, paths in {"once": [FIXTURE], "twice": [FIXTURE, tmp_path / "latest.log"]}.items()
+    )
+    assert twice.rows("engine_steps") == once.rows("engine_steps")

@@ -56,6 +56,8 @@ _SHARES_ATTENTION: Final = "enable_dp_attention"
 """Setting that makes data-parallel ranks parts of one tensor-parallel group instead of copies of it."""
 _USUAL_PASSES: Final = 40
 """SGLang's default of --decode-log-interval."""
+_PAGE_TOKENS: Final = 16
+"""Size of the smallest KV cache page above one token. A cache that grows by whole pages does not count the passes."""
 _SURVEYED_LINES: Final = 400_000
 """Number of lines at the start of the log from which pass times and passes per line are estimated."""
 _KEPT_TIMES: Final = 64
@@ -208,10 +210,12 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
                 gaps.append(gap)
         if scratch.tally.lines > _SURVEYED_LINES:
             break
+    plain = [gap for gap in gaps if gap.is_plain and gap.after.running and not gap.after.accepted_tokens]
+    is_paged = not any((gap.after.kv_tokens or 0) % _PAGE_TOKENS for gap in plain)
     votes = Counter(
         round(grown / gap.after.running)
-        for gap in gaps
-        if gap.is_plain and gap.after.running and (grown := gap.grown_tokens) and grown >= gap.after.running
+        for gap in plain
+        if not is_paged and (grown := gap.grown_tokens) and grown >= gap.after.running
     )
     (usual, _count), *_ = votes.most_common(1) or [(_USUAL_PASSES, 0)]
     survey.passes = survey.settings.get("decode_log_interval") or usual

@@ -124,9 +124,17 @@ def test_the_passes_of_a_line_are_those_of_the_settings_or_what_the_cache_shows(
     assert {row["forward_passes"] for row in rows} == {passes}
 
 
+@pytest.mark.parametrize(("page", "passes"), [(64, 40), (1, 52)])
+def test_a_cache_of_pages_does_not_show_the_passes(tmp_path: Path, page: int, passes: int) -> None:
+    lines = [decode(0.5 * index, 1, (52 * index // page + 100) * page, 104.0) for index in range(20)]
+    rows = imported(tmp_path, *lines).rows("engine_steps")
+    assert {row["forward_passes"] for row in rows} == {passes}
+
+
 def test_speculative_decoding_counts_the_tokens_that_were_accepted(tmp_path: Path) -> None:
-    lines = [decode(0.5 * index, 1, 1_000 + 160 * index, 280.0, " accept len: 3.50,") for index in range(3)]
-    rows = imported(tmp_path, "decode_log_interval=40 server_args\n", *lines).rows("engine_steps")
+    """The cache grows by the tokens that were accepted, which tells nothing about the passes."""
+    lines = [decode(0.5 * index, 1, 1_000 + 140 * index, 280.0, " accept len: 3.50,") for index in range(3)]
+    rows = imported(tmp_path, *lines).rows("engine_steps")
     assert [(row["forward_passes"], row["decode_tokens"], row["busy_ns"]) for row in rows] == [(40, 140, None)] * 2
 
 

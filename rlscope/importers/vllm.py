@@ -5,8 +5,11 @@ only from windows in which the batch stayed the same and was kept full.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
@@ -20,7 +23,6 @@ from rlscope.importers.lines import (
     open_clock,
     process_of,
     safe_worker_id,
-    to_ns,
 )
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.spans import Spans
@@ -41,7 +43,10 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
 }
 _OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)\w* pid=")
 """Prefixes of vLLM's own processes, which look like Ray's."""
-_USUAL_WINDOW_S: Final = 10.0
+_USUAL_WINDOW_S: Final = 10
+"""vLLM's default of VLLM_LOG_STATS_INTERVAL."""
+_SURVEYED_WINDOWS: Final = 100
+"""Number of windows at the start of the log from which their usual length is taken."""
 _SAME_BATCH_RATIO: Final = 0.02
 """The batch stayed the same if the requests at both ends of a window differ by at most this share."""
 _SECOND_NS: Final = 1_000_000_000
@@ -69,7 +74,6 @@ class _Engine:
     worker_id: str
     count: int = 1
     last: _Stats | None = None
-    window_ns: int = to_ns(_USUAL_WINDOW_S)
     rows: int = 0
     timed_rows: int = 0
     idle: Spans = field(default_factory=Spans)
@@ -83,6 +87,8 @@ class _Reader:
     name: str
     """Name of an engine that Ray does not name."""
     clock: LogClock
+    window_ns: int
+    """Usual length of a window."""
     engines: dict[str, _Engine] = field(default_factory=dict[str, _Engine])
     settings: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -118,11 +124,11 @@ class _Reader:
             amount(kv[1]) / 100 if kv else None,
         )
         before, engine.last = engine.last, stats
-        since_ns = engine.window_ns if before is None else stats.time_ns - before.time_ns
+        since_ns = self.window_ns if before is None else stats.time_ns - before.time_ns
         if since_ns <= 0:
             return
         is_after_idle = before is not None and before.is_idle
-        window_ns = min(since_ns, engine.window_ns + (0 if is_after_idle else _SECOND_NS))
+        window_ns = min(since_ns, self.window_ns + (0 if is_after_idle else _SECOND_NS))
         self.target.extend_worker(engine.worker_id, stats.time_ns - window_ns, stats.time_ns)
         if before is not None and is_after_idle:
             # vLLM prints nothing while nothing runs.
@@ -189,7 +195,8 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     clock, log = open_clock(source.path, _STATS, target, options), LogFile(source.path, progress)
     engines: Collection[_Engine] = ()
     if clock is not None:
-        reader = _Reader(target, options, engine_name(source.path, target, options), clock)
+        window_ns = _usual_window_s(source.path, copy(clock)) * _SECOND_NS
+        reader = _Reader(target, options, engine_name(source.path, target, options), clock, window_ns)
         for line in log:
             try:
                 reader.take(line)
@@ -206,6 +213,25 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         )
     _say(target, log, engines)
     target.add_file("engine log", log.source())
+
+
+def _usual_window_s(path: Path, clock: LogClock) -> int:
+    """Return the most frequent time between two lines of an engine; vLLM's default if none was seen twice."""
+    last_ns: dict[tuple[str, str | None], int] = {}
+    lengths: list[int] = []
+    for line in LogFile(path, lambda _bytes: None):
+        found = _STATS.search(line.text) if "Avg prompt throughput" in line.text else None
+        time_ns = clock.time_ns(found["ts"]) if found else None
+        if found is None or time_ns is None:
+            continue
+        engine = line.printer, found["engine"]
+        if length_s := round((time_ns - last_ns.get(engine, time_ns)) / _SECOND_NS):
+            lengths.append(length_s)
+        last_ns[engine] = time_ns
+        if len(lengths) == _SURVEYED_WINDOWS:
+            break
+    (usual_s, count), *_ = Counter(lengths).most_common(1) or [(_USUAL_WINDOW_S, 0)]
+    return usual_s if count > 1 else _USUAL_WINDOW_S
 
 
 def _say(target: ImportTarget, log: LogFile, engines: Collection[_Engine]) -> None:

@@ -86,6 +86,14 @@ def test_an_engine_that_logs_zeros_and_then_nothing_is_idle_until_it_logs_again(
     assert idle == [(10.0, 70.0, "requests")]
 
 
+@pytest.mark.parametrize(
+    ("stamps", "length_s"), [("00:00:30 00:01:00 00:01:30", 30), ("00:00:01 00:00:02 00:00:03", 1)]
+)
+def test_windows_are_as_long_as_the_log_shows(tmp_path: Path, stamps: str, length_s: int) -> None:
+    run = imported(tmp_path, *(window(stamp, output=100.0, running=4) for stamp in stamps.split()))
+    assert [row["decode_tokens"] for row in run.rows("engine_steps")] == [100 * length_s] * 3
+
+
 def test_silence_after_a_window_with_work_is_not_called_idle(tmp_path: Path) -> None:
     run = imported(tmp_path, window("00:00:10", output=100.0, running=4), window("00:01:30", output=50.0, running=4))
     assert run.rows("activities") == []

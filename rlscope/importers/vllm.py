@@ -39,10 +39,11 @@ _KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
     "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d{1,9})\b"),
-    "gpus": re.compile(r"tensor_parallel_size['\"]?[=:] ?(\d{1,6})\b"),
+    "tensor_parallel": re.compile(r"\btensor_parallel_size['\"]?[=:] ?(\d{1,6})\b"),
+    "pipeline_parallel": re.compile(r"\bpipeline_parallel_size['\"]?[=:] ?(\d{1,6})\b"),
 }
-_OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)\w* pid=")
-"""Prefixes of vLLM's own processes, which look like Ray's."""
+_OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess)\w* pid=")
+"""Prefixes of vLLM's own processes that print statistics, which look like Ray's."""
 _USUAL_WINDOW_S: Final = 10
 """vLLM's default of VLLM_LOG_STATS_INTERVAL."""
 _SURVEYED_WINDOWS: Final = 100
@@ -144,7 +145,7 @@ class _Reader:
         running = (first + stats.running) / 2
         decode_tokens = stats.output_per_s * window_s
         is_timed = before is not None and self._is_full(engine, before, stats) and decode_tokens >= running > 0
-        capacity = self.settings.get("kv_capacity_tokens")
+        capacity = self._of_all(engine, "kv_capacity_tokens")
         row = {
             "worker_id": engine.worker_id,
             "start_ns": stats.time_ns - window_ns,
@@ -175,13 +176,19 @@ class _Reader:
         """Add the engines."""
         for engine in self.engines.values():
             engine.idle.write_idle(engine.worker_id, self.target)
-            gpus = self.options.gpus_per_engine or self.settings.get("gpus")
+            ranks = self.settings.get("tensor_parallel")
+            gpus = self.options.gpus_per_engine or (ranks and ranks * self.settings.get("pipeline_parallel", 1))
             self.target.add_engine(
                 engine.worker_id,
                 gpu_count=gpus and gpus * engine.count,
-                kv_capacity_tokens=self.settings.get("kv_capacity_tokens"),
-                max_running=self.settings.get("max_running"),
+                kv_capacity_tokens=self._of_all(engine, "kv_capacity_tokens"),
+                max_running=self._of_all(engine, "max_running"),
             )
+
+    def _of_all(self, engine: _Engine, setting: str) -> int | None:
+        """Return the sum of a setting of each engine that the log states, over those that log as one."""
+        stated = self.settings.get(setting)
+        return stated and stated * engine.count
 
 
 def _recognise(source: ImportSource) -> bool:

@@ -1,5 +1,6 @@
 """vLLM's log: windows of ten seconds, idle stretches, and pass times only where the batch stayed full."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,10 @@ FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
 
 
-def window(
-    stamp: str, *, prompt: float = 0.0, output: float, running: int, waiting: int = 0, engine: str = "000"
-) -> str:
+def window(stamp: str, *, prompt: float = 0.0, output: float, running: int, waiting: int = 0) -> str:
     """A line as vLLM 0.11 to 0.32 prints it."""
     return (
-        f"(APIServer pid=7) INFO 03-22 {stamp} [loggers.py:257] Engine {engine}: Avg prompt throughput: {prompt:.1f}"
+        f"(APIServer pid=7) INFO 03-22 {stamp} [loggers.py:257] Engine 000: Avg prompt throughput: {prompt:.1f}"
         f" tokens/s, Avg generation throughput: {output:.1f} tokens/s,"
         f" Running: {running} reqs, Waiting: {waiting} reqs,"
         " GPU KV cache usage: 12.5%, Prefix cache hit rate: 0.0%\n"
@@ -99,14 +98,46 @@ def test_silence_after_a_window_with_work_is_not_called_idle(tmp_path: Path) -> 
     assert run.rows("activities") == []
 
 
-def test_engines_of_one_log_are_workers_and_their_gpus_those_of_its_settings(tmp_path: Path) -> None:
-    run = imported(
-        tmp_path,
-        "non-default args: {'tensor_parallel_size': 2, 'max_num_seqs': 64}\n",
-        *(window(stamp, output=1.0, running=1, engine=engine) for stamp in ("00:00:10", "00:00:20") for engine in "01"),
-    )
-    assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == ["engine", "engine-1"]
-    assert all('"gpu_count": 2' in path.read_text() for path in (run.folder / "workers").iterdir())
+SETTINGS = "args: {'draft_tensor_parallel_size': 1, 'tensor_parallel_size': 2, 'max_num_seqs': 64}\n"
+PIPELINE = "config: tensor_parallel_size=2, pipeline_parallel_size=3, data_parallel_size=4\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "engines", "found"),
+    [
+        (SETTINGS + CAPACITY, ("Engine 000", "Engine 001"), {"engine": (2, 64, 10_000), "engine-1": (2, 64, 10_000)}),
+        (SETTINGS + PIPELINE, ("Engine 000",), {"engine": (6, 64, None)}),
+        (SETTINGS + CAPACITY, ("4 Engines Aggregated",), {"engine": (8, 256, 40_000)}),
+    ],
+)
+def test_engines_of_one_log_are_workers_with_the_gpus_and_limits_of_its_settings(
+    tmp_path: Path, head: str, engines: tuple[str, ...], found: dict[str, tuple[int | None, ...]]
+) -> None:
+    lines = [
+        window(stamp, output=1.0, running=1).replace("Engine 000", engine)
+        for stamp in ("00:00:10", "00:00:20")
+        for engine in engines
+    ]
+    run = imported(tmp_path, head, *lines)
+    workers = {path.stem: json.loads(path.read_text()) for path in (run.folder / "workers").iterdir()}
+    facts = "gpu_count", "max_running", "kv_capacity_tokens"
+    assert {name: tuple(worker.get(fact) for fact in facts) for name, worker in workers.items()} == found
+    used = {name: capacity and capacity // 8 for name, (_gpus, _limit, capacity) in found.items()}
+    assert {row["worker_id"]: row["kv_used_tokens"] for row in run.rows("engine_steps")} == used
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "names"),
+    [
+        (("APIServer pid=7", "EngineCore_DP0 pid=8"), {"engine"}),
+        (("WorkerDict pid=7", "WorkerDict pid=8"), {"WorkerDict-7", "WorkerDict-8"}),
+    ],
+)
+def test_processes_of_one_server_are_one_engine_and_actors_of_ray_are_several(
+    tmp_path: Path, prefixes: tuple[str, ...], names: set[str]
+) -> None:
+    lines = [window("00:00:10", output=1.0, running=1).replace("APIServer pid=7", prefix) for prefix in prefixes]
+    assert {row["worker_id"] for row in imported(tmp_path, *lines).rows("engine_steps")} == names
 
 
 def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_path: Path) -> None:

@@ -278,8 +278,8 @@ def to_ns(seconds: float) -> int:
 
 
 def process_of(actor: str) -> str:
-    """Return the name of a Ray actor's process: "VllmGenerationWorker-588923"."""
-    return actor.split(",")[0].replace(" pid=", "-")
+    """Return the name of a Ray actor's process, whose id is unique on its node: "VllmWorker-588923-10.0.0.1"."""
+    return actor.replace(" pid=", "-").replace(", ip=", "-")
 
 
 def engine_name(path: Path, target: ImportTarget, options: ImportOptions) -> str:

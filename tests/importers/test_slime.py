@@ -206,7 +206,7 @@ def test_timers_in_stamps_of_whole_seconds_last_as_long_as_they_say(
 
 def engine(pid: int, from_s: int, to_s: int) -> list[str]:
     return [
-        f"(SGLangEngine pid={pid}, ip=10.0.0.1) [{stamp(second, False)} TP0] Decode batch, #running-req: 4,"
+        f"(SGLangEngine pid={pid}) [{stamp(second, False)} TP0] Decode batch, #running-req: 4,"
         f" #token: {1_000 + 160 * second}, token usage: 0.04, gen throughput (token/s): 160.00, #queue-req: 0,\n"
         for second in range(from_s, to_s)
     ]

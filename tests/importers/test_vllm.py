@@ -131,6 +131,7 @@ def test_engines_of_one_log_are_workers_with_the_gpus_and_limits_of_its_settings
     [
         (("APIServer pid=7", "EngineCore_DP0 pid=8"), {"engine"}),
         (("WorkerDict pid=7", "WorkerDict pid=8"), {"WorkerDict-7", "WorkerDict-8"}),
+        (("Server pid=7", "Server pid=7, ip=10.0.0.2"), {"Server-7", "Server-7-10.0.0.2"}),
     ],
 )
 def test_processes_of_one_server_are_one_engine_and_actors_of_ray_are_several(

@@ -292,6 +292,8 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected="the names of the phases that they are of",
             next_step=f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
         )
+    if unread := _unread_console(source, is_engine=True):
+        return unread
     return ImportFileError.of(
         path,
         found="no run",
@@ -315,14 +317,20 @@ def _phases_of(durations: Iterable[str]) -> str:
     return "--phases " + shlex.quote(",".join(f"{phase}={name}" for phase, name in found.items() if name))
 
 
-def _unread_console(source: ImportSource) -> ImportFileError | None:
-    """Return the error for the console of a framework that prints no phases, with the file that has them."""
+def _unread_console(source: ImportSource, *, is_engine: bool = False) -> ImportFileError | None:
+    """Return the error for a console that lacks the lines to read, with the file that has them.
+
+    is_engine: whether to look for an engine's lines, which a trainer's log has too, rather than for a trainer's.
+    """
     for each in frameworks():
-        if each.console.unread and re.search(each.console.unread, source.text):
+        if bool(each.phases) is not is_engine and each.console.unread and re.search(each.console.unread, source.text):
             title = each.title.partition(" (")[0]
-            found = f"a console log of {title} that does not show how long the phases of a step take"
+            lacks = "has none of its statistics" if is_engine else "does not show how long the phases of a step take"
             return ImportFileError.of(
-                source.path, found=found, expected=known_names(each), next_step=f"Pass {each.console.file}."
+                source.path,
+                found=f"a console log of {title} that {lacks}",
+                expected=known_names(each) or str(each.console.lines),
+                next_step=f"Pass {each.console.file}.",
             )
     return None
 
@@ -383,7 +391,7 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
             "a chart exported from W&B, which has the metrics of that chart only",
             "Pass the .wandb file, or what run.scan_history() has.",
         )
-    if re.search(rb"^# TYPE (?:vllm|sglang):", source.head, re.MULTILINE):
+    if re.search(rb"^(?:# TYPE )?(?:vllm|sglang):\w", source.head, re.MULTILINE):
         return (
             "a page of an engine's metrics, which has a single moment",
             "Record them beside the trainer's log: rlscope watch LOG --scrape http://HOST:PORT/metrics.",

@@ -723,6 +723,20 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
         ),
         # open-instruct at e6c3044a (2026-08-20).
         ("╭──── Metrics ────╮\n│  time  total: 120.5 | training: 60.1 │\n", r"open-instruct .*the \.wandb file"),
+        # Logs of engines without their statistics; those of a trainer with such lines lack its metrics first of all.
+        (
+            "(APIServer pid=7) INFO 06-05 14:49:50 [api_server.py:1971] Starting vLLM API server 0 on http://h:8000\n",
+            "console log of vLLM that has none of its statistics; expected lines with `Avg prompt throughput`",
+        ),
+        (
+            "[2025-12-26 23:02:00 TP0] max_total_num_tokens=500000, max_running_requests=512, context_len=4096\n",
+            "console log of SGLang .*Pass the log of an engine that prints them .*the trainer's log",
+        ),
+        (
+            "INFO 06-05 14:49:50 [core.py:76] Initializing a V1 LLM engine (v0.11.0) with config: model='m'\n"
+            "{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.1}\n",
+            "console log of TRL",
+        ),
         # Dictionaries that were cut short: a page about OpenRLHF (2026), and issue 1864 of SkyRL (2026-07), of slime.
         (
             "(PPOTrainer) Global step 1: {'reward': 0.5, 'policy_loss': 0.0, 'timing/ppo_train': 5.04, ...}\n",

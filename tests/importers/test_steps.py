@@ -211,6 +211,7 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
             b"# HELP vllm:x X\n# TYPE vllm:x gauge\nvllm:x 1.0\n",
             "a page of an engine's metrics, which has a single",
         ),
+        ("a.txt", b'sglang:num_running_reqs{engine_type="unified"} 8.0\n', "a page of an engine's metrics"),
         ("a.json", b'{"schema_version": 1, "verdict": {"bottleneck": "samplers"}}', "a result that rlscope wrote;"),
         ("a.json", b'{"timing_s/gen": [1, 2], "timing_s/step": [2, 3]}', "a JSON document, and no list of rows"),
     ],

@@ -36,6 +36,8 @@ _STATS: Final = re.compile(
     r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
 )
 _KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
+_PREEMPTIONS: Final = re.compile(r"Preemptions: (\d+)")
+_ACCEPTED: Final = re.compile(r"SpecDecoding metrics: .{0,200}?Mean acceptance length: ([\d.]+)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
     "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d{1,9})\b"),
@@ -62,6 +64,8 @@ class _Stats(NamedTuple):
     running: int
     waiting: int
     kv_ratio: float | None
+    preemptions: int | None
+    """None if the line states none, as that of older versions and of most windows."""
 
     @property
     def is_idle(self) -> bool:
@@ -92,12 +96,16 @@ class _Reader:
     """Usual length of a window."""
     engines: dict[str, _Engine] = field(default_factory=dict[str, _Engine])
     settings: dict[str, int] = field(default_factory=dict[str, int])
+    accepted_tokens: float = 1.0
+    """Tokens that a pass of speculative decoding yields for each request, as last logged."""
 
     def take(self, line: ConsoleLine) -> None:
         """Read one line."""
         if "Avg prompt throughput" in line.text:
             if found := _STATS.search(line.text):
                 self._take_stats(self._engine(line.actor, found), found, line.text)
+        elif found := _ACCEPTED.search(line.text):
+            self.accepted_tokens = max(1.0, amount(found[1]))
         elif len(self.settings) < len(_SETTINGS):
             for name, pattern in _SETTINGS.items():
                 if name not in self.settings and (found := pattern.search(line.text)):
@@ -115,7 +123,7 @@ class _Reader:
         time_ns = self.clock.time_ns(found["ts"])
         if time_ns is None:
             return
-        kv = _KV.search(text)
+        kv, preempted = _KV.search(text), _PREEMPTIONS.search(text)
         stats = _Stats(
             time_ns,
             amount(found["prompt"]),
@@ -123,6 +131,7 @@ class _Reader:
             whole(found["running"]),
             whole(found["waiting"]),
             amount(kv[1]) / 100 if kv else None,
+            whole(preempted[1]) if preempted else None,
         )
         before, engine.last = engine.last, stats
         since_ns = self.window_ns if before is None else stats.time_ns - before.time_ns
@@ -144,19 +153,21 @@ class _Reader:
         first = stats.running if before is None else before.running
         running = (first + stats.running) / 2
         decode_tokens = stats.output_per_s * window_s
-        is_timed = before is not None and self._is_full(engine, before, stats) and decode_tokens >= running > 0
+        pass_tokens = running * self.accepted_tokens
+        is_timed = before is not None and self._is_full(engine, before, stats) and decode_tokens >= pass_tokens > 0
         capacity = self._of_all(engine, "kv_capacity_tokens")
         row = {
             "worker_id": engine.worker_id,
             "start_ns": stats.time_ns - window_ns,
             "end_ns": stats.time_ns,
-            "forward_passes": round(decode_tokens / running) if is_timed else None,
+            "forward_passes": round(decode_tokens / pass_tokens) if is_timed else None,
             "busy_ns": window_ns if is_timed else None,
             "running": round(running),
             "waiting": stats.waiting,
             "decode_tokens": round(decode_tokens),
             "prefill_tokens": round(stats.prompt_per_s * window_s),
             "kv_used_tokens": None if stats.kv_ratio is None or capacity is None else round(stats.kv_ratio * capacity),
+            "preemptions": stats.preemptions,
             "source": "log",
         }
         engine.rows += 1

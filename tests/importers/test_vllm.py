@@ -67,6 +67,20 @@ def test_a_pass_time_follows_only_from_a_batch_that_stayed_full_and_the_same(
     assert row["busy_ns"] == (10 * NS if is_timed else None)
 
 
+def test_a_pass_of_speculative_decoding_yields_the_accepted_tokens(tmp_path: Path) -> None:
+    accepted = "INFO 03-22 00:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: 2.50, Drafted: 9\n"
+    lines = [window(stamp, output=1_000.0, running=10, waiting=1) for stamp in ("00:00:10", "00:00:20")]
+    _, row = imported(tmp_path, lines[0], accepted, lines[1]).rows("engine_steps")
+    assert (row["decode_tokens"], row["forward_passes"], row["busy_ns"]) == (10_000, 400, 10 * NS)
+
+
+def test_preemptions_are_those_that_a_line_states(tmp_path: Path) -> None:
+    lines = [window(stamp, output=100.0, running=4, waiting=3) for stamp in ("00:00:10", "00:00:20")]
+    lines[1] = lines[1].replace("3 reqs,", "3 reqs, Deferred: 1 reqs, Preemptions: 12,")
+    run = imported(tmp_path, *lines)
+    assert [row["preemptions"] for row in run.rows("engine_steps")] == [None, 12]
+
+
 def test_an_engine_that_logs_zeros_and_then_nothing_is_idle_until_it_logs_again(tmp_path: Path) -> None:
     run = imported(
         tmp_path,

@@ -1,15 +1,24 @@
 """The interface of importers: a name for `--as`, a function to recognize files, and one to read them into a target."""
 
+import gzip
+import os
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
+from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework
 from rlscope.importers.target import ImportOptions, ImportTarget
 
+_GZIP: Final = b"\x1f\x8b"
+_CHUNK_BYTES: Final = 1 << 20
+LARGEST_UNPACKED_BYTES: Final = 16 << 30
+"""Largest contents of a compressed file that are unpacked into a temporary folder."""
 HEAD_BYTES: Final = 256 * 1024
 """Recognition reads the names of files and this many bytes of each, never a whole file."""
 Progress = Callable[[int], None]
@@ -64,6 +73,41 @@ def open_regular(path: Path) -> BufferedReader:
     if path.exists() and not path.is_file():
         raise OSError(None, "a pipe or a device, not a file")
     return path.open("rb")
+
+
+def unpacked(path: Path, folder: Path) -> Path:
+    """Return a file, or its contents under the folder if it is compressed with gzip. Raises ImportFileError."""
+    with suppress(OSError), open_regular(path) as file:
+        if file.read(len(_GZIP)) == _GZIP:
+            # The paths of files of the same name still differ.
+            return _unpack(path, folder / os.path.abspath(path).lstrip("/").removesuffix(".gz"))
+    return path
+
+
+def _unpack(path: Path, into: Path) -> Path:
+    try:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path) as packed, into.open("wb") as file:
+            while file.tell() <= LARGEST_UNPACKED_BYTES:
+                if not (chunk := packed.read(_CHUNK_BYTES)):
+                    break
+                file.write(chunk)
+            else:
+                raise ImportFileError.of(
+                    path,
+                    found=f"a compressed file with more than {LARGEST_UNPACKED_BYTES:,} bytes",
+                    expected="a smaller one",
+                    next_step="Unpack it and pass the file inside.",
+                )
+        os.utime(into, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ImportFileError.of(
+            path,
+            found=f"a file that cannot be unpacked ({error})",
+            expected="a whole file, compressed with gzip",
+            next_step="Unpack it and pass the file inside.",
+        ) from error
+    return into
 
 
 def open_source(path: Path, own: Framework | None = None) -> ImportSource:

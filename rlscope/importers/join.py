@@ -6,9 +6,10 @@ time zone are fitted, and time that they lack is left out of all files.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
@@ -116,6 +117,25 @@ def import_run(
     Raises ImportFileError if no importer recognizes the file or it contains no step, OutputError if the folder is not
     empty or cannot be written.
     """
+    from rlscope.importers.importer import unpacked
+
+    with TemporaryDirectory(prefix="rlscope-unpacked-") as temporary:
+        files, logs = (
+            tuple(unpacked(each, Path(temporary)) for each in given)
+            for given in ((path, *options.with_files), options.engine_logs)
+        )
+        options = replace(options, with_files=files[1:], engine_logs=logs)
+        return _import(files[0], folder, options, progress, is_growing, relative_origin_ns)
+
+
+def _import(
+    path: Path,
+    folder: Path,
+    options: ImportOptions,
+    progress: "Progress",
+    is_growing: bool,
+    relative_origin_ns: int,
+) -> Imported:
     from rlscope.importers.recognise import NAMED, recognise, rotated_parts
     from rlscope.importers.steps import has_steps_of
 

@@ -376,8 +376,8 @@ def _missing(framework: Framework, names: Collection[str]) -> list[str]:
     return min((sorted({*group} - bare) for group in framework.known_by), key=len, default=[])
 
 
-_PACKED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"PK\x03\x04")
-"""The first bytes of compressed files: gzip, zstandard, xz, bzip2 and zip."""
+_PACKED: Final = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"PK\x03\x04")
+"""The first bytes of compressed files that are not read: zstandard, xz, bzip2 and zip."""
 
 
 def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:

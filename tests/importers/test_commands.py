@@ -1,6 +1,9 @@
 """The commands on a file: what they write, where, and with which exit code."""
 
+import gzip
 import json
+import os
+import re
 from pathlib import Path
 from shutil import copy
 
@@ -12,6 +15,7 @@ import rlscope
 from docs.generate import DOCS
 from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers import importer
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from tests.trace_folder import worker, write_run
@@ -95,6 +99,40 @@ def test_engines_whose_logs_have_the_same_name_are_named_after_their_folders(tmp
         "node0-logs-engine.log",
         "node1-logs-engine.log",
     ]
+
+
+def test_a_file_that_gzip_has_compressed_is_read_as_its_contents(tmp_path: Path) -> None:
+    log, run = tmp_path / "engine.log", tmp_path / "run"
+    copy(VLLM, log)
+    packed = tmp_path / "engine.log.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes(), mtime=0))
+    # vLLM states no year: it is that of the file's last change.
+    os.utime(packed, (1_609_000_000, 1_609_000_000))
+    imported = import_run(packed, run)
+    assert [file.name for file in imported.files] == ["engine.log"]
+    with rlscope.open(run) as opened:
+        assert opened.sql("SELECT year(make_timestamp_ns(max(end_ns))) AS y FROM engine_steps")["y"][0] == 2020
+        assert opened.sql("SELECT DISTINCT worker_id FROM engine_steps")["worker_id"].to_list() == ["engine"]
+
+
+@pytest.mark.parametrize(
+    ("content", "largest", "found"),
+    [
+        (
+            gzip.compress(VLLM.read_bytes(), mtime=0)[:-9],
+            1 << 20,
+            "a file that cannot be unpacked (Compressed file ended",
+        ),
+        (gzip.compress(bytes(1 << 20), mtime=0), (1 << 20) - 1, "a compressed file with more than 1,048,575 bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_unpacked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, largest: int, found: str
+) -> None:
+    monkeypatch.setattr(importer, "LARGEST_UNPACKED_BYTES", largest)
+    (tmp_path / "engine.log.gz").write_bytes(content)
+    with pytest.raises(ImportFileError, match=re.escape(found)):
+        import_run(tmp_path / "engine.log.gz", tmp_path / "run")
 
 
 @pytest.mark.parametrize("gpus", ["trainer", "trainer=0", "trainer=1.5", "auxiliary=1", "controller=1"])

@@ -1,7 +1,7 @@
 """What is read from the metrics of a trainer: the steps, what it did in them, and how sure that is."""
 
-import gzip
 import json
+import lzma
 import os
 import re
 from ast import literal_eval
@@ -202,7 +202,7 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
 @pytest.mark.parametrize(
     ("name", "content", "found"),
     [
-        ("a.log", gzip.compress(b"step:1 - loss:0.5", mtime=0), "a compressed file"),
+        ("a.log", lzma.compress(b"step:1 - loss:0.5"), "a compressed file"),
         ("a.log", "step:1 - loss:0.5".encode("utf-16"), "text in UTF-16"),
         ("a.log", b" \n", "an empty file"),
         ("a.csv", b'"Step","a - timing_s/gen","a - timing_s/gen__MIN"\n"1","2","2"\n', "a chart exported from W&B"),

@@ -200,6 +200,8 @@ def test_the_doctor_says_what_brings_what_is_missing() -> None:
     assert found["time of the sampler workers"].status == "in part"
     assert "disable_log_stats=False" in found["forward passes"].how
     assert "--engine-log" in found["forward passes"].how
+    # The file does not say which engine generated.
+    assert "if its engines are SGLang's, starting them with --export-metrics" in found["deliveries"].how
     assert found["dates"].status == "missing" and ".wandb" in found["dates"].how
     assert all(bool(piece.how) == (piece.status != "there") for piece in found.values())
 

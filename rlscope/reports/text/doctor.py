@@ -18,8 +18,8 @@ _ANY_ENGINE_LOG: Final = (
     "pass the output of SGLang (log level info) or vLLM (without disable_log_stats) with --engine-log 'PATTERN'"
 )
 _ANY_SAMPLE_FILES: Final = (
-    "start SGLang with --export-metrics-to-file and pass its sglang-request-metrics-*.log with --with, or record the "
-    "next run with hooks (docs/frameworks.md)"
+    "record the next run with hooks (docs/frameworks.md); if its engines are SGLang's, starting them with "
+    "--export-metrics-to-file and passing their sglang-request-metrics-*.log with --with does it too"
 )
 
 

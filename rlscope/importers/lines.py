@@ -296,10 +296,11 @@ def safe_worker_id(name: str) -> str:
 class LogClock:
     """Converts a log's timestamps (local times, possibly without year or date) to nanoseconds since the UTC epoch."""
 
-    def __init__(self, first: datetime, offset_s: int) -> None:
+    def __init__(self, first: datetime, offset_s: int, shift_s: int = 0) -> None:
+        """Start at the first time. shift_s: by how much times with a zone are ahead of the run's, like offset_s."""
         self._latest = first.replace(tzinfo=None)
         self._last: tuple[str, int | None] = "", None
-        self.offset_s = offset_s
+        self.offset_s, self._shift_s = offset_s, shift_s
 
     def time_ns(self, stamp: str) -> int | None:
         """Return the time of a timestamp; None if the text is not one."""
@@ -312,15 +313,16 @@ class LogClock:
         if local is None:
             return None
         self._latest = max(self._latest, local.replace(tzinfo=None))
-        return _ns(local, self.offset_s if local.tzinfo is None else 0)
+        return _ns(local, self.offset_s if local.tzinfo is None else self._shift_s)
 
 
 def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, options: ImportOptions) -> LogClock | None:
     """Return the clock of a log whose timestamps match the pattern's group `ts`; None for a log without timestamps.
 
-    The time zone is `--utc-offset`, else the quarter-hour offset that fits the log into the run it is joined to. A log
-    by itself keeps local times, and the target's clock says so. A missing year is that of the run, else that of the
-    file's last change.
+    The time zone is that of the timestamps, else `--utc-offset`, else the quarter-hour offset that fits the log into
+    the run it is joined to. A log by itself keeps local times, and the target's clock says so. If the run's own times
+    are local or relative, those of a log with a zone are fitted too. A missing year is that of the run, else that of
+    the file's last change.
 
     Raises ImportFileError if no zone fits the log into the run, or several do and UTC is not among them.
     """
@@ -330,15 +332,16 @@ def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, optio
     run = target.extent() if target.clock != "relative" and "-" in first[:5] else None
     ended = datetime.fromtimestamp(run[1] / _SECOND_NS if run else path.stat().st_mtime, UTC).replace(tzinfo=None)
     start, end = _stretch(first, last, ended)
+    logged_ns = _ns(start, 0), _ns(end, 0)
     if start.tzinfo is not None:
-        return LogClock(start, 0)
-    return LogClock(start, _offset_s(path, (_ns(start, 0), _ns(end, 0)), target, options))
+        return LogClock(start, 0, offset_into_run_s(path, logged_ns, target))
+    return LogClock(start, _offset_s(path, logged_ns, target, options))
 
 
 def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTarget) -> int:
     """Return by how many seconds times in UTC are ahead of those of the run that they are joined to.
 
-    recorded_ns: first and last time of the recording at `path`. Raises ImportFileError if no time zone fits.
+    recorded_ns: first and last time of the file or recording at `path`. Raises ImportFileError if no time zone fits.
     """
     run = target.extent()
     if run is None or target.clock == "wall":

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from rlscope.importers.join import import_run
 from rlscope.importers.sglang import SGLANG_LOG
+from rlscope.importers.target import ImportOptions
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, Row, fill, fill_text
+from tests.importers.filling import NS, Filled, Row, asked, fill, fill_text
 
 MIDNIGHT_NS = int(datetime(2026, 3, 22, tzinfo=UTC).timestamp()) * NS
 
@@ -222,6 +224,17 @@ def test_a_log_service_that_took_the_brackets_off_leaves_its_own_stamp(tmp_path:
     run = imported(tmp_path, *lines, utc_offset_s=None)
     assert lengths_s(run.rows("engine_steps")) == [1.0] * 3
     assert run.imported.clock == "wall"
+
+
+def test_a_log_with_a_zone_is_fitted_into_a_run_without_dates(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    counts = "Decode batch, #running-req: 8, token usage: 0.04, gen throughput (token/s): 320.00, #queue-req: 0\n"
+    log.write_text("".join(f"2026-03-22T00:00:0{second}Z sglang-0 {counts}" for second in range(4)))
+    verl = Path(__file__).parent / "fixtures" / "verl" / "console.log"
+    import_run(verl, tmp_path / "run", ImportOptions(engine_logs=(log,)))
+    between = "SELECT min(end_ns) - (SELECT min(start_ns) FROM train_steps) FROM engine_steps"
+    ((between_ns,),) = asked(tmp_path / "run", between)
+    assert between_ns is not None and abs(between_ns) < 60 * NS
 
 
 def test_a_line_whose_numbers_are_none_is_counted(tmp_path: Path) -> None:

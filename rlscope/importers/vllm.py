@@ -30,11 +30,12 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
 _STATS: Final = re.compile(
-    r"(?:INFO|DEBUG) (?P<ts>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[[^\]]{0,200}\]|\S{1,200}\]) "
-    r"(?:Engine (?P<engine>\d+): |(?P<engines>\d+) Engines Aggregated: )?"
+    r"(?:^|[\[\"]|(?:INFO|DEBUG) )(?P<ts>(?:\d{4}-)?\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?)\b"
+    r".{0,300}?(?:Engine (?P<engine>\d+): |(?P<engines>\d+) Engines Aggregated: )?"
     r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<output>[\d.]+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
 )
+"""vLLM's own time has neither year nor zone; the time of a container or of another logger's format precedes it."""
 _KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
 _PREEMPTIONS: Final = re.compile(r"Preemptions: (\d+)")
 _ACCEPTED: Final = re.compile(r"SpecDecoding metrics: .{0,200}?Mean acceptance length: ([\d.]+)")

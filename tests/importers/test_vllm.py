@@ -67,6 +67,28 @@ def test_a_pass_time_follows_only_from_a_batch_that_stayed_full_and_the_same(
     assert row["busy_ns"] == (10 * NS if is_timed else None)
 
 
+@pytest.mark.parametrize(
+    ("head", "clock"),
+    [
+        (
+            "2026-03-22T00:00:{s}.250000001Z (APIServer pid=7) INFO 03-22 02:00:{s} [loggers.py:257] Engine 000: ",
+            "wall",
+        ),
+        ('{{"timestamp": "2026-03-22T00:00:{s}.250+00:00", "level": "INFO", "message": "Engine 000: ', "wall"),
+        ("2026-03-22 00:00:{s},250 - vllm.v1.metrics.loggers - INFO - Engine 000: ", "local"),
+        ("[2026-03-22 00:00:{s}] INFO Engine 000: ", "local"),
+        ("DEBUG 03-22 00:00:{s} [v1/metrics/loggers.py:257] Engine 000: ", "local"),
+        ("INFO 03-22 00:00:{s} metrics.py:417] ", "local"),
+    ],
+)
+def test_a_line_has_the_time_that_it_begins_with_in_any_format(tmp_path: Path, head: str, clock: str) -> None:
+    _, counts = window("", output=100.0, running=4).split("Engine 000: ")
+    run = imported(tmp_path, *(head.format(s=s) + counts for s in (10, 20)), utc_offset_s=None)
+    assert [row["decode_tokens"] for row in run.rows("engine_steps")] == [1_000, 1_000]
+    assert run.rows("engine_steps")[-1]["end_ns"] // NS % 86_400 == 20
+    assert run.imported.clock == clock
+
+
 def test_a_pass_of_speculative_decoding_yields_the_accepted_tokens(tmp_path: Path) -> None:
     accepted = "INFO 03-22 00:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: 2.50, Drafted: 9\n"
     lines = [window(stamp, output=1_000.0, running=10, waiting=1) for stamp in ("00:00:10", "00:00:20")]

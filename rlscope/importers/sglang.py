@@ -57,7 +57,7 @@ _SHARES_ATTENTION: Final = "enable_dp_attention"
 _USUAL_PASSES: Final = 40
 """SGLang's default of --decode-log-interval."""
 _PAGE_TOKENS: Final = 16
-"""Size of the smallest KV cache page above one token. A cache that grows by whole pages does not count the passes."""
+"""Size of the smallest page of a KV cache above one token. A cache that grows by pages does not count the passes."""
 _SURVEYED_LINES: Final = 400_000
 """Number of lines at the start of the log from which pass times and passes per line are estimated."""
 _KEPT_TIMES: Final = 64
@@ -130,6 +130,8 @@ class _Survey:
 
     settings: dict[str, int] = field(default_factory=dict[str, int])
     passes: int = _USUAL_PASSES
+    page_tokens: int = 1
+    """Tokens of a page of the KV cache, if its use always is that of whole pages."""
     pass_s: dict[int, float] = field(default_factory=dict[int, float])
     """Median time of a decode pass, by batch size."""
     prefill_s: float | None = None
@@ -155,7 +157,7 @@ class _Survey:
         grown = gap.grown_tokens
         if not gap.is_plain or gap.after.accepted_tokens or grown is None:
             return False
-        return abs(grown - self.passes * gap.after.running) <= gap.after.running
+        return abs(grown - self.passes * gap.after.running) <= gap.after.running * self.page_tokens
 
 
 class _Placed(NamedTuple):
@@ -211,11 +213,13 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
         if scratch.tally.lines > _SURVEYED_LINES:
             break
     plain = [gap for gap in gaps if gap.is_plain and gap.after.running and not gap.after.accepted_tokens]
-    is_paged = not any((gap.after.kv_tokens or 0) % _PAGE_TOKENS for gap in plain)
+    factor = math.gcd(*(gap.after.kv_tokens or 0 for gap in plain))
+    factor &= -factor  # The largest power of two in it.
+    survey.page_tokens = factor if factor >= _PAGE_TOKENS else 1
     votes = Counter(
         round(grown / gap.after.running)
         for gap in plain
-        if not is_paged and (grown := gap.grown_tokens) and grown >= gap.after.running
+        if survey.page_tokens == 1 and (grown := gap.grown_tokens) and grown >= gap.after.running
     )
     (usual, _count), *_ = votes.most_common(1) or [(_USUAL_PASSES, 0)]
     survey.passes = survey.settings.get("decode_log_interval") or usual

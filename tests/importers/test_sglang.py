@@ -127,10 +127,12 @@ def test_the_passes_of_a_line_are_those_of_the_settings_or_what_the_cache_shows(
 
 
 @pytest.mark.parametrize(("page", "passes"), [(64, 40), (1, 52)])
-def test_a_cache_of_pages_does_not_show_the_passes(tmp_path: Path, page: int, passes: int) -> None:
-    lines = [decode(0.5 * index, 1, (52 * index // page + 100) * page, 104.0) for index in range(20)]
-    rows = imported(tmp_path, *lines).rows("engine_steps")
-    assert {row["forward_passes"] for row in rows} == {passes}
+def test_a_cache_of_pages_shows_that_no_request_left_but_not_the_passes(tmp_path: Path, page: int, passes: int) -> None:
+    lines = [decode(0.5 * index, 1, (passes * index // page + 100) * page, 2.0 * passes) for index in range(20)]
+    left = decode(10.5, 1, 20 * page, 2.0 * passes)
+    *rows, last = imported(tmp_path, *lines, left).rows("engine_steps")
+    assert {(row["forward_passes"], row["busy_ns"]) for row in rows} == {(passes, NS // 2)}
+    assert (last["forward_passes"], last["busy_ns"]) == (passes, None)
 
 
 def test_speculative_decoding_counts_the_tokens_that_were_accepted(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ class ImportTarget:
         moved_ns = {each: [*map(self._moved, self._extents.get(each, _ALWAYS))] for each in self._engines}
         places: list[list[str]] = []
         for engine in sorted(moved_ns, key=lambda each: moved_ns[each]):
-            free = next((each for each in places if moved_ns[each[-1]][1] <= moved_ns[engine][0]), None)
+            free = next((each for each in places if moved_ns[each[-1]][1] < moved_ns[engine][0]), None)
             if free is None:
                 places.append([engine])
             else:

@@ -153,6 +153,15 @@ def test_ranks_that_repeat_an_engine_are_left_out_and_data_parallel_ranks_are_en
     assert run.imported.files[0].bad_lines == 0
 
 
+@pytest.mark.parametrize(("second_s", "replaced"), [(0, 0), (1, 1)])
+def test_an_engine_that_begins_in_the_second_in_which_another_ends_does_not_replace_it(
+    tmp_path: Path, second_s: int, replaced: int
+) -> None:
+    lines = [decode(at_s, 8, 1_000, 800.0, ranks=f" DP{rank} TP0") for rank, at_s in ((0, 0), (1, second_s))]
+    run = imported(tmp_path, *lines)
+    assert sum("started again on the same GPUs" in note for note in run.imported.notes) == replaced
+
+
 SERVER = "server_args=ServerArgs(tp_size=16, dp_size=4, max_running_requests=144, enable_dp_attention={})\n"
 OWN = "[2026-03-22 00:00:00 DP0 TP0] max_total_num_tokens=9000, max_running_requests=36, context_len=4096\n"
 

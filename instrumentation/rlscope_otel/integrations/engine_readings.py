@@ -90,20 +90,30 @@ class Reading:
 
 def readings_of(points: Iterable[Point]) -> dict[str, Reading]:
     """The reading of each engine on a page, by its name there; empty for a page of something else."""
-    by_engine: dict[str, list[Point]] = {}
+    by_engine: dict[str, dict[str, list[Point]]] = {}
     for point in points:
         engine = _engine_of(point)
         if engine is not None and math.isfinite(point.value):
-            by_engine.setdefault(engine, []).append(point)
-    found = ((engine, _reading(own)) for engine, own in by_engine.items())
+            by_engine.setdefault(engine, {}).setdefault(point.labels.get("tp_rank", "0"), []).append(point)
+    # Of the ranks of an engine, the first schedules; others may repeat its series.
+    firsts = {engine: ranks[min(ranks, key=lambda rank: (len(rank), rank))] for engine, ranks in by_engine.items()}
+    found = ((engine, _reading(own)) for engine, own in firsts.items())
     return {engine: reading for engine, reading in found if reading is not None}
 
 
 def _engine_of(point: Point) -> str | None:
-    """vLLM labels each engine; SGLang labels ranks, and each data-parallel rank schedules for itself."""
+    """vLLM labels each engine; SGLang labels ranks, and each data-parallel rank schedules for itself.
+
+    If these share a tensor-parallel group (--enable-dp-attention), the tp_rank of their first ranks is not 0. With
+    --enable-priority-scheduling, requests are also counted by priority, beside their total.
+    """
     if point.name.startswith("vllm:"):
         return point.labels.get("engine")
-    if point.name.startswith("sglang:") and point.labels.get("tp_rank", "0") == point.labels.get("pp_rank", "0") == "0":
+    if (
+        point.name.startswith("sglang:")
+        and point.labels.get("pp_rank", "0") == "0"
+        and not point.labels.get("priority")
+    ):
         return point.labels.get("dp_rank", "0")
     return None
 

@@ -117,11 +117,34 @@ def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times() -> Non
     }
 
 
-def test_ranks_that_do_not_schedule_and_pages_of_something_else_give_no_engine() -> None:
-    page = 'sglang:num_running_reqs{tp_rank="1",pp_rank="0",dp_rank="0"} 3\npython_info{version="3"} 1\nvllm:odd 3\n'
-    assert readings_of(points_of(page)) == {}
-    scheduling = page.replace('tp_rank="1"', 'tp_rank="0"').replace('dp_rank="0"', 'dp_rank="7"')
-    assert list(readings_of(points_of(scheduling))) == ["7"]
+@pytest.mark.parametrize(
+    ("series", "running"),
+    [
+        (('tp_rank="0"} 3', 'tp_rank="1"} 3'), {"0": 3}),
+        (('tp_rank="0",pp_rank="0"} 3', 'tp_rank="0",pp_rank="1"} 0'), {"0": 3}),
+        (('dp_rank="7",tp_rank="0"} 3',), {"7": 3}),
+        (('priority=""} 3', 'priority="1"} 2', 'priority="5"} 1'), {"0": 3}),
+        # Ranks that share a tensor-parallel group, each with two ranks of it.
+        (
+            (
+                'dp_rank="0",tp_rank="0"} 3',
+                'dp_rank="0",tp_rank="1"} 3',
+                'dp_rank="1",tp_rank="10"} 5',
+                'dp_rank="1",tp_rank="9"} 4',
+            ),
+            {"0": 3, "1": 4},
+        ),
+    ],
+)
+def test_the_first_rank_of_each_data_parallel_rank_of_sglang_is_an_engine(
+    series: tuple[str, ...], running: dict[str, int]
+) -> None:
+    page = "".join(f"sglang:num_running_reqs{{{each}\n" for each in series)
+    assert {engine: reading.running for engine, reading in readings_of(points_of(page)).items()} == running
+
+
+def test_pages_of_something_else_give_no_engine() -> None:
+    assert readings_of(points_of('python_info{version="3"} 1\nvllm:odd 3\n')) == {}
 
 
 def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_passed_over() -> None:

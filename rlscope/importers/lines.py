@@ -36,6 +36,8 @@ _COLLECTOR: Final = re.compile(
     r"|\[[a-z]{1,40}\d{1,5}\]: ?|> | {0,6}\d{1,9}\t)+"
 )
 """Prefixes of kubectl, docker compose, grep, srun, torchrun and `cat -n`, and of a quotation."""
+_LINE_NUMBER: Final = re.compile(r":\d+:| {0,6}\d{1,9}\t|> |: ?$")
+"""The part of such a prefix that says nothing about where the line comes from."""
 _DOCKER: Final = '{"log":'
 """Beginning of a line in a file of docker's, which has each line as a JSON object."""
 _COLLECTED: Final = re.compile(
@@ -277,9 +279,15 @@ def to_ns(seconds: float) -> int:
     return round(seconds * _SECOND_NS)
 
 
-def process_of(actor: str) -> str:
-    """Return the name of a Ray actor's process, whose id is unique on its node: "VllmWorker-588923-10.0.0.1"."""
-    return actor.replace(" pid=", "-").replace(", ip=", "-")
+def process_of(line: ConsoleLine, name: str, own: re.Pattern[str] | None = None) -> str:
+    """Return the name of the process that printed a line of an engine: that of Ray's actor, else that of the log.
+
+    A process id is unique on its node: "VllmWorker-588923-10.0.0.1". A log of several containers, files or ranks has
+    that of each line too. own: matches names that look like actors, but are the engine's own processes.
+    """
+    if line.actor and not (own and own.match(line.actor)):
+        return line.actor.replace(" pid=", "-").replace(", ip=", "-")
+    return f"{name}-{source}" if line.collected and (source := _LINE_NUMBER.sub("", line.collected).strip()) else name
 
 
 def engine_name(path: Path, target: ImportTarget, options: ImportOptions) -> str:

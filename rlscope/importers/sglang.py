@@ -298,7 +298,7 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
     time_ns = clock.time_ns(stamp)
     if time_ns is None:
         return None
-    name = process_of(line.actor) if line.actor else stem
+    name = process_of(line, stem)
     try:
         tokens = pairs.get("#token") or pairs.get("#full token")
         rate, accepted = pairs.get("gen throughput (token/s)"), pairs.get("accept len")

@@ -104,7 +104,7 @@ class _Reader:
         """Read one line."""
         if "Avg prompt throughput" in line.text:
             if found := _STATS.search(line.text):
-                self._take_stats(self._engine(line.actor, found), found, line.text)
+                self._take_stats(self._engine(line, found), found, line.text)
         elif found := _ACCEPTED.search(line.text):
             self.accepted_tokens = max(1.0, amount(found[1]))
         elif len(self.settings) < len(_SETTINGS):
@@ -112,8 +112,8 @@ class _Reader:
                 if name not in self.settings and (found := pattern.search(line.text)):
                     self.settings[name] = whole(found[1].replace(",", ""))
 
-    def _engine(self, actor: str | None, found: re.Match[str]) -> _Engine:
-        name = self.name if actor is None or _OWN_PROCESSES.match(actor) else process_of(actor)
+    def _engine(self, line: ConsoleLine, found: re.Match[str]) -> _Engine:
+        name = process_of(line, self.name, _OWN_PROCESSES)
         rank = whole(found["engine"] or 0)
         worker_id = safe_worker_id(f"{name}-{rank}" if rank else name)
         engine = self.engines.setdefault(worker_id, _Engine(worker_id))
@@ -243,7 +243,7 @@ def _usual_window_s(path: Path, clock: LogClock) -> int:
         time_ns = clock.time_ns(found["ts"]) if found else None
         if found is None or time_ns is None:
             continue
-        engine = line.printer, found["engine"]
+        engine = process_of(line, "", _OWN_PROCESSES), found["engine"]
         if length_s := round((time_ns - last_ns.get(engine, time_ns)) / _SECOND_NS):
             lengths.append(length_s)
         last_ns[engine] = time_ns

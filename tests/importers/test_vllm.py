@@ -168,12 +168,19 @@ def test_engines_of_one_log_are_workers_with_the_gpus_and_limits_of_its_settings
         (("APIServer pid=7", "EngineCore_DP0 pid=8"), {"engine"}),
         (("WorkerDict pid=7", "WorkerDict pid=8"), {"WorkerDict-7", "WorkerDict-8"}),
         (("Server pid=7", "Server pid=7, ip=10.0.0.2"), {"Server-7", "Server-7-10.0.0.2"}),
+        # Prefixes of kubectl, docker compose, srun, and grep with and without line numbers.
+        (("[pod/a-0/vllm] (", "[pod/a-1/vllm] ("), {"engine-pod-a-0-vllm", "engine-pod-a-1-vllm"}),
+        (("vllm-1  | (", "vllm-2  | ("), {"engine-vllm-1", "engine-vllm-2"}),
+        (("0: (", "1: ("), {"engine-0", "engine-1"}),
+        (("e/a.log:7:(", "e/b.log:7:(", "e/a.log:8:("), {"engine-e-a.log", "engine-e-b.log"}),
+        (("    7\t(", "> ("), {"engine"}),
     ],
 )
-def test_processes_of_one_server_are_one_engine_and_actors_of_ray_are_several(
+def test_processes_of_one_server_are_one_engine_and_actors_and_containers_are_several(
     tmp_path: Path, prefixes: tuple[str, ...], names: set[str]
 ) -> None:
-    lines = [window("00:00:10", output=1.0, running=1).replace("APIServer pid=7", prefix) for prefix in prefixes]
+    line = window("00:00:10", output=1.0, running=1)
+    lines = [line.replace("(" if prefix[-1] == "(" else "APIServer pid=7", prefix) for prefix in prefixes]
     assert {row["worker_id"] for row in imported(tmp_path, *lines).rows("engine_steps")} == names
 
 

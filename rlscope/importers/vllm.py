@@ -107,7 +107,7 @@ class _Reader:
                 self._take_stats(self._engine(line, found), found, line.text)
         elif found := _ACCEPTED.search(line.text):
             self.accepted_tokens = max(1.0, amount(found[1]))
-        elif len(self.settings) < len(_SETTINGS):
+        elif ("size" in line.text or "max_num_seqs" in line.text) and len(self.settings) < len(_SETTINGS):
             for name, pattern in _SETTINGS.items():
                 if name not in self.settings and (found := pattern.search(line.text)):
                     self.settings[name] = whole(found[1].replace(",", ""))

@@ -58,7 +58,7 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
     if bound.change == "staleness_cap" and phases.is_synchronous:
         return f"low: generation takes as long as now, and updates stop it; {_NO_WAITS}"
     if bound.change == "hidden_update" and phases.is_synchronous:
-        return f"samplers generate with the previous weights meanwhile; low: as long as now; {_NO_WAITS}"
+        return f"low: generation takes as long as now, also during updates; {_NO_WAITS}"
     if bound.change == "hidden_phase":
         return "other hardware, or the background, does it" + ("" if phases.is_synchronous else _OPEN)
     if phases.is_synchronous:

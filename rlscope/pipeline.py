@@ -169,7 +169,7 @@ def _explained(
 
 def _with_step_bounds(analysis: AnalysisResult, bucket_ns: int, judged: Interval) -> AnalysisResult:
     """Return the analysis of a log with the bounds that its phases give, if it has phases."""
-    phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness)
+    phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness, analysis.data_quality.imported)
     return analysis if phases is None else replace(analysis, step_bounds=step_bounds(phases))
 
 

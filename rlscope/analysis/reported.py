@@ -5,15 +5,18 @@ from collections.abc import Sequence
 import polars as pl
 
 from rlscope.analysis.result import ReportedMetric
+from rlscope.trace.imported import Imported, ReportedKind
 
 
-def reported_metrics(values: pl.DataFrame, names: Sequence[str]) -> tuple[ReportedMetric, ...]:
-    """Return the metrics with these names, in their order. If several workers report one, the last by id counts.
+def reported_metrics(values: pl.DataFrame, imported: Imported | None, kind: ReportedKind) -> tuple[ReportedMetric, ...]:
+    """Return the metrics of a kind in the order of the table. If several workers report one, the last by id counts.
 
     Args:
         values: Answer of reported_values.
-        names: Names of the framework's metrics.
+        imported: Origin of an imported run, with the names of its framework's metrics.
+        kind: What the metrics hold.
     """
+    names = imported.metrics.get(kind, ()) if imported else ()
     found = {row["name"]: row for row in values.iter_rows(named=True)}
     return tuple(
         ReportedMetric(name, *(found[name][key] for key in ("rows", "mean", "max"))) for name in names if name in found

@@ -11,7 +11,6 @@ from rlscope.analysis.reported import reported_metrics
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.format import counted
-from rlscope.frameworks import framework_of
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, drift, last_stable_stretch
 from rlscope.trace.imported import COMPLETE_RATIO, Imported
 from rlscope.trace.store import OpenRun
@@ -115,7 +114,6 @@ def measure_throughput(
     A rate over no time is None. If no delivery was recorded, the trained tokens are those that the trainer counts,
     prompts included, or None if it counts none. The framework of an imported run may report rates itself.
     """
-    framework = None if imported is None else framework_of(imported.framework)
     steps, window, trained = answers["training_steps"], facts.window, facts.tokens_trained
     is_recorded = len(answers["delivery_outcomes"]) > 0
     counted = None if is_recorded or steps["tokens"].null_count() == len(steps) else int(steps["tokens"].sum())
@@ -134,7 +132,7 @@ def measure_throughput(
         generated_tokens_per_s=_generated_per_s(facts, answers),
         effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
         counted_tokens=counted,
-        reported=() if framework is None else reported_metrics(answers["reported_values"], framework.throughput),
+        reported=reported_metrics(answers["reported_values"], imported, "throughput"),
     )
 
 

@@ -8,7 +8,6 @@ import polars as pl
 
 from rlscope.analysis.reported import reported_metrics
 from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
-from rlscope.frameworks import framework_of
 from rlscope.trace.imported import Imported
 
 _LEAST_AGES: Final = 3
@@ -30,7 +29,6 @@ def summarise_staleness(
     parts = answers["token_staleness"].select(
         pl.col("in_flight_versions").sum().alias("in_flight"), pl.col("in_queue_versions").sum().alias("in_queue")
     )
-    framework = None if imported is None else framework_of(imported.framework)
     over = sum(count for age, count in histogram if max_staleness is not None and age > max_staleness)
     return Staleness(
         tokens=token_staleness(histogram),
@@ -39,7 +37,7 @@ def summarise_staleness(
         in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
         over_cap_tokens=over if max_staleness is not None and tokens else None,
         version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
-        reported=reported_metrics(answers["reported_values"], framework.staleness) if framework is not None else (),
+        reported=reported_metrics(answers["reported_values"], imported, "staleness"),
     )
 
 

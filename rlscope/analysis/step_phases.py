@@ -7,13 +7,18 @@ import polars as pl
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE, UPDATING
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING, TRAINER_ROLES
-from rlscope.analysis.reported import trains_on_own_samples
+from rlscope.analysis.reported import reported_metrics, trains_on_own_samples
 from rlscope.analysis.result import Staleness
 from rlscope.model.step_bounds import StepPhases
+from rlscope.trace.imported import Imported
 
 
 def step_phases(
-    answers: Mapping[str, pl.DataFrame], bucket_ns: int, judged: Interval, staleness: Staleness
+    answers: Mapping[str, pl.DataFrame],
+    bucket_ns: int,
+    judged: Interval,
+    staleness: Staleness,
+    imported: Imported | None,
 ) -> StepPhases | None:
     """Return the phases of the mean step in the judged interval; None for too few steps, or without a trainer.
 
@@ -22,6 +27,7 @@ def step_phases(
         bucket_ns: Length of the timeline's buckets.
         judged: The interval of the verdict.
         staleness: Staleness of the run.
+        imported: Origin of an imported run.
     """
     inside = judged.clip(answers["ledger_timeline"], bucket_ns).filter(pl.col("role").is_in(TRAINER_ROLES))
     steps = answers["training_steps"].filter(pl.col("end_ns").is_between(*judged, closed="right")).height
@@ -40,4 +46,12 @@ def step_phases(
         other_s=states,
         shares_gpus=shares_gpus,
         is_synchronous=shares_gpus or trains_on_own_samples(staleness.reported),
+        mean_length_ratio=_mean_length_ratio(answers["reported_values"], imported),
     )
+
+
+def _mean_length_ratio(values: pl.DataFrame, imported: Imported | None) -> float | None:
+    """Return the mean response length over the longest of a step, over the whole run; None if either is missing."""
+    metrics = reported_metrics(values, imported, "mean_length"), reported_metrics(values, imported, "longest_length")
+    found = [each[0].mean for each in metrics if each]
+    return found[0] / found[1] if len(found) == 2 and 0.0 < found[0] <= found[1] else None

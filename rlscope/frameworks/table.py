@@ -325,6 +325,10 @@ class Framework:
     the weights that the step trains."""
     throughput: Names = ()
     """Names of reported metrics that hold tokens per second or total tokens."""
+    mean_length: Names = ()
+    """Names of reported metrics that hold the mean response length of a step."""
+    longest_length: Names = ()
+    """Names of reported metrics that hold the longest response length of a step, in the unit of the mean."""
     update_parts: Mapping[UpdatePart, Names] = field(default_factory=dict[str, tuple[str, ...]])
     """Metrics in seconds of the parts of a weight update, in program order. They lie inside the time of the update."""
     settings: Mapping[Setting, Names] = field(default_factory=dict[str, tuple[str, ...]])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from rlscope.errors import OutputError
 from rlscope.format import counted, duration
 from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
 from rlscope.trace.footers import LATEST_NS
-from rlscope.trace.imported import Certainty, Clock, Imported, SourceFile, TableOrigin, as_document
+from rlscope.trace.imported import Certainty, Clock, Imported, ReportedKind, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
 _LONGEST_NAME: Final = 200
@@ -118,6 +118,7 @@ class ImportTarget:
         """Engines in whose place another one was started."""
         self._shared: list[tuple[str, dict[str, Any]]] = []
         self._origins: dict[str, TableOrigin] = {}
+        self._metrics: dict[ReportedKind, tuple[str, ...]] = {}
         self._coverage: dict[str, float] = {}
         self._notes: dict[str, str | None] = {}
         self._files: list[SourceFile] = []
@@ -176,6 +177,8 @@ class ImportTarget:
         self, framework: Framework, worker_id: str, step: int, time_ns: int, values: Mapping[str, float]
     ) -> None:
         """Add those of a step's metrics that the framework's table lists to be shown unchanged."""
+        named = {kind: getattr(framework, kind) for kind in get_args(ReportedKind)}
+        self._metrics = {kind: names for kind, names in named.items() if names}
         for name, value in values.items():
             if framework.reported and name.startswith(framework.reported) and len(name) <= _LONGEST_NAME:
                 row = {"worker_id": worker_id, "time_ns": time_ns, "step": step, "name": name, "value": value}
@@ -334,6 +337,7 @@ class ImportTarget:
             files=tuple(self._files),
             clock=self.clock,
             tables=dict(self._origins),
+            metrics=self._metrics,
             coverage=dict(self._coverage),
             is_incomplete=self.is_incomplete,
             thinned_evenly=tuple(self.thinned_evenly),

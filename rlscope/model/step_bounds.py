@@ -9,7 +9,9 @@ the time from one step to the next, G generation, U the weight update and W ever
   passes, and a step takes as long as the busier of them (utilization law; Denning & Buzen 1978, "The Operational
   Analysis of Queueing Network Models"). Trainers are busy for W + U, so S' = W + U at best. Samplers are busy for G at
   most, and for G + U if updates stop generation, so S' = max(G, W) + U at worst. For G at most, because a serial step
-  waits for its longest response while engines run ever fewer requests; steps that overlap keep the engines full.
+  waits for its longest response while engines run ever fewer requests; steps that overlap keep the engines full. If all
+  requests start at once, engines are as full on average as the mean response is long, relative to the longest (own
+  derivation), so samplers are busy for G times that ratio at least, unless more requests run at once.
 - If steps may overlap already, G in the log is only the part of generation that trainers wait for: samplers are busy
   for at least G and at most S of a step. Each bound below holds for both ends.
 
@@ -47,6 +49,8 @@ class StepPhases:
     """Whether the same GPUs generate and train."""
     is_synchronous: bool | None
     """Whether the phases follow each other; None if the log does not show it."""
+    mean_length_ratio: float | None = None
+    """Mean response length of a step over its longest, 0..1; None if the log does not have both."""
 
     @property
     def work_s(self) -> float:
@@ -103,10 +107,12 @@ def _serial(phases: StepPhases) -> Iterator[StepBound]:
     """Yield the bounds of synchronous steps."""
     step_s, generation_s, update_s, work_s = phases.step_s, phases.generation_s, phases.update_s, phases.work_s
     requires: Requirement | None = "sampler_gpus" if phases.shares_gpus else None
-    yield from _bound(phases, "staleness_cap", max(generation_s, work_s) + update_s, work_s + update_s, requires)
-    if not phases.shares_gpus:
+    full_s = generation_s * (phases.mean_length_ratio or 0.0)
+    overlapped_s = max(generation_s, work_s) + update_s, max(full_s, work_s + update_s)
+    yield from _bound(phases, "staleness_cap", *overlapped_s, requires)
+    if update_s and not phases.shares_gpus:
         # While steps do not overlap, nothing else runs that could hide an update.
-        yield from _bound(phases, "hidden_update", max(generation_s, work_s), work_s, "staleness_cap")
+        yield from _bound(phases, "hidden_update", max(generation_s, work_s), max(full_s, work_s), "staleness_cap")
     shorter_s = step_s - generation_s / 2.0, step_s - update_s / 2.0
     yield from _bound(phases, "double_generation", shorter_s[0], shorter_s[0])
     yield from _bound(phases, "half_update", shorter_s[1], shorter_s[1])

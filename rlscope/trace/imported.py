@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
+
+from rlscope.document import LEFT_OUT
 
 Clock = Literal["wall", "local", "relative"]
 """wall: times in a known time zone. local: times in an unknown zone, read as UTC. relative: the files have no absolute
 times, so durations are right but dates are not."""
+ReportedKind = Literal["staleness", "throughput", "mean_length", "longest_length"]
+"""Meaning of a metric that a framework reports, by the key of its table that names the metric."""
 COMPLETE_RATIO: Final = 0.95
 """Minimum share of each worker's time that the files must cover for a verdict."""
 
@@ -66,6 +70,11 @@ class Imported:
     absolute times, so dates mean nothing."""
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
     """Certainty of the rows, by table."""
+    metrics: Annotated[Mapping[ReportedKind, tuple[str, ...]], LEFT_OUT] = field(
+        default_factory=dict[ReportedKind, tuple[str, ...]]
+    )
+    """Names of the reported metrics that hold the staleness of a step, tokens per second, or the mean or the longest
+    response length, in the framework's own terms."""
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
     is_incomplete: bool = False

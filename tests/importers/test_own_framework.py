@@ -18,7 +18,9 @@ from tests.importers.filling import asked, ledger_s, spent_s
 TABLE = """
 name = "my-rl"
 title = "My RL"
-reported = "rollout/lag"
+reported = "rollout/"
+staleness = "rollout/lag"
+throughput = "rollout/tokens_per_s"
 
 [phases.trainer]
 step = "time/total"
@@ -63,6 +65,8 @@ def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
     )
     assert asked(tmp_path / "run", "SELECT DISTINCT tokens FROM train_steps") == [(100,)]
     assert asked(tmp_path / "run", "SELECT DISTINCT name, value FROM reported") == [("rollout/lag", 1.0)]
+    (staleness,) = analyze(tmp_path / "run", page=False).staleness.reported
+    assert (staleness.name, staleness.steps, staleness.max) == ("rollout/lag", 10, 1.0)
 
 
 @pytest.mark.parametrize(

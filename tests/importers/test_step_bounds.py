@@ -12,6 +12,7 @@ from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.step_bounds import assumption
 from tests.importers import test_slime
 from tests.importers.test_steps import console
 
@@ -48,6 +49,23 @@ def test_every_format_has_the_largest_bound(synchronous: Analysis) -> None:
     assert "a staleness cap of 1 or more</" in render(synchronous.drawn)
     with pytest.raises(AnalysisError, match=r"by 1\.25 to 2\."):
         synchronous.what_if(max_staleness=1)
+
+
+def test_the_lengths_that_a_log_reports_say_how_full_the_engines_are(tmp_path: Path) -> None:
+    """10 s = 7 generation + 2 training + 1 update. Responses of half the longest leave 3.5 s of generation."""
+    times = {"timing_s/gen": 7.0, "timing_s/update_weights": 1.0, STALENESS: 0.0}
+    lengths = {"response_length/mean": 200.0, "response_length/max": 400.0}
+    bounds = analyzed(tmp_path, STEP | times | lengths).step_bounds
+    assert bounds is not None and bounds.phases.mean_length_ratio == 0.5
+    (cap,) = (each for each in bounds.bounds if each.change == "staleness_cap")
+    assert (cap.throughput_ratio_low, cap.throughput_ratio_high) == pytest.approx((10 / 8, 10 / 3.5))
+    assert assumption(cap, bounds.phases).endswith(
+        "high: engines stay full (the mean response is 50.0% of the longest)"
+    )
+    # Without the longest, trainers that never wait are the only limit.
+    bounds = analyzed(tmp_path, STEP | times | {"response_length/mean": 200.0}).step_bounds
+    assert bounds is not None and bounds.phases.mean_length_ratio is None
+    assert bounds.bounds[0].throughput_ratio_high == pytest.approx(10 / 3)
 
 
 def test_staleness_is_shown_as_the_framework_reports_it(synchronous: Analysis) -> None:

@@ -1,5 +1,6 @@
 """Bounds from the phases of a step, worked out by hand, and against simulated runs."""
 
+import numpy as np
 import pytest
 
 from rlscope.model.simulate import Simulated, simulate
@@ -15,13 +16,13 @@ def phases(
     *,
     is_synchronous: bool | None = True,
     shares_gpus: bool = False,
+    mean_length_ratio: float | None = None,
     **other_s: float,
 ) -> StepPhases:
     """A step of generation, a weight update, and other phases; the rest of the work is training."""
     other_s = {"train": work_s - sum(other_s.values()), **other_s}
-    return StepPhases(
-        20, generation_s + work_s + update_s, generation_s, update_s, other_s, shares_gpus, is_synchronous
-    )
+    step_s = generation_s + work_s + update_s
+    return StepPhases(20, step_s, generation_s, update_s, other_s, shares_gpus, is_synchronous, mean_length_ratio)
 
 
 def ranges(given: StepPhases) -> dict[str, tuple[float, float, str | None]]:
@@ -61,6 +62,15 @@ def test_steps_that_may_overlap_are_bounded_by_samplers_always_busy_and_busy_onl
     }
 
 
+def test_full_engines_generate_in_the_time_of_the_mean_response() -> None:
+    """150 s = 120 generation + 20 training + 10 update. Responses of half the longest on average leave 60 s."""
+    found = ranges(phases(120.0, 20.0, 10.0, mean_length_ratio=0.5))
+    assert found["staleness_cap"] == (150 / 130, 150 / 60, None)
+    assert found["hidden_update"] == (150 / 120, 150 / 60, "staleness_cap")
+    # The trainers need 30 s, whatever the engines do.
+    assert ranges(phases(120.0, 20.0, 10.0, mean_length_ratio=0.2))["staleness_cap"] == (150 / 130, 150 / 30, None)
+
+
 def simulated(system: System, cap: int) -> Simulated:
     return simulate(with_admission(system, max_staleness=cap), LAYOUT, steps=100, seed=1)
 
@@ -71,9 +81,15 @@ def test_a_cap_gains_no_less_than_the_overlap_and_no_more_than_all_waits(system:
     """The longest response of a serial step keeps engines half empty: most of these gain more than the overlap."""
     serial = simulated(system, 0)
     generation_s, update_s = serial.trainer_seconds.wait_samples_s, serial.trainer_seconds.publish_s
-    given = phases(generation_s, serial.seconds - generation_s - update_s, update_s)
-    low, high, _ = ranges(given)["staleness_cap"]
-    assert 0.98 * low < simulated(system, cap).trained_tokens_per_s / serial.trained_tokens_per_s < 1.01 * high
+    work_s = serial.seconds - generation_s - update_s
+    low, high, _ = ranges(phases(generation_s, work_s, update_s))["staleness_cap"]
+    gain = simulated(system, cap).trained_tokens_per_s / serial.trained_tokens_per_s
+    assert 0.98 * low < gain < 1.01 * high
+    lengths, samples = system.workload.lengths, system.workload.samples_per_step
+    longest_tokens = float((1.0 - (1.0 - lengths.survival(np.arange(lengths.max_tokens))) ** samples).sum())
+    ratio = lengths.mean_tokens / longest_tokens
+    _, high, _ = ranges(phases(generation_s, work_s, update_s, mean_length_ratio=ratio))["staleness_cap"]
+    assert gain < 1.01 * high
 
 
 def test_gpus_that_generate_and_train_need_as_many_again_to_overlap() -> None:

@@ -19,7 +19,6 @@ from rlscope.alerts.types import RuleSet
 from rlscope.analysis.reported import reported_metrics, trains_on_own_samples
 from rlscope.errors import RlscopeError
 from rlscope.format import counted, duration, printable
-from rlscope.frameworks import framework_of
 from rlscope.importers.importer import open_regular
 from rlscope.importers.join import RELATIVE_ORIGIN_NS, RunFolder, import_run
 from rlscope.importers.lines import clean
@@ -233,8 +232,7 @@ def _stamp_of(paths: Sequence[Path]) -> _Stamp:
 
 def _is_synchronous(folder: Path) -> bool:
     with open_run(folder) as run:
-        framework = framework_of(run.imported.framework) if run.imported is not None else None
-        reported = reported_metrics(ask(run, "reported_values"), framework.staleness) if framework is not None else ()
+        reported = reported_metrics(ask(run, "reported_values"), run.imported, "staleness")
     return trains_on_own_samples(reported) is True
 
 

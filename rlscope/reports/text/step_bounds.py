@@ -56,9 +56,9 @@ def _factor(bound: StepBound) -> str:
 def assumption(bound: StepBound, phases: StepPhases) -> str:
     """Return what the bound assumes, as a clause."""
     if bound.change == "staleness_cap" and phases.is_synchronous:
-        return f"low: generation takes as long as now, and updates stop it; {_NO_WAITS}"
+        return f"low: generation takes as long as now, and updates stop it; {_full(phases)}"
     if bound.change == "hidden_update" and phases.is_synchronous:
-        return f"low: generation takes as long as now, also during updates; {_NO_WAITS}"
+        return f"low: generation takes as long as now, also during updates; {_full(phases)}"
     if bound.change == "hidden_phase":
         return "other hardware, or the background, does it" + ("" if phases.is_synchronous else _OPEN)
     if phases.is_synchronous:
@@ -72,6 +72,16 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
 
 _OPEN: Final = ", and trainers, not samplers, set the pace"
 _NO_WAITS: Final = "high: trainers never wait for samples"
+
+
+def _full(phases: StepPhases) -> str:
+    """Return what the upper end assumes if the next samples fill the engines while the longest responses end."""
+    ratio = phases.mean_length_ratio
+    return (
+        _NO_WAITS
+        if ratio is None
+        else f"high: engines stay full (the mean response is {fmt.percent(ratio)} of the longest)"
+    )
 
 
 def phases_sentence(phases: StepPhases) -> str:

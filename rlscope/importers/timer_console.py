@@ -6,6 +6,7 @@ for samples. Timers inside it take precedence.
 """
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,8 @@ from rlscope.trace.imported import Certainty
 
 _HELD: Final = (PhaseKind.TAKE, PhaseKind.GENERATE, PhaseKind.UPDATE)
 """Timers whose rows depend on whether trainers and samplers share their GPUs, which may be known only at the end."""
+_REMEMBERED: Final = 64
+"""Lines with a time among which a copy is looked for. Where two handlers print a log, both copies are this close."""
 _Span = tuple[int, int]
 """Start and end in ns."""
 _ROLLOUTS: Final = "a rollout ends when its metrics are printed, and no request runs between rollouts"
@@ -63,6 +66,8 @@ class _Reader:
         self.rollouts = Spans()
         self.steps: set[int] = set()
         self.engine_lines = 0
+        self._printed = deque[tuple[str, str | None]](maxlen=_REMEMBERED)
+        """The last lines with a time: text and actor."""
         self._timer, self._facts = re.compile(console.timer or ""), re.compile(console.facts or r"(?!)")
         names = "|".join(map(re.escape, sorted(factors_in(chain(*console.columns.values())))))
         self._result = re.compile(rf"(?<![\w/.])({names})\s?[:=]\s?({FINITE})" if names else r"(?!)")
@@ -93,14 +98,25 @@ class _Reader:
         """Read one line. Raises RefusedNumberError."""
         text = line.text
         if (found := self._timer.search(text)) and (time_ns := self.clock.time_ns(found["ts"])) is not None:
-            self._take_timer(self._timers_of(line.actor, time_ns), found, time_ns)
+            if not self._is_copy(line):
+                self._take_timer(self._timers_of(line.actor, time_ns), found, time_ns)
         elif found := self._facts.search(text):
-            self._take_facts(found)
+            if not (found.groupdict().get("ts") and self._is_copy(line)):
+                self._take_facts(found)
         elif self.console.engine and " batch" in text and STAMPED.search(text):
             self.engine_lines += 1
         else:
             self._results.update((name, real(value)) for name, value in self._result.findall(text))
             self.settings.read(text)
+
+    def _is_copy(self, line: ConsoleLine) -> bool:
+        """Return whether a line with a time was printed before, by the same actor or without one."""
+        if any(
+            text == line.text and (actor == line.actor or None in (actor, line.actor)) for text, actor in self._printed
+        ):
+            return True
+        self._printed.append((line.text, line.actor))
+        return False
 
     def _timers_of(self, actor: str | None, time_ns: int) -> Timers:
         """Return the timers of an actor. The first actor of a run is the trainer.

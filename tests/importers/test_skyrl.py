@@ -69,6 +69,29 @@ def test_results_that_are_printed_after_the_step_belong_to_it(tmp_path: Path) ->
     assert (step["loss"], step["entropy"], step["grad_norm"], step["reward_mean"]) == (-0.125, 0.5, 0.375, 0.25)
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [
+        pytest.param([line for line in STEP for _ in range(2)], id="line by line"),
+        pytest.param([*STEP, *STEP], id="in batches"),
+        pytest.param([line for each in STEP for line in (each, each.partition(" ")[2].partition(" ")[2])], id="bare"),
+    ],
+)
+def test_a_line_that_two_handlers_print_counts_once(tmp_path: Path, printed: list[str]) -> None:
+    (once,) = imported(tmp_path / "once", COLOCATED, *STEP).rows("train_steps")
+    run = imported(tmp_path / "twice", COLOCATED, *printed)
+    assert run.rows("train_steps") == [once]
+    spans = run.spans_s("policy")
+    assert len(spans) == len(set(spans))
+
+
+@pytest.mark.parametrize(("between", "trainings"), [(63, 1), (64, 2)])
+def test_a_copy_is_looked_for_among_the_last_64_lines_with_a_time(tmp_path: Path, between: int, trainings: int) -> None:
+    line = timer(20.0, "Finished", "policy_train", 20.0)
+    others = [timer(30.0 + index / 10, "Started", f"other_{index}") for index in range(between)]
+    assert len(imported(tmp_path, line, *others, line).rows("train_steps")) == trainings
+
+
 def test_the_weights_that_engines_start_with_are_version_0(tmp_path: Path) -> None:
     first = timed("sync_weights_to_inference_engines", 0.0, 1.0)
     later = [line.replace(" 00:00:", " 00:10:").replace(" 00:01:", " 00:11:") for line in STEP]

@@ -274,8 +274,9 @@ class Console:
     file: Text | None = None
     """The file that has them, in words."""
     unread: Pattern | None = None
-    """Regular expression of a line of a console without the durations of phases, or of an engine that may log no
-    statistics. `file` is what to pass instead."""
+    """Regular expression of a line without the durations of phases (a name and a colon finds metrics files too, whose
+    names are searched as a console prints them), or of an engine that may log no statistics. `file` is what to pass
+    instead."""
 
 
 @dataclass(frozen=True, slots=True)

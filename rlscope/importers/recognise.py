@@ -279,8 +279,8 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected=f"{kinds} ({known})" if known else kinds,
             next_step="Omit --as, or pass the file that `rlscope doctor` names.",
         )
-    if unread := _unread_console(source):
-        return unread
+    if without := _without_phases(source):
+        return without
     if form := _unreadable_form(source):
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     if closest := _closest(source):
@@ -292,7 +292,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
             expected="the names of the phases that they are of",
             next_step=f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
         )
-    if unread := _unread_console(source, is_engine=True):
+    if unread := _without_phases(source, is_engine=True):
         return unread
     return ImportFileError.of(
         path,
@@ -317,18 +317,21 @@ def _phases_of(durations: Iterable[str]) -> str:
     return "--phases " + shlex.quote(",".join(f"{phase}={name}" for phase, name in found.items() if name))
 
 
-def _unread_console(source: ImportSource, *, is_engine: bool = False) -> ImportFileError | None:
-    """Return the error for a console that lacks the lines to read, with the file that has them.
+def _without_phases(source: ImportSource, *, is_engine: bool = False) -> ImportFileError | None:
+    """Return the error for a file that lacks what to read, with the file that has it.
 
     is_engine: whether to look for an engine's lines, which a trainer's log has too, rather than for a trainer's.
     """
+    kind = "console log" if carrier_of(source) is CONSOLE else "metrics file"
     for each in frameworks():
-        if bool(each.phases) is not is_engine and each.console.unread and re.search(each.console.unread, source.text):
+        printed = "".join(f"'{each.bare(name)}': " for name in names_in(source))
+        unread = each.console.unread if bool(each.phases) is not is_engine else None
+        if unread and re.search(unread, source.text + printed):
             title = each.title.partition(" (")[0]
             lacks = "has none of its statistics" if is_engine else "does not show how long the phases of a step take"
             return ImportFileError.of(
                 source.path,
-                found=f"a console log of {title} that {lacks}",
+                found=f"a {kind} of {title} that {lacks}",
                 expected=known_names(each) or str(each.console.lines),
                 next_step=f"Pass {each.console.file}.",
             )

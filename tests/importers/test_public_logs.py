@@ -102,6 +102,14 @@ VERL_LOGS = {
         {"logprobs": 44.0, "train": 116.0},
         161.0,
     ),
+    # A log of a fork of Search-R1, a fork of verl of early 2025 (2026): it computes log-probabilities of the policy and
+    # does not time them. 100 - 63 - 6 - 25 = 6% of the step is in no state.
+    "does not time one phase": Log(
+        "verl",
+        verl(1, "timing_s/gen:63.0 - timing_s/ref:6.0 - timing_s/update_actor:25.0 - timing_s/step:100.0"),
+        {"generate": 63.0, "logprobs": 6.0, "train": 25.0},
+        100.0,
+    ),
     # Reports list metrics so (2026), and the W&B client at the end of a run: issue 24 of forks of EasyR1 (2025).
     "one metric a line": Log(
         "verl",

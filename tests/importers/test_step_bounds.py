@@ -105,5 +105,5 @@ def test_a_log_that_shows_its_rollouts_but_no_lengths_has_bounds_too(tmp_path: P
 
 
 def test_a_log_that_supports_no_verdict_has_no_bounds(tmp_path: Path) -> None:
-    """The phases leave 4 of 14 s, far above the 3% at which the names are known."""
+    """The phases leave 4 of 14 s, far above the 10% at which the names are known."""
     assert analyzed(tmp_path, STEP | {"timing_s/step": 14.0}).step_bounds is None

@@ -110,6 +110,37 @@ VERL_LOGS = {
         {"generate": 63.0, "logprobs": 6.0, "train": 25.0},
         100.0,
     ),
+    # `ray_diffusion_trainer.py` of verl-project/verl-omni at a1139baf (2026-08-22), and its issue 498 about the time of
+    # the teacher. 100 = 30 + 10 + 20 + 40.
+    "distills": Log(
+        "verl",
+        verl(
+            1,
+            "timing_s/gen:30.0 - timing_s/old_log_prob:10.0 - timing_s/teacher:20.0 - timing_s/update_actor:40.0"
+            " - timing_s/step:100.0",
+        ),
+        {"generate": 30.0, "logprobs": 30.0, "train": 40.0},
+    ),
+    # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05). 100 = 30 + 15 + 10 + 5 + 40.
+    "PRIME": Log(
+        "verl",
+        verl(
+            1,
+            "timing_s/gen:30.0 - timing_s/verify:15.0 - timing_s/old_log_prob:10.0 - timing_s/adv:5.0"
+            " - timing_s/update_actor:40.0 - timing_s/step:100.0",
+        ),
+        {"generate": 30.0, "reward": 15.0, "logprobs": 10.0, "other": 5.0, "train": 40.0},
+    ),
+    # `agent_workflow_trainer.py` of rllm-org/rllm at 9beb6e0f (2026-08-15), which evaluates after the step.
+    "rLLM's workflows": Log(
+        "verl",
+        verl(
+            1,
+            "timing_s/generate_trajectories:60.0 - timing_s/update_actor:35.0 - timing_s/update_weights:5.0"
+            " - timing_s/step:100.0 - timing_s/testing:15.0",
+        ),
+        {"generate": 60.0, "train": 35.0, "publish": 5.0, "eval": 15.0},
+    ),
     # Reports list metrics so (2026), and the W&B client at the end of a run: issue 24 of forks of EasyR1 (2025).
     "one metric a line": Log(
         "verl",

@@ -131,6 +131,18 @@ VERL_LOGS = {
         ),
         {"generate": 30.0, "reward": 15.0, "logprobs": 10.0, "other": 5.0, "train": 40.0},
     ),
+    # `ray_trainer.py` of PRIME-RL/PRIME at 18ad596 (2025-03-18) and of PRIME-RL/SimpleVLA-RL at 7c51662 (2026-01-06),
+    # whose issue 26 quotes such numbers. No metric holds the step: 60 + 3 + 7 + 5 + 10 + 1 + 14.
+    "PRIME and SimpleVLA-RL before the recipe": Log(
+        "verl",
+        verl(
+            1,
+            "timing/gen:60.0 - timing/verify:3.0 - timing/acc&trunc_filter:7.0 - timing/ref:5.0"
+            " - timing/reward_model:10.0 - timing/adv:1.0 - timing/update_actor:14.0",
+        ),
+        {"generate": 60.0, "reward": 13.0, "other": 8.0, "logprobs": 5.0, "train": 14.0},
+        100.0,
+    ),
     # `agent_workflow_trainer.py` of rllm-org/rllm at 9beb6e0f (2026-08-15), which evaluates after the step.
     "rLLM's workflows": Log(
         "verl",

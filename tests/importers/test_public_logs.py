@@ -459,6 +459,15 @@ OTHER_LOGS = {
         180.0,
         {"step, loss, grad_norm, reward_mean": [(448, 0.125, 0.5, 0.25), (449, 0.125, 0.5, 0.25)]},
     ),
+    # `actor.py` of THUDM/slime at 624b824a and radixark/miles at 31f1ca96 (2026-08-21): on-policy distillation.
+    "slime's teacher": Log(
+        "slime",
+        rows("perf/", {"train_wait_time": 75.0, "teacher_log_probs_time": 5.0, "actor_train_time": 10.0,
+                       "step_time": 90.0}),
+        {"samples": 150.0, "logprobs": 10.0, "train": 20.0},
+        180.0,
+        name="a.jsonl",
+    ),
     "slime's metrics over several lines": Log(
         "slime",
         "{\n" + "".join(f"    'perf/{name}_time': {each},\n" for name, each in SLEEPS.items()) + "}\n",

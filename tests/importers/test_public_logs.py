@@ -747,7 +747,7 @@ GRPO = {
 } | {"other": 1.0}  # fmt: skip
 
 
-GRPO_REFUSED = r"of TRL that does not show .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` recorded"
+GRPO_REFUSED = r"of TRL that does not show .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` or `trl_async\."
 
 
 def times(line: str) -> str:

@@ -51,8 +51,10 @@ TIMED: Final = "timed "
 _PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
 """Names of the processes that printed a line, as Ray and some launchers put them before it."""
 _ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")
-_BEGINS: Final = re.compile(r"\s*(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|[A-Z]+ \d\d-\d\d |step:\d|.{0,300}\d%\|)")
-"""Beginning of a line that is no part of the line before, and a progress bar."""
+_BEGINS: Final = re.compile(
+    r"\s*(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|[A-Z]+ \d\d-\d\d |step:\d|[|\u2500-\u257f]|.{0,300}\d%\|)"
+)
+"""Beginning of a line that is no part of the line before, such as the frame of a table, and a progress bar."""
 _FEWEST_PARTS: Final = 3
 """Parts of wrapped lines from which a terminal has wrapped a log, if half of the lines without a beginning are some."""
 _FEWEST_COLUMNS: Final = 60

@@ -125,6 +125,9 @@ def test_a_log_is_wrapped_if_three_parts_and_half_of_the_lines_without_a_beginni
         (part(60), "INFO 03-04 begins", None),
         (part(60), "step:1 - a:1", None),
         (part(60), " 50%|#####     | 1/2", None),
+        # The lines of a framed table are equally long.
+        (part(60), "\u2502 step=1.5 \u2502", None),
+        (part(60), "| step=1.5 |", None),
         # Lines of one kind begin with the same three characters.
         (part(60), "202 is no year", None),
         (part(60), "20 is none", f"{part(60)}20 is none"),

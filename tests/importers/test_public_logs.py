@@ -450,6 +450,24 @@ def unirl(step_s: str, length: dict[str, float], refusal: str | None = None) -> 
     return Log("unirl", text, spent, 230.0, steps, "a.jsonl", refusal=refusal)
 
 
+def rlinf(*evals: float) -> str:
+    """Pull request 942 of RLinf/RLinf (2026-04) and its `print_metrics_table` at a3816b59 (2026-08-22): 120 columns.
+
+    100 = 1 + 80 + 0.5 + 18.5, and what evaluates. The times of workers lie inside.
+    """
+    text = ""
+    for step, evaluation_s in enumerate(evals, 6):
+        times = {"cal_adv_and_returns": 0.5, "env/interact": 79.0, "generate_rollouts": 80.0, "sync_weights": 1.0}
+        times |= {"actor/run_training": 18.5, "step": 100.0 + evaluation_s}
+        times |= {"eval": evaluation_s} if evaluation_s else {}
+        cells = [f"{name}={each:.3f}".ljust(38) for name, each in sorted(times.items())]
+        cells += [" " * 38] * (-len(cells) % 3)
+        table = [f"│{'│'.join(cells[at : at + 3])}│" for at in range(0, len(cells), 3)]
+        head = f"│ Global Step: {step:4d}/1000 │ Elapsed: 01:10:02 │ Step Time: 98.125s".ljust(117) + "│"
+        text += "\n".join((f"├{' Metric Table ':─^116}┤", head, f"├{' Time ':─^116}┤", *table, "")) + "\n"
+    return text
+
+
 PRIME_RL = {"save_weights": 6.0, "wait_for_batch": 40.0, "load_data": 1.0, "compute_logprobs": 9.0}
 OTHER_LOGS = {
     "slime's metrics without its timers": Log(
@@ -594,6 +612,22 @@ OTHER_LOGS = {
     ),
     "ART": art("time/step_trainer_idle_s", "time/step_backend_train_s", {}),
     "ART before June 2026": art("throughput/step_trainer_idle_s", "time/step_trainer_s", {}),
+    "RLinf": Log(
+        "rlinf",
+        rlinf(0.0, 0.0, 40.0),
+        {"publish": 3.0, "generate": 240.0, "other": 1.5, "train": 55.5, "eval": 40.0},
+        340.0,
+        {"step": [(6,), (7,), (8,)]},
+        refusal=UNSETTLED,
+    ),
+    # `async_ppo_embodied_runner.py` of RLinf/RLinf at a3816b59 (2026-08-22).
+    "RLinf's asynchronous runs": Log(
+        "rlinf",
+        rows("time/", {"construct_rollout_batch": 40.0, "cal_adv_and_returns": 1.0, "actor_training": 25.0,
+                       "actor/run_training": 24.5, "update_rollout_weights": 4.0, "step": 70.0}),
+        {"samples": 80.0, "other": 2.0, "train": 50.0, "publish": 8.0},
+        name="a.jsonl",
+    ),
     "UniRL with a language model": unirl("perf/step_time_s", {"rollout/response_len_mean": 700.0}),
     "UniRL with a diffusion model": unirl("perf/rollout_time_s", {}, UNSETTLED),
 }  # fmt: skip

@@ -85,7 +85,7 @@ _DATED: Final = re.compile(
 )
 _ANY_NAME: Final = r"(?<![\w/.])([A-Za-z_][\w/.-]{0,80}"
 _ANY_PAIR: Final = re.compile(
-    rf"{_ANY_NAME}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s?{_NUMBER}(\s?{_SECONDS})?{_ENDS}"
+    rf"{_ANY_NAME}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s{{0,30}}{_NUMBER}(\s?{_SECONDS})?{_ENDS}"
 )
 _SPACED_PAIR: Final = re.compile(rf"(?!\b(?:took|in|after|for) ){_ANY_NAME}) {_NUMBER}(\s?{_SECONDS})")
 _DURATION: Final = re.compile(

@@ -71,7 +71,12 @@ _FEWEST_KEYS: Final = 3
 _LOOKS_LIKE_RATIO: Final = 0.5
 """Least share of a file's metrics that a framework's table names if the file looks like that framework."""
 _OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
-_PHASE_NAMES: Final = {"generate": "gen|rollout|sampl", "train": "train|learn", "step": "step|total|iter"}
+_PHASE_NAMES: Final = {
+    "generate": "gen|rollout|sampl|collect",
+    "train": "train|learn|update_(?:actor|policy)",
+    "update": "weight|param|broadcast",
+    "step": "step|total|iter",
+}
 """Words in the names of durations, by phase. What trains a step is no step."""
 
 
@@ -308,7 +313,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
 def _phases_of(durations: Iterable[str]) -> str:
     """Return the option that names the phases, with the durations that look like each of them filled in."""
     ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations}
-    found = {"step": "", "generate": "METRIC", "train": "METRIC"}
+    found = {"step": "", "generate": "METRIC", "train": "METRIC", "update": ""}
     for phase, pattern in _PHASE_NAMES.items():
         name = next((name for name, end in ends.items() if re.search(pattern, end)), None)
         if name is not None:

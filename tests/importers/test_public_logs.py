@@ -881,6 +881,15 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             times("(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0"),
             "a log of no framework that rlscope knows, with the durations generate_time, learn_batch_time;.*--phases",
         ),
+        # Pull request 2398 of torchtitan and issue 5084 of IsaacLab (2026), whose durations are aligned.
+        (
+            times("  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s"),
+            "rollout, total, train, weight_sync;.*step=total,generate=rollout,train=train,update=weight_sync",
+        ),
+        (
+            times("   Collection time: 0.768s\n     Learning time: 0.238s\n    Iteration time: 1.01s"),
+            "--phases 'step=Iteration time,generate=Collection time,train=Learning time'",
+        ),
     ],
 )
 def test_a_log_without_phases_is_refused_with_its_name_and_the_file_to_pass(

@@ -511,6 +511,13 @@ OTHER_LOGS = {
         2 * (100.0 + 45.0),
         {"step": [(7,), (8,)]},
     ),
+    # Pages of 2026 quote three of SkyRL's times of a step, one a line.
+    "SkyRL without its weight update": Log(
+        "skyrl",
+        "timing/step: 100.0\ntiming/generate: 65.0\ntiming/train_critic_and_policy: 30.0\n",
+        {"generate": 65.0, "train": 30.0},
+        100.0,
+    ),
     # `trainer.py` of NovaSky-AI/SkyRL at a9564572 (2026-08-21): 100 s of both, of which 35 s are the critic's.
     "SkyRL's critic": Log(
         "skyrl",

@@ -71,6 +71,8 @@ _FEWEST_KEYS: Final = 3
 _LOOKS_LIKE_RATIO: Final = 0.5
 """Least share of a file's metrics that a framework's table names if the file looks like that framework."""
 _OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
+_NAMED: Final = re.compile(r"(?<![\w/])\w+(?:/[\w@&.-]*\w)+")
+"""A name of a metric with its prefix."""
 _PHASE_NAMES: Final = {
     "generate": "gen|rollout|sampl|collect",
     "train": "train|learn|update_(?:actor|policy)",
@@ -355,10 +357,14 @@ def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
 def _closest(source: ImportSource) -> ImportFileError | None:
     """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
     names = names_in(source) - {"step", "_step", "time", "_timestamp"}
-    carrier = carrier_of(source)
-    if carrier is None or len(names) < (_FEWEST_KEYS if carrier.name == CONSOLE.name else 1):
+    carrier, releases = carrier_of(source), [each for table in frameworks() for each in table.releases()]
+    is_console = carrier is not None and carrier.name == CONSOLE.name
+    if is_console and not names:
+        # Lists of metrics are read only if they have all that identify a framework.
+        names = frozenset().union(*(each.wanted for each in releases)) & {*_NAMED.findall(source.text)}
+    if carrier is None or len(names) < (_FEWEST_KEYS if is_console else 1):
         return None
-    tables = [each for table in frameworks() for each in table.releases() if any(map(each.names, names))]
+    tables = [each for each in releases if any(map(each.names, names))]
     known = {each: sum(map(each.knows, names)) for each in tables}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
     if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):

@@ -870,6 +870,11 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             '{"loss": 0.0, "reward": 0.5, "reward_std": 0.25, "step_time": 17.5, "global_step/max_steps": "1/10000"}\n',
             rf"a metrics file {GRPO_REFUSED}",
         ),
+        # A report of a smoke test (2026) lists a few metrics of its only step.
+        (
+            "timing_s/gen: 163.38\ntiming_s/old_log_prob: 37.46\ntiming_s/ref: 51.52\nperf/throughput: 93.4\n",
+            "look like verl, 4 of 4 keys, but no step times; expected also `timing_s/step`",
+        ),
         # A comma is read neither as a decimal point nor as the end of a number.
         (
             verl(

@@ -811,7 +811,7 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
         ("10:00:03 SUCCESS Step 1 |    1m 3s | Reward 0.35 | Turns 1.0\n", "a console log of prime-rl .*run folder"),
         (
             "16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3 | Async Level: 1\n",
-            r"a console log of prime-rl .*Pass the run folder, whose metrics\.jsonl",
+            r"a console log of prime-rl .*Pass the run folder, whose metrics\.jsonl .*releases, the trainer's \.wandb",
         ),
         # Issue 24 of simpleRL-reason (2025-02), which trains with OpenRLHF.
         (

@@ -240,7 +240,8 @@ class Console:
     several_print_timers: bool = False
     """Whether several processes print timers of the same names, as a critic beside the trainer does."""
     heading: Annotated[Text, _with_groups("step")] | None = None
-    """Regular expression of the line that opens a step's block, with the group `step`."""
+    """Regular expression of the line that opens a step's block, with the group `step`, or an epoch, with the group
+    `epoch`, if steps are counted from the beginning of their epoch."""
     total: Annotated[Text, _with_groups("s")] | None = None
     """Regular expression of the line that states a step's duration, with the group `s`."""
     phase: Annotated[Text, _with_groups("name", "s")] | None = None

@@ -131,12 +131,18 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: Printe
 
     Some blocks have no heading: those of NeMo-RL's single controller, or the first one of a log that is cut off. Such a
     block follows a complete one and begins with its total or with a number that the complete one has.
+
+    Steps of a console that announces epochs are counted from the beginning of their epoch.
     """
     step, has_begun, has_heading = _Step(1), False, False
+    steps_before, before = dict[int, int](), 0
     for line in log:
         try:
             if opening := blocks.heading.search(line.text):
-                number = whole(opening["step"], MOST_STEPS)
+                if epoch := opening.groupdict().get("epoch"):
+                    before = steps_before.setdefault(whole(epoch, MOST_STEPS), step.step if has_begun else 0)
+                    continue
+                number = before + whole(opening["step"], MOST_STEPS)
                 if has_begun:
                     step.step = step.step if has_heading else max(step.step, number - 1)
                     yield step

@@ -118,6 +118,16 @@ def test_a_step_without_its_total_lowers_the_coverage(tmp_path: Path) -> None:
     assert run.imported.coverage == {"policy": pytest.approx(2 / 3)}
 
 
+def test_steps_that_each_epoch_counts_from_one_are_all_read(tmp_path: Path) -> None:
+    """Two epochs of three steps. The run stopped after its fifth step and was resumed from that step."""
+    one, two = (f"\n{'=' * 25} Epoch {epoch}/2 {'=' * 25}\n" for epoch in (1, 2))
+    first, second, third = (block(step, 20.0, {"policy_training": 8.0}) for step in (1, 2, 3))
+    again = block(2, 20.5, {"policy_training": 8.0})
+    run = imported(tmp_path, CONFIG, one, first, second, third, two, first, second, CONFIG, two, again, third)
+    assert [row["step"] for row in run.rows("train_steps")] == [1, 2, 3, 4, 5, 6]
+    assert any("1 duplicate policy step in the file" in note for note in run.imported.notes)
+
+
 def test_a_resumed_run_s_steps_count_once_and_the_time_before_them_is_nobody_s(tmp_path: Path) -> None:
     """Steps 1 to 3, the beginning of the fourth, and the run again from the second on, an hour later."""
     phases = {"generation": 12.0, "policy_training": 8.0}

@@ -41,6 +41,23 @@ def test_phases_lie_in_the_order_of_the_program_and_what_lies_inside_another_is_
     assert run.imported.clock == "relative"
 
 
+def test_distillation_has_a_weight_update_before_generation_and_a_teacher_after_it(tmp_path: Path) -> None:
+    phases = {
+        "generation": 20.0,
+        "teacher_logprob_inference": 8.0,
+        "policy_training": 6.0,
+        "prepare_for_generation": 4.0,
+        "teacher_logprob_inference_prep": 2.0,
+    }
+    assert imported(tmp_path, CONFIG, block(1, 40.0, phases)).spans_s("policy", 1_000 * NS) == [
+        ("apply", 0.0, 4.0),
+        ("generate", 4.0, 24.0),
+        ("other", 24.0, 26.0),
+        ("logprobs", 26.0, 34.0),
+        ("train_step", 34.0, 40.0),
+    ]
+
+
 def test_the_validation_and_the_checkpoint_of_a_step_follow_its_training(tmp_path: Path) -> None:
     run = imported(tmp_path, CONFIG, block(10, 80.0, {**SYNC, "checkpointing": 5.0}, validation_s=30.0))
     assert run.spans_s("policy", 1_000 * NS)[-3:] == [

@@ -121,6 +121,16 @@ VERL_LOGS = {
         ),
         {"generate": 30.0, "logprobs": 30.0, "train": 40.0},
     ),
+    # `agent_trainer.py` of mll-lab-nu/RAGEN at 20daedc (2026-04-14). 100 = 40 + 5 + 10 + 20 + 25.
+    "RAGEN": Log(
+        "verl",
+        verl(
+            1,
+            "timing_s/gen:40.0 - timing_s/collapse_metrics:5.0 - timing_s/old_log_prob:10.0"
+            " - timing_s/gradient_analysis:20.0 - timing_s/update_actor:25.0 - timing_s/step:100.0",
+        ),
+        {"generate": 40.0, "other": 25.0, "logprobs": 10.0, "train": 25.0},
+    ),
     # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05). 100 = 30 + 15 + 10 + 5 + 40.
     "PRIME": Log(
         "verl",

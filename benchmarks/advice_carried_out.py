@@ -1,6 +1,6 @@
 """The first action of recorded runs, carried out for real: what was promised, and what came.
 
-Each run of the example pipelines is recorded and analysed; the first action that the example has a setting for is
+Each run of the example pipelines is recorded and analyzed; the first action that the example has a setting for is
 carried out, nothing else is changed, and the run is recorded again, one right after the other on the same machine.
 Promised is the gain of the trained tokens per second with its 90 % interval; achieved, the ratio of the two steady
 rates; the other prices that the action named, and what the comparison of both recordings measured of them, stand below.

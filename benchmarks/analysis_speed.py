@@ -131,7 +131,7 @@ def report(rows: dict[str, int], size_bytes: int, rounds: Sequence[Round]) -> st
         "run       " + ", ".join(f"{count:,} {table}" for table, count in rows.items() if count),
         f"          {size_bytes / 1e6:,.0f} MB of Parquet",
         f"scan      {SCAN}, once per table",
-        f"rounds    {len(rounds)}, each a process of its own: analyse, draw the page, scan; median (least .. most)",
+        f"rounds    {len(rounds)}, each a process of its own: analyze, draw the page, scan; median (least .. most)",
         "",
     ]
     for what, title in (("analyze", "analysis"), ("render", "drawing the page"), ("scan", "scan")):

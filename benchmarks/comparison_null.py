@@ -65,7 +65,7 @@ CHANGES: tuple[tuple[str, str, World, Layout, World, Layout], ...] = (
 
 
 def recorded(world: World, layout: Layout, seed: int, steps: int = STEPS) -> ComparedRun:
-    """A simulated recording, analysed."""
+    """A simulated recording, analyzed."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         simulate_world(world, layout, steps, seed, folder)

@@ -162,15 +162,15 @@ def milliseconds(step: Callable[[], None], device: torch.device) -> float:
 
 
 def round_ms(step: Callable[[], None], device: torch.device) -> float:
-    synchronise(device)
+    synchronize(device)
     started_s = time.perf_counter()
     for _ in range(STEPS_PER_ROUND):
         step()
-    synchronise(device)
+    synchronize(device)
     return (time.perf_counter() - started_s) / STEPS_PER_ROUND * 1e3
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -129,7 +129,7 @@ def cluster_of(nodes: int) -> Generator[str | None]:
         cluster.shutdown()
 
 
-def analysed(folder: str, nodes: int) -> dict[str, Any]:
+def analyzed(folder: str, nodes: int) -> dict[str, Any]:
     """What one analysis costs; the cluster is up before it begins."""
     from rlscope.cluster import on_ray
 
@@ -158,7 +158,7 @@ def flushed(folder: str, workers: int) -> dict[str, Any]:
     return {}
 
 
-WORK: Final = {each.__name__: each for each in (analysed, generated, flushed)}
+WORK: Final = {each.__name__: each for each in (analyzed, generated, flushed)}
 
 
 def in_process(work: str, *arguments: object) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def by_rows(folder: Path, given: argparse.Namespace) -> Iterator[str]:
     on_nodes: list[str] = []
     for size in sizes:
         run, rows = kept(folder, size)
-        found = in_process("analysed", str(run), 0)
+        found = in_process("analyzed", str(run), 0)
         measured.append((rows, found["cpu_s"]))
         files, megabytes = files_of(run)
         exponent = exponents(*zip(*measured, strict=True))[-1]  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def by_rows(folder: Path, given: argparse.Namespace) -> Iterator[str]:
 
 
 def _on_nodes(run: Path, rows: int, nodes: int, alone: Mapping[str, Any]) -> str:
-    found = in_process("analysed", str(run), nodes)
+    found = in_process("analyzed", str(run), nodes)
     shares = f"{found['driver_s']:9.1f} {found['nodes_s']:8.1f} {found['wall_s']:8.1f}"
     return f"{rows:14,} {nodes:6} {found['cpu_s']:8.1f} {shares} {found['wall_s'] / alone['wall_s']:11.2f} wall"
 
@@ -242,7 +242,7 @@ def by_workers(folder: Path, sizes: Sequence[int]) -> Iterator[str]:
         run = folder / f"workers-{workers}"
         in_process("flushed", str(run), workers)
         files, megabytes = files_of(run)
-        small = in_process("analysed", str(run), 0)
+        small = in_process("analyzed", str(run), 0)
         yield f"{workers:8,} {files:8,} {megabytes:7.1f} {costs(small)}"
         shutil.rmtree(run)
 

@@ -48,7 +48,7 @@ class Told:
 def predict(
     folder: Path, layouts: Sequence[Layout], scaling_exponent: float | None = None, also: Sequence[Path] = ()
 ) -> Told | NoModelResult:
-    """Analyse the folder, with other recordings beside it, and ask about the layouts.
+    """Analyze the folder, with other recordings beside it, and ask about the layouts.
 
     scaling_exponent: the trainers' true one, to ask once more with it.
     """

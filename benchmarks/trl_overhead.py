@@ -1,7 +1,7 @@
 """What the hooks cost TRL: one asynchronous training on a CPU whose hooks are put in and taken out in turns.
 
 The trainer and the engine (transformers' continuous batching) share a process, as in `examples.trl_async`. Blocks of a
-few steps with and without hooks take turns, so that whatever else the machine does hits both; compared are neighbouring
+few steps with and without hooks take turns, so that whatever else the machine does hits both; compared are neighboring
 blocks. On a shared machine they spread wider than the hooks cost, so the time inside the hooks is measured too, call by
 call on every thread, against the same steps.
 

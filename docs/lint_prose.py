@@ -14,6 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 GENERATED: Final = "<!-- Made by"
+_AMERICAN: Final = "American spelling"
 HABITS: Final = {
     r"\b(?:None|null|NULL|[Ee]mpty|0) where\b": "say 'if', not 'where'",
     r"\b[Bb](?:rings?|ringing)\b|\bbrought\b": "say gain, add, cost or cause",
@@ -21,7 +22,8 @@ HABITS: Final = {
     r"\bas far as\b": "say 'if', or name the limit",
     r"\bwhere there (?:is|are)\b": "say 'if'",
     r"\bwhat (?:is|was|were|are) (?:known|there|missing|measured|recorded)\b": "name the thing",
-    r"\b(?:[Aa]naly[s]e[ds]?|[Cc]olours?|[Bb]ehaviours?|[Mm]odell(?:ed|ing)|[Nn]eighbours?)\b": "American spelling",
+    r"(?i)\b(?:analys(?:e|ed|ing)\b|(?:colo|behavio|neighbo)ur|(?:model|label)l(?:ed|ing)|cent(?:red?)\b)": _AMERICAN,
+    r"(?i)(?:recogn|summar|maxim|minim|linear|final|synchron)is(?:e|ing|ation)": _AMERICAN,
     r"^(?:What|Of|That|Those|The same|Which|How|Whose)\b(?!.*\?)": "begin with a verb or a noun",
 }
 PATTERNS: Final = {re.compile(pattern): remedy for pattern, remedy in HABITS.items()}

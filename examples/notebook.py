@@ -31,7 +31,7 @@ by_step.select("step", "tokens", "staleness_mean", "staleness_max").tail(5)
 passes
 
 # %% [markdown]
-# ## Analyse it
+# ## Analyze it
 #
 # Last in a cell, an analysis shows itself as a card: the verdict, where the GPU time went, and the recommended layout.
 

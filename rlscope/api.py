@@ -168,7 +168,7 @@ def doctor(path: Folder, progress: "Progress | None" = None, options: "ImportOpt
         ImportFileError: No importer can read the file, or several could.
     """
     from rlscope.analysis.checkup import examine
-    from rlscope.importers.recognise import also_recognised
+    from rlscope.importers.recognize import also_recognized
     from rlscope.reports.documents.doctor import DoctorReport, OtherFile
     from rlscope.reports.text.doctor import checks
     from rlscope.trace.store import read_run
@@ -177,7 +177,7 @@ def doctor(path: Folder, progress: "Progress | None" = None, options: "ImportOpt
     folder = _folder(path, options, progress)
     found = tuple(checks(read_run(folder.path, examine)))
     known = {Path(path), *(options.with_files if options else ()), *(options.engine_logs if options else ())}
-    return DoctorReport(found, tuple(OtherFile(*each) for each in also_recognised(Path(path), known)))
+    return DoctorReport(found, tuple(OtherFile(*each) for each in also_recognized(Path(path), known)))
 
 
 def compare(

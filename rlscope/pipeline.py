@@ -21,7 +21,7 @@ from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decodin
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.shifts import run_events
-from rlscope.analysis.staleness import summarise_staleness
+from rlscope.analysis.staleness import summarize_staleness
 from rlscope.analysis.step_phases import step_phases
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
@@ -162,8 +162,8 @@ def _explained(
         events=run_events(answers),
         learning=learning_of(answers["reward_moments"]),
     )
-    is_unmodelled = run.imported is not None and known is None
-    has_bounds = not refusal and (analysis.hides_samplers or is_unmodelled)
+    is_unmodeled = run.imported is not None and known is None
+    has_bounds = not refusal and (analysis.hides_samplers or is_unmodeled)
     return _with_step_bounds(analysis, grid.bucket_ns, judged) if has_bounds else analysis
 
 
@@ -195,7 +195,7 @@ def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress
     facts = gather_facts(run, answers)
     ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
     answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
-    staleness = summarise_staleness(answers, run.config.max_staleness, run.imported)
+    staleness = summarize_staleness(answers, run.config.max_staleness, run.imported)
     return Evidence(facts, run.config, ledger, staleness, assess_quality(run, answers), answers)
 
 

@@ -21,7 +21,7 @@ SLOW: Final = (
     "tests/reports/text/test_panel.py",
     "tests/reports/text/test_rules.py",
     "tests/cli",
-    # They open or analyse many runs, recorded or made.
+    # They open or analyze many runs, recorded or made.
     "tests/alerts/live/test_log.py",
     "tests/alerts/live/test_scrape.py",
     "tests/alerts/test_finding_gate.py",

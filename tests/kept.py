@@ -48,20 +48,20 @@ def kept(make: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 @kept
-def analysed(trace: str) -> AnalysisResult:
+def analyzed(trace: str) -> AnalysisResult:
     """The analysis of a sample trace, with all that its page draws."""
     return analyze(TRACES / trace)
 
 
 def analyze_kept(folder: Path | str, **_how: object) -> AnalysisResult:
-    """Stands in for `analyze` where a sample trace is analysed as anybody would."""
+    """Stands in for `analyze` where a sample trace is analyzed as anybody would."""
     assert Path(folder).parent == TRACES
-    return analysed(Path(folder).name)
+    return analyzed(Path(folder).name)
 
 
 def analysis_of(trace: str) -> rlscope.Analysis:
     """The same as the public interface gives it."""
-    return extended(rlscope.Analysis, analysed(trace), path=TRACES / trace, folder=RunFolder(TRACES / trace))
+    return extended(rlscope.Analysis, analyzed(trace), path=TRACES / trace, folder=RunFolder(TRACES / trace))
 
 
 @cache

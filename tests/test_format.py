@@ -50,7 +50,7 @@ def test_what_is_below_zero_keeps_its_sign_unless_it_rounds_to_zero(ratio, text)
     [(0.0, "0%"), (0.0004, "about 0%"), (-0.028, "−2.8%"), (0.0994, "+9.9%"), (0.0995, "+10%"), (0.684, "+68%"),
      (-0.5, "−50%"), (1.654, "+165%"), (None, fmt.NO_DATA)],
 )  # fmt: skip
-def test_a_modelled_gain_is_no_finer_than_a_model(ratio, text):
+def test_a_modeled_gain_is_no_finer_than_a_model(ratio, text):
     assert fmt.gain(ratio) == text
 
 

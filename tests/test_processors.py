@@ -30,8 +30,8 @@ class Ended(NamedTuple):
 
 
 @cache
-def analysed_on(trace: str, core: str) -> Ended:
-    """A sample trace, analysed by a process whose linear algebra is written for that processor."""
+def analyzed_on(trace: str, core: str) -> Ended:
+    """A sample trace, analyzed by a process whose linear algebra is written for that processor."""
     environment = {**os.environ, "OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(TRACES / trace)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -44,9 +44,9 @@ def analysed_on(trace: str, core: str) -> Ended:
 )
 @pytest.mark.parametrize("trace", ["vllm_trl", nightly("fleet"), nightly("capped_staleness")])
 def test_every_digit_of_a_card_is_the_same_on_every_processor(trace: str, core: str) -> None:
-    assert analysed_on(trace, core).card == analysis_of(trace).to_markdown()
+    assert analyzed_on(trace, core).card == analysis_of(trace).to_markdown()
 
 
 def test_an_analysis_loads_no_library_that_it_hardly_needs() -> None:
-    loaded = analysed_on("vllm_trl", "Prescott").loaded
+    loaded = analyzed_on("vllm_trl", "Prescott").loaded
     assert "polars" in loaded and not NOT_NEEDED & loaded

@@ -1,4 +1,4 @@
-"""Every sample trace is analysed whole, agrees with what its own pipeline counted, and with its golden file.
+"""Every sample trace is analyzed whole, agrees with what its own pipeline counted, and with its golden file.
 
 After a trace was recorded again, or the analysis says something else on purpose, write the golden files with
 `python -m tests.test_sample_traces --write` and read what changed.
@@ -22,7 +22,7 @@ from rlscope.reports.check import as_json
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from rlscope.reports.documents.what_if import what_if_document
 from tests.kept import TRACES as SAMPLES
-from tests.kept import analysed
+from tests.kept import analyzed
 from tests.schemas import faults
 
 TRACES: Final = sorted(path.parent for path in SAMPLES.glob("*/run.json"))
@@ -47,7 +47,7 @@ def summary_of(trace: Path) -> dict[str, Any]:
 
 def golden_text(trace: Path) -> str:
     """The analysis as JSON; nothing in it depends on where or when it is made."""
-    document = as_document(analysed(trace.name))
+    document = as_document(analyzed(trace.name))
     document = {**document, **_settled(document)}
     for state in document["ledger"]["states"]:
         del state["underfilled_gpu_s"], state["underfilled_gpu_ns"]
@@ -59,7 +59,7 @@ def golden_text(trace: Path) -> str:
 
 
 def without_gains(words: str) -> str:
-    """A sentence with modelled gains and all modelled intervals left open."""
+    """A sentence with modeled gains and all modeled intervals left open."""
     return _AGES.sub("", _GAIN.sub("+…%", words))
 
 
@@ -119,7 +119,7 @@ every_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.n
 
 @every_trace
 def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace: Path) -> None:
-    analysis = analysed(trace.name)
+    analysis = analyzed(trace.name)
     assert analysis.data_quality.skipped_files == ()
     assert analysis.data_quality.dropped_rows == {}
     assert analysis.answers["row_faults"].rows() == []
@@ -127,20 +127,20 @@ def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_f
 
 @every_trace
 def test_the_ledger_closes_to_the_nanosecond(trace: Path) -> None:
-    ledger, extents = analysed(trace.name).ledger, analysed(trace.name).answers["worker_extents"]
+    ledger, extents = analyzed(trace.name).ledger, analyzed(trace.name).answers["worker_extents"]
     of_workers = [(row["end_ns"] - row["start_ns"]) * row["gpu_count"] for row in extents.iter_rows(named=True)]
     assert sum(state.gpu_ns for state in ledger.states) == sum(of_workers) == ledger.total_gpu_ns > 0
 
 
 @pytest.mark.parametrize("trace", [trace for trace in TRACES if trace.name != "vllm_trl"], ids=lambda trace: trace.name)
 def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace: Path) -> None:
-    tokens = analysed(trace.name).staleness.tokens
+    tokens = analyzed(trace.name).staleness.tokens
     assert [list(line) for line in tokens.histogram] == summary_of(trace)["token_staleness_histogram"]
 
 
 @every_trace
 def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> None:
-    analysis, summary = analysed(trace.name), summary_of(trace)
+    analysis, summary = analyzed(trace.name), summary_of(trace)
     balance = analysis.answers["token_balance"].row(0, named=True)
     assert analysis.run.steps == summary["steps"]
     assert analysis.run.samples_trained == summary["samples_trained"]
@@ -154,7 +154,7 @@ def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> 
 def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one_publication_more() -> None:
     """TRL dates a sample by its group's admission, when it takes it; nobody but vLLM knows the versions of tokens."""
     trace = SAMPLES / "vllm_trl"
-    tokens = analysed(trace.name).staleness.tokens
+    tokens = analyzed(trace.name).staleness.tokens
     logged = [entry["sample/staleness_max"] for entry in summary_of(trace)["logged"]]
     assert max(logged) <= tokens.max <= max(logged) + 1
 
@@ -169,11 +169,11 @@ def test_the_analysis_is_the_golden_one(trace: Path) -> None:
 
 @every_trace
 def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
-    assert faults("analysis", dump(analysis_document(analysed(trace.name)))) == []
+    assert faults("analysis", dump(analysis_document(analyzed(trace.name)))) == []
 
 
 def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
-    model = analysed("vllm_trl").model
+    model = analyzed("vllm_trl").model
     assert faults("check", as_json(check(SAMPLES / "vllm_trl", built_in_rules()), "critical")) == []
     for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(max_in_flight_samples=4)):
         assert faults("what-if", dump(what_if_document(model, what_if(model, change)))) == []

@@ -24,7 +24,7 @@ class VersionLog:
         self._versions.append(version)
 
     def runs_of(self, stints: Iterable[tuple[int, int]]) -> list[VersionRun]:
-        """The versions of a request's tokens, one token for each pass of its stints; neighbours that agree are one."""
+        """The versions of a request's tokens, one token for each pass of its stints; neighbors that agree are one."""
         runs: list[VersionRun] = []
         token = 0
         for first, after in stints:

@@ -15,7 +15,7 @@ from examples.pipeline_rl.model import Model
 from examples.pipeline_rl.task import ANSWER_VOCABULARY, PAD, PROMPT_TOKENS, prompt_of
 
 CLIP_LOW, CLIP_HIGH = 0.8, 1.28
-LARGEST_BEHAVIOUR_WEIGHT = 2.0
+LARGEST_BEHAVIOR_WEIGHT = 2.0
 LARGEST_GRAD_NORM = 1.0
 SAMPLES_PER_MICROBATCH = 16
 
@@ -45,7 +45,7 @@ class MicroBatch:
 
     tokens: Tensor
     mask: Tensor
-    behaviour_logprobs: Tensor
+    behavior_logprobs: Tensor
     staleness: Tensor
     fresh: Tensor
     """Per row: whether the step's version sampled it from the first token on, and so computed its whole context."""
@@ -109,7 +109,7 @@ def _collate(rows: list[tuple[int, FinishedSample, float]], version: int) -> Mic
     return MicroBatch(
         tokens=torch.cat([prompts, padded([sample.tokens for sample in samples], PAD, torch.long)], dim=1),
         mask=behind_prompt([(1.0,) * len(sample.tokens) for sample in samples], torch.float32),
-        behaviour_logprobs=behind_prompt([sample.logprobs for sample in samples], torch.float32),
+        behavior_logprobs=behind_prompt([sample.logprobs for sample in samples], torch.float32),
         staleness=behind_prompt([tuple(version - v for v in sample.versions) for sample in samples], torch.long),
         fresh=torch.tensor([sample.versions[0] == version for sample in samples])[:, None],
         advantages=torch.tensor([advantage for _, _, advantage in rows])[:, None],
@@ -149,14 +149,14 @@ def optimize(
     optimizer.zero_grad()
     for index, batch in enumerate(batches):
         logprobs, token_entropy = token_logprobs(model, batch)
-        anchor = batch.behaviour_logprobs if proximal is None else proximal[index]
+        anchor = batch.behavior_logprobs if proximal is None else proximal[index]
         objective, outside = _clipped_objective(logprobs, anchor, batch)
         piece_loss = -(objective * batch.mask).sum()
         (piece_loss / (batch_tokens or total_tokens)).backward()
         loss += piece_loss.item() / total_tokens
         entropy += float((token_entropy * batch.mask).sum()) / total_tokens
         clipped += float((outside * batch.mask).sum()) / total_tokens
-        ratios.append((logprobs.detach() - batch.behaviour_logprobs).exp())
+        ratios.append((logprobs.detach() - batch.behavior_logprobs).exp())
     before_step()
     grad_norm = float(clip_grad_norm_(model.parameters(), LARGEST_GRAD_NORM))
     optimizer.step()
@@ -167,8 +167,8 @@ def _clipped_objective(logprobs: Tensor, anchor: Tensor, batch: MicroBatch) -> t
     """Per token: the pessimistic objective, and whether its ratio to the anchor lies outside the clip range."""
     ratio = (logprobs - anchor).exp()
     clamped = ratio.clamp(CLIP_LOW, CLIP_HIGH)
-    behaviour_weight = (anchor - batch.behaviour_logprobs).exp().clamp(max=LARGEST_BEHAVIOUR_WEIGHT)
-    objective = behaviour_weight * torch.min(ratio * batch.advantages, clamped * batch.advantages)
+    behavior_weight = (anchor - batch.behavior_logprobs).exp().clamp(max=LARGEST_BEHAVIOR_WEIGHT)
+    objective = behavior_weight * torch.min(ratio * batch.advantages, clamped * batch.advantages)
     return objective, (ratio != clamped).float().detach()
 
 

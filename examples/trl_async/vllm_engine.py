@@ -51,7 +51,7 @@ class ByteShare:
 
 
 class FileTransfer:
-    """TRL's `WeightTransferProtocol`: a file that the server reads, labelled with the version."""
+    """TRL's `WeightTransferProtocol`: a file that the server reads, labeled with the version."""
 
     def __init__(self, client: VLLMClient, path: Path, counts: Counts) -> None:
         self._client, self._path, self._counts = client, path, counts

@@ -192,7 +192,7 @@ def test_unknown_words_never_raise_and_are_said_once(run: Run, rows, worker, cap
         pass
     run.delivery("s1", "eaten")
     run.sample("s2").finish("bored")
-    run.describe(colour="red", max_running=4)
+    run.describe(color="red", max_running=4)
     activities = [(row["activity"], row["reason"]) for row in rows("activities")]
     assert activities == [("wait", None)] * 3 + [("other", None)] * 2
     assert rows("deliveries") == []

@@ -25,7 +25,7 @@ worked AS NOT MATERIALIZED (
     FROM engine_steps
     WHERE start_ns < end_ns AND NOT (coalesce(source, 'measured') <> 'measured' AND running = 0 AND decode_tokens = 0)
 ),
-neighbours AS (
+neighbors AS (
     SELECT worker_id, start_ns, end_ns,
         lag(worker_id) OVER () IS DISTINCT FROM worker_id AS is_first,
         lead(worker_id) OVER () IS DISTINCT FROM worker_id AS is_last,
@@ -35,7 +35,7 @@ neighbours AS (
 ),
 kept AS MATERIALIZED (
     SELECT worker_id, start_ns, end_ns, is_first, is_last, next_ns
-    FROM neighbours
+    FROM neighbors
     WHERE is_first OR is_last OR next_ns > end_ns
 ),
 around AS (

@@ -68,17 +68,17 @@ def learning_of(moments: pl.DataFrame) -> Learning | None:
     return Learning(per_version, None if per_version else "old_is_long", truncated)
 
 
-def _centred(whole: str, one: str, other: str) -> pl.Expr:
+def _centered(whole: str, one: str, other: str) -> pl.Expr:
     """Add up products over the length bands of a step, less those of the bands' means."""
     return (pl.col(whole) - pl.col(one) * (pl.col(other) / pl.col("samples"))).sum()
 
 
 _PRODUCTS: Final = (
-    _centred("staleness_sum2", "staleness_sum", "staleness_sum").alias("staleness2"),
-    _centred("tokens_sum2", "tokens_sum", "tokens_sum").alias("tokens2"),
-    _centred("staleness_tokens", "staleness_sum", "tokens_sum").alias("staleness_tokens"),
-    _centred("staleness_reward", "staleness_sum", "reward_sum").alias("staleness_reward"),
-    _centred("tokens_reward", "tokens_sum", "reward_sum").alias("tokens_reward"),
+    _centered("staleness_sum2", "staleness_sum", "staleness_sum").alias("staleness2"),
+    _centered("tokens_sum2", "tokens_sum", "tokens_sum").alias("tokens2"),
+    _centered("staleness_tokens", "staleness_sum", "tokens_sum").alias("staleness_tokens"),
+    _centered("staleness_reward", "staleness_sum", "reward_sum").alias("staleness_reward"),
+    _centered("tokens_reward", "tokens_sum", "reward_sum").alias("tokens_reward"),
 )
 
 

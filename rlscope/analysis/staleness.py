@@ -14,7 +14,7 @@ _LEAST_AGES: Final = 3
 """Minimum number of ages for a curve of the effective sample size over age."""
 
 
-def summarise_staleness(
+def summarize_staleness(
     answers: Mapping[str, pl.DataFrame], max_staleness: int | None, imported: Imported | None = None
 ) -> Staleness:
     """Return the staleness of a run.

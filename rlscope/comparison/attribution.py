@@ -36,12 +36,12 @@ from rlscope.model.forecast.what_if import what_if
 from rlscope.model.system import Layout
 
 CauseKind = Literal["setting", "measured"]
-Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modelled", "cannot_run"]
+Unpriced = Literal["other_network", "no_model", "not_reproduced", "not_modeled", "cannot_run"]
 _LEAST_LOG_RATIO: Final = 0.01
 """Minimum predicted effect of a measured difference on the logarithm of the rate; smaller ones are not listed."""
 _UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "total_gpus", "gpus_per_trainer_replica"})
 """Config entries that do not affect the rate; total_gpus is part of the layout."""
-_MODELLED: Final = (
+_MODELED: Final = (
     "max_running",
     "publish_every",
     CAP,
@@ -83,7 +83,7 @@ class ChangeCause:
     """Modeled gain of trained tokens per second from this change alone; None if the model cannot predict it."""
     unpriced_because: Unpriced | None = None
     """Reason why the model predicts no gain. other_network: the runs train different models. no_model: A has no model.
-    not_reproduced: the model does not reproduce A's own rate. not_modelled: the model has no such input. cannot_run:
+    not_reproduced: the model does not reproduce A's own rate. not_modeled: the model has no such input. cannot_run:
     according to the model, the run could not run with this change. None if a gain is predicted."""
 
     @classmethod
@@ -199,7 +199,7 @@ def _setting_causes(
         is_split = not (before.facts.colocated_gpus or after.facts.colocated_gpus)
         split = Change(trainer_gpus=after.facts.trainer_gpus, sampler_gpus=after.facts.sampler_gpus)
         yield ChangeCause("setting", "layout", _split_text(before), _split_text(after), split if is_split else None)
-    for name in dict.fromkeys((*_MODELLED, *changes)):
+    for name in dict.fromkeys((*_MODELED, *changes)):
         if name in changes and name not in _GPUS and not is_same_size(name, *changes[name]):
             first, then = changes[name]
             yield ChangeCause("setting", name, _text(first), _text(then), _model_input(name, then, model, lengths))
@@ -220,7 +220,7 @@ def _model_input(name: str, value: Setting, model: ModelResult | None, lengths: 
         return cap_input(model, None, lengths.of_cap)
     if value is None and name in _REMOVABLE:
         value = NO_LIMIT
-    if name not in _MODELLED or not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if name not in _MODELED or not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
     if name == CAP and model is not None:
         return cap_input(model, value, lengths.of_cap)
@@ -305,7 +305,7 @@ def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
 def _priced(cause: ChangeCause, model: ModelResult | None, obstacle: Unpriced | None) -> ChangeCause:
     """Return the cause with its predicted gain, or why there is none. obstacle: why there is no model."""
     if model is None or cause.change is None:
-        return replace(cause, unpriced_because=obstacle or "not_modelled")
+        return replace(cause, unpriced_because=obstacle or "not_modeled")
     gain = _gain_ratio(model, [cause.change])
     return replace(cause, alone_ratio=gain, unpriced_because="cannot_run" if gain is None else None)
 

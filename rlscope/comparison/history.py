@@ -183,11 +183,11 @@ def _passes(held: Value, sign: str, wanted: str) -> bool:
 
 def _entry(run: Path, path: str, progress: Callable[[str], None], *, use_cache: bool) -> RunEntry:
     if not use_cache:
-        return _analysed(run, path, progress)
+        return _analyzed(run, path, progress)
     signature, kept = _signature(run), cache_folder() / f"{_digest(str(run.resolve()))}.json"
     entry = _kept_entry(kept, signature, path)
     if entry is None:
-        entry = _analysed(run, path, progress)
+        entry = _analyzed(run, path, progress)
         _keep(kept, signature, entry)
     return entry
 
@@ -233,7 +233,7 @@ def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
         fresh.replace(kept)
 
 
-def _analysed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry:
+def _analyzed(run: Path, path: str, progress: Callable[[str], None]) -> RunEntry:
     progress("opening the run")
     try:
         # Skip the queries that only the report's charts need.

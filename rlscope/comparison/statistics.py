@@ -172,19 +172,19 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
     """
     assert plain.change is not None
     variance, is_ratio = before.variance + after.variance, plain.scale == "ratio"
-    error, centre = math.sqrt(variance), math.log1p(plain.change) if is_ratio else plain.change
+    error, center = math.sqrt(variance), math.log1p(plain.change) if is_ratio else plain.change
     # If both runs are constant, any difference is significant.
-    freedom, p_value = 1.0, float(not centre)
+    freedom, p_value = 1.0, float(not center)
     if error:
         freedom = variance**2 / math.fsum(each.variance**2 / each.freedom for each in (before, after))
-        p_value = 2.0 * float(stdtr(freedom, -abs(centre) / error))
+        p_value = 2.0 * float(stdtr(freedom, -abs(center) / error))
     reach = float(stdtrit(freedom, (1.0 + INTERVAL_RATIO) / 2.0)) * error
     power = float(stdtrit(freedom, _POWER_RATIO)) * error
     on_scale = math.expm1 if is_ratio else float
     return replace(
         plain,
-        low=on_scale(centre - reach),
-        high=on_scale(centre + reach),
+        low=on_scale(center - reach),
+        high=on_scale(center + reach),
         p_value=p_value,
         detectable=on_scale(reach + power),
         is_significant=p_value < LEVEL and not plain.is_noisy,

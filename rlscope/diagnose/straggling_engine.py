@@ -100,7 +100,7 @@ RULE = FindingRule(
         "are late: {dropped_ratio} of them were dropped as stale, and {others_dropped_ratio} of the others'.",
         "Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}.",
     ),
-    remedy="Check that engine's host and GPU (clocks, neighbours, memory) and how requests are routed to it; replace "
+    remedy="Check that engine's host and GPU (clocks, neighbors, memory) and how requests are routed to it; replace "
     "it if it stays slow.",
     find=find,
 )

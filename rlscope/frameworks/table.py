@@ -307,7 +307,7 @@ class Framework:
     name: Annotated[Text, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", examples=["my-framework"])]
     """Name of the framework, as `--as` accepts it."""
     title: str = ""
-    recognise: Recognition = Recognition()
+    recognize: Recognition = Recognition()
     phases: Mapping[str, Process] = field(default_factory=dict[str, Process])
     """The processes that log steps, in most frameworks the trainer alone, by the worker's name."""
     phases_add_up: bool = False
@@ -347,12 +347,12 @@ class Framework:
     def known_by(self) -> tuple[tuple[str, ...], ...]:
         """Groups of names that identify a file; without any in the table: each metric of training."""
         trained = (each for process in self.phases.values() for each in process.order if each.kind is PhaseKind.TRAIN)
-        return self.recognise.metrics or tuple((each.metric,) for each in trained if each.metric)
+        return self.recognize.metrics or tuple((each.metric,) for each in trained if each.metric)
 
     @property
     def wanted(self) -> frozenset[str]:
         """Names of all metrics that an import needs."""
-        names = set[str](self.recognise.step).union(*self.update_parts.values())
+        names = set[str](self.recognize.step).union(*self.update_parts.values())
         names.update(chain.from_iterable(each.split(" * ") for products in self.columns.values() for each in products))
         for process in self.phases.values():
             names.update(process.names, process.known_by, process.gpu_ratio or (), process.gpu_work or ())
@@ -360,7 +360,7 @@ class Framework:
 
     def bare(self, name: str) -> str:
         """Return a metric's name without the prefix of a writer."""
-        return next((name.removeprefix(each) for each in self.recognise.strip if name.startswith(each)), name)
+        return next((name.removeprefix(each) for each in self.recognize.strip if name.startswith(each)), name)
 
     def names(self, name: str) -> bool:
         """Return whether the table names a metric."""
@@ -368,7 +368,7 @@ class Framework:
 
     def knows(self, name: str) -> bool:
         """Return whether a metric is one of the framework's, by its name or its prefix."""
-        return self.names(name) or self.bare(name).startswith((*self.reported, *self.recognise.hints))
+        return self.names(name) or self.bare(name).startswith((*self.reported, *self.recognize.hints))
 
     def releases(self) -> tuple["Framework", ...]:
         """Return the table as it is now, and as it is for earlier releases."""
@@ -377,7 +377,7 @@ class Framework:
     def _at(self, release: Earlier) -> "Framework":
         return replace(
             self,
-            recognise=replace(self.recognise, metrics=release.metrics),
+            recognize=replace(self.recognize, metrics=release.metrics),
             phases=release.phases,
             reported=release.reported or self.reported,
             phases_add_up=False,

@@ -64,7 +64,7 @@ class _Run:
     samples: int = 0
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     if source.path.is_dir():
         return any(True for _ in chain(_below(source.path, _SESSIONS), _dumps(source.path)))
     return any(all(key in line for key in _SESSION_KEYS) for line in source.text.splitlines())
@@ -245,4 +245,4 @@ def _say(run: _Run) -> None:
     target.note("AReaL's session traces do not record the trainer. Pass the trainer's log or .wandb file with --with.")
 
 
-AREAL_SESSIONS: Final = Importer("areal", "AReaL dumps and session traces", _recognise, _read)
+AREAL_SESSIONS: Final = Importer("areal", "AReaL dumps and session traces", _recognize, _read)

@@ -86,10 +86,10 @@ def block_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     blocks = _Blocks(framework)
     kind = f"console of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(_recognise, blocks), partial(_read, blocks), is_console=True)
+    return Importer(framework.name, kind, partial(_recognize, blocks), partial(_read, blocks), is_console=True)
 
 
-def _recognise(blocks: _Blocks, source: ImportSource) -> bool:
+def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
     lines = [line.text for line in clean_lines(source.text)]
     if any(blocks.total.search(line) for line in lines):
         return True

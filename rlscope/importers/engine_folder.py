@@ -19,7 +19,7 @@ _FACTS: Final = ("host", "device_name", "kv_capacity_tokens", "max_running")
 _SECOND_NS: Final = 1_000_000_000
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return (source.path / RUN_FILE).is_file()
 
 
@@ -82,4 +82,4 @@ def _add_rows(
     return added
 
 
-ENGINE_FOLDER: Final = Importer("rlscope", "run folder of engines", _recognise, _read, is_companion=True)
+ENGINE_FOLDER: Final = Importer("rlscope", "run folder of engines", _recognize, _read, is_companion=True)

@@ -58,7 +58,7 @@ class Importer:
     """Value of `--as`: verl, sglang, prime-rl, ..."""
     kind: str
     """Kind of file, for example "SGLang engine log"."""
-    recognise: Callable[[ImportSource], bool]
+    recognize: Callable[[ImportSource], bool]
     """Returns whether the file is of this kind, by its name and its head."""
     read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], None]
     """Fills the target. Raises ImportFileError if there is nothing to read."""

@@ -22,7 +22,7 @@ from rlscope.trace.manifest import RUN_FILE, run_folder
 if TYPE_CHECKING:
     # The importers are slow to import, and a run folder needs none of them.
     from rlscope.importers.importer import Progress
-    from rlscope.importers.recognise import Recognised
+    from rlscope.importers.recognize import Recognized
 
 NO_OPTIONS: Final = ImportOptions()
 _STORE: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
@@ -136,14 +136,14 @@ def _import(
     is_growing: bool,
     relative_origin_ns: int,
 ) -> Imported:
-    from rlscope.importers.recognise import NAMED, recognise, rotated_parts
+    from rlscope.importers.recognize import NAMED, recognize, rotated_parts
     from rlscope.importers.steps import has_steps_of
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
             folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
         )
-    first = recognise(path, options.framework, options.own)
+    first = recognize(path, options.framework, options.own)
     others = [_joined(each, first.importer.name, options) for each in options.with_files]
     # The engines of a run that goes on may come later.
     logs = [each for each in options.engine_logs if not is_growing or each.is_file() or (each / RUN_FILE).is_file()]
@@ -169,8 +169,8 @@ def _import(
 
 
 def _read_all(
-    files: "Sequence[Recognised]",
-    engines: "Sequence[Recognised]",
+    files: "Sequence[Recognized]",
+    engines: "Sequence[Recognized]",
     target: ImportTarget,
     options: ImportOptions,
     progress: "Progress",
@@ -185,7 +185,7 @@ def _read_all(
         each.importer.read(each.source, target, options, progress)
 
 
-def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
+def _refuse_same_steps(files: "Sequence[Recognized]") -> None:
     """Raise ImportFileError if two files have trainer steps, which would be counted twice, or are of two frameworks."""
     runs = [each for each in files if not each.importer.is_companion]
     if other := next((each for each in runs if each.importer.name != runs[0].importer.name), None):
@@ -205,31 +205,31 @@ def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
         )
 
 
-def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recognised":
+def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recognized":
     """Detect what a further file is; if it is ambiguous, it is taken to be of the same framework."""
-    from rlscope.importers.recognise import recognise
+    from rlscope.importers.recognize import recognize
 
     try:
-        return recognise(path, own=options.own)
+        return recognize(path, own=options.own)
     except ImportFileError:
         if framework is None or options.own is not None:
             raise
-        return recognise(path, framework)
+        return recognize(path, framework)
 
 
-def _of_engines(path: Path, options: ImportOptions) -> "Recognised":
+def _of_engines(path: Path, options: ImportOptions) -> "Recognized":
     """Detect what an engine's log is; it may be the run folder of engines, which no other option takes."""
     from rlscope.importers.engine_folder import ENGINE_FOLDER
     from rlscope.importers.importer import open_source
-    from rlscope.importers.recognise import Recognised
+    from rlscope.importers.recognize import Recognized
 
     folder = run_folder(path)
     if (folder / RUN_FILE).is_file():
-        return Recognised(open_source(folder), ENGINE_FOLDER)
+        return Recognized(open_source(folder), ENGINE_FOLDER)
     return _joined(path, None, options)
 
 
-def _rank(each: "Recognised") -> int:
+def _rank(each: "Recognized") -> int:
     """Return the order of reading: the trainer's metrics, then other files, then files that only add to them."""
     if each.importer.is_companion:
         return 2

@@ -104,7 +104,7 @@ class _Run:
         return self.starts[max(0, bisect_right(self.starts, time_ns, key=lambda each: each.begin_ns) - 1)]
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     folder = _dashboard(source.path)
     return folder is not None and any(_files(folder, name) for name in ("phases", "engine_series", "trajectories"))
 
@@ -464,4 +464,4 @@ def _say(run: _Run) -> None:
         )
 
 
-MILES_DASHBOARD: Final = Importer("miles", "miles dashboard folder", _recognise, _read)
+MILES_DASHBOARD: Final = Importer("miles", "miles dashboard folder", _recognize, _read)

@@ -20,7 +20,7 @@ from rlscope.trace.imported import Certainty
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return any(True for _ in _files(source.path))
 
 
@@ -118,4 +118,4 @@ def _only(value: object) -> object:
     return listed[0] if len(listed) == 1 else value
 
 
-NEMO_RL_SAMPLES: Final = Importer("nemo-rl-samples", "NeMo-RL samples", _recognise, _read, is_companion=True)
+NEMO_RL_SAMPLES: Final = Importer("nemo-rl-samples", "NeMo-RL samples", _recognize, _read, is_companion=True)

@@ -21,7 +21,7 @@ from rlscope.importers.quantities import RefusedNumberError, amount, epoch_ns, w
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
 from rlscope.importers.step_rows import fill
-from rlscope.importers.steps import gpus_of, read_steps, recognise_steps, stated_settings
+from rlscope.importers.steps import gpus_of, read_steps, recognize_steps, stated_settings
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import read_regular
@@ -48,21 +48,21 @@ class _Run:
     samples: int = 0
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return _metrics(source.path) is not None or any(source.path.glob("rollouts/step_*/train"))
 
 
 def _metrics(folder: Path) -> ImportSource | None:
     """Return the metrics of a run folder; None if it has none of prime-rl."""
     source = open_source(folder / _METRICS) if (folder / _METRICS).is_file() else None
-    return source if source is not None and recognise_steps(_TABLE, source) else None
+    return source if source is not None and recognize_steps(_TABLE, source) else None
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add everything that the folder records. Raises ImportFileError if it has neither steps nor episodes."""
     folder, run = source.path, _Run(target)
     settings, log = _settings(folder), next((folder / name for name in _LOGS if (folder / name).is_file()), None)
-    if log is not None and not VLLM_LOG.recognise(open_source(log)):
+    if log is not None and not VLLM_LOG.recognize(open_source(log)):
         log = None
     target.knows_samplers = target.knows_samplers or log is not None or (folder / "rollouts").is_dir()
     if metrics := _metrics(folder):
@@ -239,4 +239,4 @@ def _say(run: _Run) -> None:
         target.note("No episodes under rollouts/, so sample lengths and staleness are unknown.")
 
 
-PRIME_RL: Final = Importer("prime-rl", "prime-rl run folder", _recognise, _read)
+PRIME_RL: Final = Importer("prime-rl", "prime-rl run folder", _recognize, _read)

@@ -169,7 +169,7 @@ class _Placed(NamedTuple):
     """Rows in order, up to the decode line, each with its length in ns."""
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return any(STAMPED.search(line.text) for line in clean_lines(source.text))
 
 
@@ -450,4 +450,4 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
     log.say_merged(target, {lane.engine: lane.rows for lane in lanes})
 
 
-SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", _recognise, _read, is_companion=True)
+SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", _recognize, _read, is_companion=True)

@@ -16,7 +16,7 @@ _UNNAMED: Final = "default"
 """SGLang's label for the weights that it started with."""
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return any(all(key in line for key in _KEYS) for line in source.text.splitlines())
 
 
@@ -123,4 +123,4 @@ def _finish_reason(value: object) -> str | None:
     return kind if kind in ("stop", "length", "abort") else None
 
 
-SGLANG_REQUESTS: Final = Importer("sglang-requests", "SGLang request metrics", _recognise, _read, is_companion=True)
+SGLANG_REQUESTS: Final = Importer("sglang-requests", "SGLang request metrics", _recognize, _read, is_companion=True)

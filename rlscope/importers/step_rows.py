@@ -28,7 +28,7 @@ from rlscope.importers.layout import (
     placed_steps,
 )
 from rlscope.importers.quantities import columns_of
-from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
+from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognize_steps
 from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
@@ -87,7 +87,7 @@ def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> Step
 def step_importer(framework: Framework) -> Importer:
     """Return the importer of a framework's step metrics."""
     kind = f"step metrics of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(recognise_steps, framework), partial(_read, framework))
+    return Importer(framework.name, kind, partial(recognize_steps, framework), partial(_read, framework))
 
 
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:

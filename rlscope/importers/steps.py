@@ -190,7 +190,7 @@ def _marks(placement: Placement) -> Names:
     return tuple(mark for mark in marks if "/" in mark)
 
 
-def recognise_steps(framework: Framework, source: ImportSource) -> bool:
+def recognize_steps(framework: Framework, source: ImportSource) -> bool:
     """Return whether a file contains step metrics of the framework."""
     return _release_of(framework, names_in(source)) is not None
 
@@ -348,7 +348,7 @@ def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
 
 
 def _step_number(framework: Framework, row: MetricRow, values: Mapping[str, float]) -> int | None:
-    stated = next((values[name] for name in framework.recognise.step if name in values), None)
+    stated = next((values[name] for name in framework.recognize.step if name in values), None)
     stated = row.step if stated is None or math.isnan(stated) else stated
     return None if stated is None else whole(stated, MOST_STEPS)
 

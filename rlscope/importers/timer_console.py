@@ -255,10 +255,10 @@ class _Reader:
 def timer_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     kind = f"console of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(_recognise, framework), partial(_read, framework), is_console=True)
+    return Importer(framework.name, kind, partial(_recognize, framework), partial(_read, framework), is_console=True)
 
 
-def _recognise(framework: Framework, source: ImportSource) -> bool:
+def _recognize(framework: Framework, source: ImportSource) -> bool:
     timer = re.compile(framework.console.timer or "")
     return any(timer.search(line.text) for line in clean_lines(source.text))
 

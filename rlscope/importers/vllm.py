@@ -203,7 +203,7 @@ class _Reader:
         return stated and stated * engine.count
 
 
-def _recognise(source: ImportSource) -> bool:
+def _recognize(source: ImportSource) -> bool:
     return any(_STATS.search(line.text) for line in clean_lines(source.text))
 
 
@@ -268,4 +268,4 @@ def _say(target: ImportTarget, log: LogFile, engines: Collection[_Engine]) -> No
     log.say_merged(target, {engine.worker_id: engine.rows for engine in engines})
 
 
-VLLM_LOG: Final = Importer("vllm", "vLLM engine log", _recognise, _read, is_companion=True)
+VLLM_LOG: Final = Importer("vllm", "vLLM engine log", _recognize, _read, is_companion=True)

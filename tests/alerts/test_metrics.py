@@ -14,7 +14,7 @@ from rlscope.alerts.series import MetricReading, Timeline
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.ledger import IDLE_STATES, close_ledger
 from rlscope.analysis.result import Ledger, Staleness
-from rlscope.analysis.staleness import summarise_staleness
+from rlscope.analysis.staleness import summarize_staleness
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import questions
 from rlscope.trace.store import open_run
@@ -60,7 +60,7 @@ def recorded() -> Reported:
         arguments = standard_arguments(run)
         answers = {name: ask(run, name, arguments) for name in ASKED}
         ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
-        staleness = summarise_staleness(answers, run.config.max_staleness)
+        staleness = summarize_staleness(answers, run.config.max_staleness)
         return Reported(ledger, staleness, answers, whole_timeline(run, EVERY))
 
 

@@ -1,4 +1,4 @@
-"""Other runs beside the one that is analysed: whose trainers may be compared, what is read of them, what is said."""
+"""Other runs beside the one that is analyzed: whose trainers may be compared, what is read of them, what is said."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -182,7 +182,7 @@ def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_
 
 
 @pytest.mark.parametrize(("gpus", "is_said"), [(8, False), (9, True)])
-def test_engines_larger_than_a_node_are_said_to_be_slower_than_modelled(
+def test_engines_larger_than_a_node_are_said_to_be_slower_than_modeled(
     tmp_path: Path, gpus: int, is_said: bool
 ) -> None:
     plan = write(tmp_path, PLAN.replace("total = 6", f"total = {gpus + 1}\ngpus_per_engine = {gpus}"))

@@ -162,7 +162,7 @@ def test_a_change_whose_effect_is_unknown_is_named_with_the_reason() -> None:
     [
         ({}, {"max_running": None}),
         ({"model.parameters": 1}, {"max_running": "other_network", "model.parameters": "other_network"}),
-        ({"model.name": "after-sft"}, {"max_running": None, "model.name": "not_modelled"}),
+        ({"model.name": "after-sft"}, {"max_running": None, "model.name": "not_modeled"}),
     ],
 )
 def test_the_model_of_another_network_is_not_asked(
@@ -227,7 +227,7 @@ ACTIONS = (
         ((1, 1, 0, 32), {"max_staleness": 5}, 1, False),
     ],
 )
-def test_the_promise_of_any_action_is_recognised(
+def test_the_promise_of_any_action_is_recognized(
     layout: tuple[int, int, int, int], settings: dict[str, object], rank: int | None, is_alone: bool | None
 ) -> None:
     stated = {"max_staleness": 4, "synchronous": True}
@@ -255,7 +255,7 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
     assert -0.8 < cause.alone_ratio < -0.6
 
 
-def test_a_recommended_fix_is_recognised_by_what_was_measured(before: rlscope.Analysis) -> None:
+def test_a_recommended_fix_is_recognized_by_what_was_measured(before: rlscope.Analysis) -> None:
     run = replace(run_of(before), promised=(ACTIONS[0], promised("engine_speed", 1.1)))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)

@@ -31,8 +31,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The runs that were analysed, and not taken from the cache; all are the same to the analysis."""
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The runs that were analyzed, and not taken from the cache; all are the same to the analysis."""
     done: list[Path] = []
 
     def counted(run: Path, *, progress: Callable[[str], None], also_ask: Sequence[str], **_how: Any):
@@ -105,17 +105,17 @@ def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_o
     assert ("date" in lines[1]) is has_all and "tokens/s" in lines[1]
 
 
-def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
+def test_a_run_is_analyzed_once_until_one_of_its_files_changes(tmp_path: Path, analyzed: list[Path]) -> None:
     run = small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").runs
-    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == 1
+    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analyzed) == 1
     os.utime(run / "run.json", ns=(1, 1))
-    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == 2
+    assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analyzed) == 2
     rlscope.list_runs(tmp_path / "runs", cache=False)
-    assert len(analysed) == 3
+    assert len(analyzed) == 3
 
 
-def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analysed: list[Path]) -> None:
+def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analyzed: list[Path]) -> None:
     small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").runs
     (kept,) = cache.iterdir()
@@ -123,11 +123,11 @@ def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analysed: lis
     other_types = json.dumps({**document, "entry": {**document["entry"], "steps": "many"}})
     for broken in ("", "[]", "{}", '{"signature": "x", "entry": {}}', other_types):
         kept.write_text(broken)
-        done = len(analysed)
-        assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analysed) == done + 1
+        done = len(analyzed)
+        assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analyzed) == done + 1
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path, analysed: list[Path]) -> None:
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path, analyzed: list[Path]) -> None:
     cache.parent.parent.mkdir(parents=True)
     cache.parent.write_text("a file where a folder should be")
     small_run(tmp_path / "runs" / "a")
@@ -202,22 +202,22 @@ def test_a_run_must_pass_every_filter(filters: list[str], paths: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"sort": "rate"}, {"filters": ["rate > 5"]}, {"filters": ["tokens_per_s"]}])
-def test_an_unknown_column_is_refused_before_anything_is_analysed(tmp_path: Path, bad, analysed: list[Path]) -> None:
+def test_an_unknown_column_is_refused_before_anything_is_analyzed(tmp_path: Path, bad, analyzed: list[Path]) -> None:
     small_run(tmp_path / "runs" / "a")
     with pytest.raises(ArgumentError, match="tokens_per_s"):
         rlscope.list_runs(tmp_path / "runs", **bad)
-    assert analysed == []
+    assert analyzed == []
 
 
-def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analysed(tmp_path: Path, analysed: list[Path]) -> None:
+def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analyzed(tmp_path: Path, analyzed: list[Path]) -> None:
     for name in ("monday/a", "monday/b", "tuesday/a"):
         small_run(tmp_path / "runs" / name)
     runs = rlscope.list_runs(tmp_path / "runs", filters=["path ~ monday", "steps != 5", "path != monday/b"])
     assert [each.path for each in runs.runs] == ["monday/a"]
-    assert [run.name for run in analysed] == ["a"] and analysed[0].parent.name == "monday"
+    assert [run.name for run in analyzed] == ["a"] and analyzed[0].parent.name == "monday"
 
 
-def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path: Path, analysed: list[Path]) -> None:
+def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path: Path, analyzed: list[Path]) -> None:
     said: list[str] = []
     for name in ("a", "b"):
         small_run(tmp_path / "runs" / name)

@@ -73,7 +73,7 @@ def evidence_of(file: str, name: str) -> Evidence:
     with (
         CASES[file, name].open() as run,
         patch("rlscope.pipeline._ask_all", partial(Asked, CASES[file, name])),
-        patch("rlscope.pipeline.summarise_staleness", lambda *_: None),
+        patch("rlscope.pipeline.summarize_staleness", lambda *_: None),
         nullcontext() if file == "data_quality_gaps" else patch("rlscope.pipeline.assess_quality", lambda *_: None),
         patch("rlscope.pipeline.find_all") as given,
     ):

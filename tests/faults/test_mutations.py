@@ -27,7 +27,7 @@ FIRST_SEED: Final = int(os.environ.get("RLSCOPE_MUTATIONS_FROM", "0"))
 FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
-"""One in so many mutations is analysed with the model and written in every format, which takes far longer."""
+"""One in so many mutations is analyzed with the model and written in every format, which takes far longer."""
 EVERY_FORMAT_AT: Final = 30
 """Which one of them: `make test` leaves it to `make test-all`."""
 NIGHTLY: Final = 20

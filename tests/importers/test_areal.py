@@ -105,8 +105,8 @@ def test_what_is_no_session_is_counted(tmp_path: Path) -> None:
 
 def test_dumps_without_sessions_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
     shutil.copytree(FIXTURE / "rollout", tmp_path / "areal" / "rollout")
-    assert AREAL_SESSIONS.recognise(open_source(tmp_path / "areal"))
-    assert AREAL_SESSIONS.recognise(open_source(FIXTURE))
+    assert AREAL_SESSIONS.recognize(open_source(tmp_path / "areal"))
+    assert AREAL_SESSIONS.recognize(open_source(FIXTURE))
     with pytest.raises(ImportFileError, match=r"session_tracer\.enabled=true"):
         fill(tmp_path / "run", (tmp_path / "areal", AREAL_SESSIONS))
 

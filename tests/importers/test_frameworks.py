@@ -15,7 +15,7 @@ from rlscope.frameworks.table import Framework, PhaseKind, Process
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
-from rlscope.importers.recognise import recognise
+from rlscope.importers.recognize import recognize
 from rlscope.importers.steps import has_steps_of
 from rlscope.reports.blocks import Check
 from rlscope.reports.card import card_blocks
@@ -40,7 +40,7 @@ def metrics_of(framework: Framework, process: Process, step: int) -> dict[str, f
     values |= {phase.metric or "": float(step) for phase in named if phase.is_cumulative}
     rest = 2.0 * any(phase.metric is None for phase in process.order)
     values |= dict.fromkeys(process.step[:1], len(counted) + rest)
-    values |= dict.fromkeys(framework.recognise.step[:1], float(step))
+    values |= dict.fromkeys(framework.recognize.step[:1], float(step))
     return values
 
 
@@ -56,7 +56,7 @@ def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
 ) -> None:
     process = framework.phases[worker_id]
     path = write(tmp_path / "m.jsonl", framework, process, range(1, 6))
-    if recognise(path).importer.kind != f"step metrics of {framework.title}":
+    if recognize(path).importer.kind != f"step metrics of {framework.title}":
         pytest.skip("the run folder's own importer reads this file")
     assert all(has_steps_of(role, open_source(path)) is (process.role == role) for role in ("trainer", "sampler"))
     # Some frameworks write the same metrics whether the roles share their GPUs or not.

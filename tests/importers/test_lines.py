@@ -77,7 +77,7 @@ def test_progress_adds_up_to_the_file(tmp_path: Path) -> None:
     assert max(read) <= 1 << 20
 
 
-def test_colours_and_what_ray_adds_are_taken_off() -> None:
+def test_colors_and_what_ray_adds_are_taken_off() -> None:
     line = clean(
         "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"
     )

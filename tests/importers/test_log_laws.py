@@ -152,7 +152,7 @@ def test_a_file_that_holds_nothing_to_import_is_an_error_that_names_what_prints_
     name: str, text: str, named: str, tmp_path: Path
 ) -> None:
     (tmp_path / "run.log").write_text(text)
-    assert not LOGS[name].importer.recognise(open_source(tmp_path / "run.log"))
+    assert not LOGS[name].importer.recognize(open_source(tmp_path / "run.log"))
     with pytest.raises(ImportFileError, match=named):
         LOGS[name].fill(tmp_path, text)
 
@@ -198,7 +198,7 @@ def test_a_terminal_that_wraps_the_lines_changes_no_row(log: Log, tmp_path: Path
     text = re.sub(r"\x1b\[\d+m", "", log.text())
     parts = (line[at : at + columns] for line in text.splitlines() for at in range(0, len(line), columns))
     wrapped, plain = log.fill(tmp_path / "wrapped", "\n".join(parts)), log.fill(tmp_path / "plain", text)
-    assert log.importer.recognise(open_source(tmp_path / "wrapped" / "run.log"))
+    assert log.importer.recognize(open_source(tmp_path / "wrapped" / "run.log"))
     assert {table: wrapped.rows(table) for table in TABLES} == {table: plain.rows(table) for table in TABLES}
 
 

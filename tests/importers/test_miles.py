@@ -124,8 +124,8 @@ def test_a_resumed_run_goes_on_from_its_checkpoint_with_steps_and_versions(tmp_p
 
 
 def test_a_folder_without_telemetry_is_an_error(tmp_path: Path) -> None:
-    assert not MILES_DASHBOARD.recognise(open_source(tmp_path))
-    assert MILES_DASHBOARD.recognise(open_source(FIXTURE))
-    assert MILES_DASHBOARD.recognise(open_source(FIXTURE / "dashboard"))
+    assert not MILES_DASHBOARD.recognize(open_source(tmp_path))
+    assert MILES_DASHBOARD.recognize(open_source(FIXTURE))
+    assert MILES_DASHBOARD.recognize(open_source(FIXTURE / "dashboard"))
     with pytest.raises(ImportFileError, match="--use-miles-dashboard"):
         fill(tmp_path / "run", (tmp_path, MILES_DASHBOARD))

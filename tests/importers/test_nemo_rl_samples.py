@@ -92,8 +92,8 @@ def test_rows_without_lengths_and_steps_that_the_console_lacks_are_counted(tmp_p
 def test_samples_alone_are_an_error_that_asks_for_the_console(tmp_path: Path) -> None:
     file = tmp_path / "train_data_step1.jsonl"
     file.write_text(json.dumps(record(0, 10, 5)) + "\n")
-    assert NEMO_RL_SAMPLES.recognise(open_source(file))
-    assert NEMO_RL_SAMPLES.recognise(open_source(tmp_path))
+    assert NEMO_RL_SAMPLES.recognize(open_source(file))
+    assert NEMO_RL_SAMPLES.recognize(open_source(tmp_path))
     with pytest.raises(ImportFileError, match="--with"):
         fill(tmp_path / "run", (file, NEMO_RL_SAMPLES))
 

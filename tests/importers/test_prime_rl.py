@@ -197,8 +197,8 @@ def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_p
 
 
 def test_recognition_needs_the_rows_of_a_trainer_or_an_orchestrator(tmp_path: Path) -> None:
-    assert PRIME_RL.recognise(open_source(FIXTURE))
+    assert PRIME_RL.recognize(open_source(FIXTURE))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 3, "loss": 0.1}\n')
-    assert not PRIME_RL.recognise(open_source(tmp_path))
+    assert not PRIME_RL.recognize(open_source(tmp_path))
     with pytest.raises(ImportFileError, match="file monitor"):
         fill(tmp_path / "run", (tmp_path, PRIME_RL))

@@ -394,7 +394,7 @@ def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> N
     ]
 
 
-def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
+def test_a_log_is_analyzed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
     path = console(tmp_path / "a.log", range(1, 30), ASYNC, CONFIG)
     analysis = analyze(path, page=False)
     assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns > 0

@@ -42,7 +42,7 @@ def wait_until_drawn(page: Any) -> None:
 
 @pytest.fixture(scope="module")
 def opened(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Any]]:
-    """Opens a page of a name and a text, once and drawn, on a desktop in light colours: the page and its troubles."""
+    """Opens a page of a name and a text, once and drawn, on a desktop in light colors: the page and its troubles."""
     folder = tmp_path_factory.mktemp("pages")
     context = browser.new_context(has_touch=True)
     known: dict[str, tuple[Any, list[str]]] = {}

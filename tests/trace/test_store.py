@@ -296,7 +296,7 @@ def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: 
     assert why in files["workers/w.json"]
 
 
-def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analysed(tmp_path: Path) -> None:
+def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analyzed(tmp_path: Path) -> None:
     start_ns = 2**62 - 1001
     write_run(
         tmp_path, [worker("t0", "trainer", start_ns, 2**62 - 1)], train_steps=[train_row("t0", start_ns, 2**62 - 1)]
@@ -358,7 +358,7 @@ def test_a_setting_of_the_wrong_type_is_a_gap_of_the_analysis(tmp_path: Path) ->
     assert gap in analysis.data_quality.gaps
 
 
-def test_a_run_that_is_still_being_written_is_analysed_up_to_its_last_flush(tmp_path: Path) -> None:
+def test_a_run_that_is_still_being_written_is_analyzed_up_to_its_last_flush(tmp_path: Path) -> None:
     workers = [
         worker("e0", "sampler", 0, None, last_flush_ns=8 * SECOND),
         worker("t0", "trainer", 0, None, last_flush_ns=8 * SECOND),
@@ -425,7 +425,7 @@ def test_a_worker_that_says_neither_when_it_stopped_nor_when_it_flushed_ends_at_
     assert analysis.ledger.total_gpu_ns == 30
 
 
-def test_a_run_of_nothing_but_run_json_is_analysed(tmp_path: Path) -> None:
+def test_a_run_of_nothing_but_run_json_is_analyzed(tmp_path: Path) -> None:
     analysis = analyze(write_run(tmp_path, []))
     assert (analysis.run.steps, analysis.run.duration_s, analysis.staleness.tokens) == (0, 0.0, None)
     assert analysis.throughput.achieved_tokens_per_s is None

@@ -240,7 +240,7 @@ def _end_request(call: Call) -> None:
     sample.finish(_REASONS.get(call.result.stop_reason))
 
 
-def _finalised(call: Call) -> None:
+def _finalized(call: Call) -> None:
     """AReaL has decided on a task: it waits to be taken, or is out."""
     if call.args[:1] != ("mark_finalized",):
         return
@@ -298,7 +298,7 @@ def _wait(samples: int) -> None:
 
 
 EXECUTOR = {"initialize": Watch(after=_begin_executor), "_create_workflow_task": Watch(before=_meet_workflow)}
-MODULE = {"trace_session_event": Watch(before=_finalised)}
+MODULE = {"trace_session_event": Watch(before=_finalized)}
 
 
 # The state of AReaL's rollouts: generating, waiting, or loading weights, from the calls of its StalenessManager.

@@ -228,11 +228,11 @@ class Recorder:
         flushed = bool(getattr(call.argument(1, "recv_req"), "flush_cache", False))
         self._weights.loaded(call.started_ns, self.run.now_ns(), kv_recomputed=flushed and not self._runs_on())
 
-    def labelled(self, call: Call) -> None:
+    def labeled(self, call: Call) -> None:
         """The scheduler got a label for its weights."""
         label = call.argument(1, "new_version")
         if label is not None:
-            self._weights.labelled(label, call.started_ns)
+            self._weights.labeled(label, call.started_ns)
 
     def _runs_on(self) -> bool:
         """Whether requests will go on with keys and values that the weights before computed."""
@@ -332,7 +332,7 @@ _WATCHED: Final[WatchedModules] = {
             "on_idle": Watch(_of("idles")),
             "pause_generation": Watch(after=_of("paused")),
             "continue_generation": Watch(_of("continued")),
-            "record_weight_version_change": Watch(_of("labelled")),
+            "record_weight_version_change": Watch(_of("labeled")),
         }
     },
     "sglang.srt.managers.scheduler_components.weight_updater": {

@@ -45,7 +45,7 @@ from rlscope_otel.recorder import Run
 # The importance ratio of each token between the trainer's policy and the one that sampled it, by token staleness.
 #
 # w = exp(log-probability now - log-probability when sampled), the ratio whose clipped product with the advantage GRPO
-# maximises (Schulman et al. 2017, section 3, https://arxiv.org/abs/1707.06347). TRL logs its mean over the batch;
+# maximizes (Schulman et al. 2017, section 3, https://arxiv.org/abs/1707.06347). TRL logs its mean over the batch;
 # here its moments are recorded by token staleness. The log-probabilities are those that the loss is computed from,
 # taken from the model's output.
 #

@@ -178,7 +178,7 @@ class Recorder:
         }
         of_core = {
             "collective_rpc": Watch(after=self._called_workers),
-            "set_weight_version": Watch(after=self._labelled),
+            "set_weight_version": Watch(after=self._labeled),
             "shutdown": Watch(before=self._shut_down),
         }
         for name, watch in of_scheduler.items():
@@ -241,9 +241,9 @@ class Recorder:
         if method == _ENDING:
             weights.end(now_ns)
 
-    def _labelled(self, call: Call) -> None:
+    def _labeled(self, call: Call) -> None:
         if call.error is None:
-            self._weights.labelled(call.argument(1, "weight_version"), call.started_ns)
+            self._weights.labeled(call.argument(1, "weight_version"), call.started_ns)
 
     def _shut_down(self, call: Call) -> None:
         self.close()

@@ -49,7 +49,7 @@ class Weights:
         self._kv_was_reset = False
         self.is_changing = False
         """Whether the next pass has to be told of, by `pass_begins`."""
-        self._unlabelled = 0
+        self._unlabeled = 0
         self._before_change: Callable[[], None] = lambda: None
         self.pause = Pause(run)
 
@@ -93,7 +93,7 @@ class Weights:
         """A call failed: nobody knows what the weights are now, and there is no version to record."""
         self._update = None
 
-    def labelled(self, label: object, at_ns: int) -> None:
+    def labeled(self, label: object, at_ns: int) -> None:
         """The engine got a new label for its weights; while a load runs, before it has returned."""
         if self._update is None and self._names.ordinal_of(label) == self.version:
             return
@@ -135,8 +135,8 @@ class Weights:
 
     def _record(self, update: _Update) -> None:
         if update.label is None:
-            self._unlabelled += 1
-            self._change_to(self._names.applied(f"update {self._unlabelled} without a label"), "time_join")
+            self._unlabeled += 1
+            self._change_to(self._names.applied(f"update {self._unlabeled} without a label"), "time_join")
         self._run.apply_weights(
             self.version,
             update.label,

@@ -302,7 +302,7 @@ class LiveRun:
         return LiveView(
             now_ns=now_ns,
             evaluated_ns=ticks.at_ns(self._progress.evaluated) if ticks is not None and is_evaluated else None,
-            alerts=self._summarised((*firing(self._rules, self._progress.states, manifest.run_id), *resolved), facts),
+            alerts=self._summarized((*firing(self._rules, self._progress.states, manifest.run_id), *resolved), facts),
             facts=facts,
             ended=ended,
             problems=(
@@ -337,7 +337,7 @@ class LiveRun:
             return SHOWN_NS
         return max(SHOWN_NS, min(LONGEST_SHOWN_NS, round(self._shown_steps * steps.mean_ns)))
 
-    def _summarised(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
+    def _summarized(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
         """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""
         rules = {rule.name: rule for rule in self._rules.rules}
         told = [(rules[alert.rule], with_summary(rules[alert.rule], alert)) for alert in alerts]

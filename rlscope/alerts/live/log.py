@@ -159,10 +159,10 @@ class LiveLog:
 
     def _files_in(self, folder: Path) -> tuple[Path, ...]:
         """Return the files of the folder that are of one run; if there are others, the file that is followed."""
-        from rlscope.importers.recognise import recognise
+        from rlscope.importers.recognize import recognize
 
         try:
-            found = recognise(folder, self._options.framework, self._options.own).source.paths
+            found = recognize(folder, self._options.framework, self._options.own).source.paths
         except RlscopeError as error:
             self._trouble = " ".join(str(error).split())
             return (self._path,)

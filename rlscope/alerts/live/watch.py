@@ -286,10 +286,10 @@ def _log_in(path: Path, options: ImportOptions) -> Path | None:
     """Return the file of a folder that an import would read; None for a run folder, or if one may begin there."""
     if not path.is_dir() or (path / RUN_FILE).is_file():
         return None
-    from rlscope.importers.recognise import recognise
+    from rlscope.importers.recognize import recognize
 
     try:
-        found = recognise(path, options.framework, options.own).source.path
+        found = recognize(path, options.framework, options.own).source.path
     except ImportFileError:
         return None
     return found if found.is_file() else None

@@ -23,7 +23,7 @@ from rlscope.model.arrays import Counts, Reals
 from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
 from rlscope.model.decode.prior import HIT_RATE, USUAL_SHAPES, HardwarePrior, LogNormal, ShapePrior
-from rlscope.model.numerics.least_squares import DEGREES, Linearised
+from rlscope.model.numerics.least_squares import DEGREES, Linearized
 
 FORM_LOG_SD: Final = 0.02
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
@@ -244,7 +244,7 @@ class CurveEvidence:
         scale = math.sqrt((_USUAL_DOUBLINGS + squares) / (_USUAL_DOUBLINGS + freedom))
         return replace(self, form_log_sd=self.form_log_sd * scale)
 
-    def linearised(self, vectors: Reals, noise: Reals | float = 0.0) -> Linearised:
+    def linearized(self, vectors: Reals, noise: Reals | float = 0.0) -> Linearized:
         """Residuals at vectors, one row each; noise: deviations of the evidence that each problem is fitted to."""
         weights = self._law_weights
         plain, robust = vectors @ weights - self._law_means, [np.empty((len(vectors), 0))]
@@ -255,7 +255,7 @@ class CurveEvidence:
             slopes.append(deviations(log_slopes))
         values = np.concatenate([plain, *robust], axis=1) - noise
         laws = plain.shape[1]
-        return Linearised(values[:, :laws], values[:, laws:], plain_slopes, np.concatenate(slopes, axis=2))
+        return Linearized(values[:, :laws], values[:, laws:], plain_slopes, np.concatenate(slopes, axis=2))
 
     def _compared(self, vectors: Reals) -> Iterator[tuple[Reals, Reals, Callable[[Reals], Reals]]]:
         """Log of the curve over passes, its slopes, and how deviations follow from either."""

@@ -156,7 +156,7 @@ def fit_decode_curve(
 
 
 def _best(evidence: CurveEvidence) -> Reals:
-    ends, costs = solve(lambda vectors, _: evidence.linearised(vectors), evidence.starts())
+    ends, costs = solve(lambda vectors, _: evidence.linearized(vectors), evidence.starts())
     return ends[int(np.argmin(costs))]
 
 
@@ -165,7 +165,7 @@ def _draws(evidence: CurveEvidence, best: Reals, rng: np.random.Generator, count
     half = rng.standard_normal(((count + 1) // 2, evidence.count))
     noise = np.concatenate([half, -half])[:count]
     starts = np.tile(best, (count, 1))
-    drawn, _ = solve(lambda vectors, numbers: evidence.linearised(vectors, noise[numbers]), starts)
+    drawn, _ = solve(lambda vectors, numbers: evidence.linearized(vectors, noise[numbers]), starts)
     anchored, cells = _anchored(evidence, drawn), evidence.cells
     level_sd = ROW_LOG_SD / math.sqrt(max(float(cells.rows.sum()), 1.0))
     return evidence.scaled(anchored, level_sd * rng.standard_normal(count))

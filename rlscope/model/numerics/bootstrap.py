@@ -32,11 +32,11 @@ def autocorrelation_time(values: npt.ArrayLike) -> float:
     Negative correlation is ignored. 1 for a constant series.
     """
     series = np.asarray(values, dtype=np.float64)
-    centred = series - series.mean()
-    variance = float((centred**2).sum())
+    centered = series - series.mean()
+    variance = float((centered**2).sum())
     if series.size < 2 or variance <= 1e-24 * float((series**2).sum()):
         return 1.0
-    padded = np.fft.rfft(centred, 2 * series.size)
+    padded = np.fft.rfft(centered, 2 * series.size)
     correlations = np.fft.irfft(padded * padded.conj(), 2 * series.size)[: series.size] / variance
     pairs = correlations[: series.size // 2 * 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs <= 0.0)

@@ -231,8 +231,8 @@ def _level_error(values: Sequence[float], edges: Sequence[int]) -> float:
 def _line_error(values: Sequence[float]) -> float:
     """Return the sum of squares around a straight line."""
     times = np.arange(len(values)) - (len(values) - 1) / 2.0
-    centred = np.asarray(values) - np.mean(values)
-    return float((centred**2).sum() - (times * centred).sum() ** 2 / (times**2).sum())
+    centered = np.asarray(values) - np.mean(values)
+    return float((centered**2).sum() - (times * centered).sum() ** 2 / (times**2).sum())
 
 
 @dataclass(frozen=True, slots=True)

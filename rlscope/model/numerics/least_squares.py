@@ -13,7 +13,7 @@ import numpy as np
 from rlscope.model.arrays import Counts, Flags, Reals
 
 
-class Linearised(NamedTuple):
+class Linearized(NamedTuple):
     """Residuals of problems, and their slopes."""
 
     plain: Reals
@@ -25,8 +25,8 @@ class Linearised(NamedTuple):
     robust_slopes: Reals
 
 
-Problems = Callable[[Reals, Counts], Linearised]
-"""Linearises problems at vectors, one row per problem; the second argument has the numbers of the problems."""
+Problems = Callable[[Reals, Counts], Linearized]
+"""Linearizes problems at vectors, one row per problem; the second argument has the numbers of the problems."""
 
 DEGREES: Final = 4.0
 """Degrees of freedom of the Student t: one residual of four deviations is outvoted by two of two."""
@@ -40,7 +40,7 @@ _SLIGHT: Final = 1e-3
 
 
 def solve(problems: Problems, starts: Reals) -> tuple[Reals, Reals]:
-    """Return the vectors that minimise the cost of each problem, one row each, and their costs.
+    """Return the vectors that minimize the cost of each problem, one row each, and their costs.
 
     Levenberg-Marquardt (Nocedal and Wright 2006, chapter 10), with residuals weighted as their Student t asks.
     """
@@ -56,13 +56,13 @@ def solve(problems: Problems, starts: Reals) -> tuple[Reals, Reals]:
         at[open_ones[is_better]] += step[is_better]
         cost = np.where(is_better, there_cost, cost)
         costs[open_ones] = cost
-        here = Linearised(*(np.where(_along(is_better, new), new, old) for new, old in zip(there, here, strict=True)))
+        here = Linearized(*(np.where(_along(is_better, new), new, old) for new, old in zip(there, here, strict=True)))
         damping = np.clip(damping * np.where(is_better, 0.1, 10.0), 1e-9, 1e9)
         left = np.abs(step).max(axis=1) > _TOLERANCE
         if not left.any():
             break
         open_ones, cost, damping = open_ones[left], cost[left], damping[left]
-        here = Linearised(here[0][left], here[1][left], here[2][:, left], here[3][:, left])
+        here = Linearized(here[0][left], here[1][left], here[2][:, left], here[3][:, left])
     return at, costs
 
 
@@ -70,13 +70,13 @@ def _along(chosen: Flags, values: Reals) -> Flags:
     return chosen[:, None] if values.ndim == 2 else chosen[None, :, None]
 
 
-def _cost(each: Linearised) -> Reals:
+def _cost(each: Linearized) -> Reals:
     robust = (DEGREES + 1.0) * np.log1p(each.robust**2 / DEGREES)
     cost = (each.plain**2).sum(axis=1) + robust.sum(axis=1)
     return np.where(np.isfinite(cost), cost, np.inf)
 
 
-def _steps(each: Linearised, damping: Reals) -> Reals:
+def _steps(each: Linearized, damping: Reals) -> Reals:
     """Damped Gauss-Newton step of each problem."""
     weighted = each.robust_slopes * ((DEGREES + 1.0) / (DEGREES + each.robust**2))
     curvature = np.einsum("inm,jnm->nij", each.plain_slopes, each.plain_slopes)

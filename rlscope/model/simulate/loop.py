@@ -23,7 +23,7 @@ from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.queue import Gate, GroupQueue, IdleEngines, IdleReason
-from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarise
+from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarize
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
@@ -63,7 +63,7 @@ def simulate(
     warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
     if steps < 2 or not 0 <= warm_up < steps:
         raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
-    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+    return summarize(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
 
 
 def _within_cap(system: System, layout: Layout) -> Layout:

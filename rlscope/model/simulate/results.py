@@ -152,7 +152,7 @@ class RunningSums:
     queue_group_s: float
 
 
-def summarise(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
+def summarize(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
     """Summarize what happened between two moments."""
     seconds, columns = end.now_s - start.now_s, Columns.of(samples)
     trained = np.flatnonzero(columns.group_step > start.steps)

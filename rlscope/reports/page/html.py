@@ -51,7 +51,7 @@ def render(analysis: AnalysisResult) -> str:
         sections=_sections(analysis),
         # The charts over time begin at from_s; both are seconds since the run started.
         zoom={"from_s": shown_from_s(run), "to_s": run.duration_s},
-        foot=f"Run {run.run_id}, analysed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
+        foot=f"Run {run.run_id}, analyzed by rlscope {metadata.version('rlscope')}. Times are relative to the start of "
         f"the run, {started}.",
     )
     return page("report.html", f"{verdict.label(analysis)} · {run.run_id}", words, page_scripts())

@@ -80,7 +80,7 @@ _UNPRICED: Final[Mapping[Unpriced, str]] = {
     "other_network": "A's model was fitted to a different network",
     "no_model": "no model could be fitted to A",
     "not_reproduced": "A's model does not reproduce A's own rate",
-    "not_modelled": "A's model has no input for it",
+    "not_modeled": "A's model has no input for it",
     "cannot_run": "according to A's model, no step could finish with it",
 }
 BASES: Final[Mapping[Basis, str]] = {"steady": "steady state", "whole": "whole runs"}

@@ -67,9 +67,9 @@ def test_the_slopes_are_those_of_the_residuals(
 ) -> None:
     evidence = CurveEvidence(form, PASSES, prior, prompts)
     at, nudge = evidence.starts()[1:2] + 0.1, 1e-6
-    here = evidence.linearised(at)
+    here = evidence.linearized(at)
     for number in range(len(evidence.names)):
-        there = evidence.linearised(at + nudge * (np.arange(at.shape[1]) == number))
+        there = evidence.linearized(at + nudge * (np.arange(at.shape[1]) == number))
         for values, moved, slopes in ((here[0], there[0], here[2]), (here[1], there[1], here[3])):
             assert slopes[number] == pytest.approx((moved - values) / nudge, abs=1e-3, rel=1e-4)
     assert here.plain.shape[1] + here.robust.shape[1] == evidence.count
@@ -80,7 +80,7 @@ def test_without_passes_a_search_starts_from_what_the_hardware_lets_one_expect()
     start = evidence.named(evidence.starts()[0])
     assert (start["flat_s"], start["per_request_s"]) == pytest.approx((5e-3, 1e-5))
     assert (start["experts_s"], start["hit_rate"], start["kv_s_per_token"]) == pytest.approx((1e-2, 0.06, 1e-8))
-    assert np.abs(evidence.linearised(evidence.starts()).plain).max() < 1e-9
+    assert np.abs(evidence.linearized(evidence.starts()).plain).max() < 1e-9
 
 
 def test_a_form_is_expected_to_be_as_far_off_elsewhere_as_it_is_in_the_run() -> None:

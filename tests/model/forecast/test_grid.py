@@ -9,7 +9,7 @@ from rlscope.model.forecast import grid
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.grid import current_values, recommended_layout, solve_grid
 from rlscope.model.system import Granularity, Layout
-from tests.kept import analysed
+from tests.kept import analyzed
 from tests.reports.model_fixture import changing_model
 
 
@@ -31,7 +31,7 @@ def solved(monkeypatch):
 
 
 def test_every_point_is_the_what_if_of_its_change(solved):
-    model = replace(analysed("starved_trainer").model)
+    model = replace(analyzed("starved_trainer").model)
     points = solve_grid(model)
     assert {point.setting for point in points} == {None, *current_values(model)}
     for point in points:
@@ -40,7 +40,7 @@ def test_every_point_is_the_what_if_of_its_change(solved):
 
 
 def test_the_recommended_layout_is_first_then_the_splits_then_one_setting_at_the_current_and_at_its_split():
-    model = analysed("fleet").model
+    model = analyzed("fleet").model
     assert recommended_layout(model) == Layout(4, 6, 16)
     # The actions of the run ask for a cap of 5 and of 8 versions, and for a publication every 2 steps.
     values = [
@@ -58,7 +58,7 @@ def test_the_recommended_layout_is_first_then_the_splits_then_one_setting_at_the
 
 
 def test_a_limit_that_the_run_has_is_halved_and_doubled():
-    model = analysed("capped_staleness").model
+    model = analyzed("capped_staleness").model
     limited = replace(model.calibration.system.admission, max_in_flight_samples=100)
     system = replace(model.calibration.system, admission=limited)
     values = grid._values(replace(model, calibration=replace(model.calibration, system=system)))
@@ -68,7 +68,7 @@ def test_a_limit_that_the_run_has_is_halved_and_doubled():
 
 
 def test_a_synchronous_run_is_asked_for_no_cap_and_for_no_other_split_of_two_gpus():
-    model = analysed("synchronous").model
+    model = analyzed("synchronous").model
     assert recommended_layout(model) is None
     assert {(split, name) for split, name, _ in asked(model)} == {((1, 1), "max_running"), ((1, 1), "publish_every")}
 
@@ -88,5 +88,5 @@ def test_many_splits_are_thinned_and_no_side_loses_more_than_half_of_its_gpus():
 def test_no_point_is_begun_after_the_samples_of_a_page_are_simulated(monkeypatch, solved, samples, simulated):
     # 32 samples per step, 120 steps per simulation; every point of this run is simulated.
     monkeypatch.setattr(grid, "_MOST_SAMPLES", samples)
-    asked = replace(analysed("capped_staleness").model)
+    asked = replace(analyzed("capped_staleness").model)
     assert len(solve_grid(asked)) == len(solved) == simulated

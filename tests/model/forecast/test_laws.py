@@ -189,16 +189,16 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
 def test_the_laws_hold_of_every_generated_run(seeds: range) -> None:
     with few_draws():
         runs = {seed: told(seed) for seed in seeds}
-    modelled = {seed: run for seed, run in runs.items() if not isinstance(run.model, NoModelResult)}
+    modeled = {seed: run for seed, run in runs.items() if not isinstance(run.model, NoModelResult)}
     broken = [
         f"{law.__name__}, seed {seed} ({run.drawn.kind}): {what}"
-        for seed, run in modelled.items()
+        for seed, run in modeled.items()
         for law in LAWS
         for what in law(run)
     ]
     assert not broken, "\n".join(broken)
     # A law that is asked of few kinds of run holds of nothing.
-    assert len(modelled) >= 0.9 * len(runs)
-    assert sum(bool(run.model.ranking.actions) for run in modelled.values()) >= 0.6 * len(runs)
-    assert len({run.verdict.bottleneck for run in modelled.values()}) >= 3
-    assert {"change", "keep"} <= {run.model.recommendation.advice for run in modelled.values()}
+    assert len(modeled) >= 0.9 * len(runs)
+    assert sum(bool(run.model.ranking.actions) for run in modeled.values()) >= 0.6 * len(runs)
+    assert len({run.verdict.bottleneck for run in modeled.values()}) >= 3
+    assert {"change", "keep"} <= {run.model.recommendation.advice for run in modeled.values()}

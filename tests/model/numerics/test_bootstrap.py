@@ -44,7 +44,7 @@ def test_a_block_of_related_steps_is_two_autocorrelation_times_and_at_most_half_
     assert block_steps(np.linspace(0.0, 1.0, 30)) == 15
 
 
-def test_draws_keep_neighbours_together() -> None:
+def test_draws_keep_neighbors_together() -> None:
     drawn = block_draws(np.random.default_rng(0), steps=10, block=3, draws=200)
     assert drawn.shape == (200, 10)
     assert (drawn.min(), drawn.max()) == (0, 9)

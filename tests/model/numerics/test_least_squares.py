@@ -1,22 +1,22 @@
 import numpy as np
 
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.numerics.least_squares import Linearised, solve
+from rlscope.model.numerics.least_squares import Linearized, solve
 
 TIMES = np.linspace(0.0, 4.0, 9)
 
 
-def decay(vectors: Reals, measured: Reals) -> Linearised:
+def decay(vectors: Reals, measured: Reals) -> Linearized:
     """Residuals of a e^(-b t), with next to nothing expected of (log a, log b)."""
     height, rate = np.exp(vectors[:, :1]), np.exp(vectors[:, 1:])
     values = height * np.exp(-rate * TIMES)
     slopes = np.stack([values, -values * rate * TIMES]) / 0.01
     plain_slopes = 1e-3 * np.broadcast_to(np.eye(2)[:, None, :], (2, len(vectors), 2))
-    return Linearised(1e-3 * vectors, (values - measured) / 0.01, plain_slopes, slopes)
+    return Linearized(1e-3 * vectors, (values - measured) / 0.01, plain_slopes, slopes)
 
 
 def solved(measured: Reals) -> Reals:
-    def problems(vectors: Reals, numbers: Counts) -> Linearised:
+    def problems(vectors: Reals, numbers: Counts) -> Linearized:
         return decay(vectors, measured[numbers])
 
     return np.exp(solve(problems, np.zeros((len(measured), 2)))[0])

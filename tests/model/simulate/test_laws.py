@@ -12,7 +12,7 @@ import pytest
 from rlscope.model.simulate import Settings, Simulated, dispatch, simulate
 from rlscope.model.simulate.engine import SimulatedEngine
 from rlscope.model.simulate.loop import EventLoop
-from rlscope.model.simulate.results import summarise
+from rlscope.model.simulate.results import summarize
 from rlscope.model.simulate.samples import NEVER, Samples
 from rlscope.model.system import Layout, System
 from tests.model.simulated_systems import CASES
@@ -138,7 +138,7 @@ def test_jumping_over_passes_changes_nothing(case: Case) -> None:
     OnePassAtATime.written = {}
     with patch.object(dispatch, "SimulatedEngine", OnePassAtATime):
         run = EventLoop(system, layout, settings, np.random.default_rng(5))
-        walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
+        walked = summarize(run.samples, run.play(4), run.play(14), run.step_ends_s)
     assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
     assert jumped.staleness == walked.staleness
     assert jumped.step_left_tokens == walked.step_left_tokens

@@ -12,7 +12,7 @@ import pytest
 from rlscope.model.step_bounds import StepPhases, step_bounds
 from rlscope.reports import figure
 from rlscope.reports.page.html import render
-from tests.kept import analysed
+from tests.kept import analyzed
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import DURATION_S, empty_analysis, full_analysis, hostile_analysis
 from tests.reports.conftest import DESKTOP, solving, wait_until_drawn, watched
@@ -97,7 +97,7 @@ MAKERS = {
 
 @cache
 def text_of(name):
-    return render(MAKERS[name]() if name in MAKERS else analysed(name))
+    return render(MAKERS[name]() if name in MAKERS else analyzed(name))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_no_width_scrolls_sideways(page_of, name, width):
     assert page_of(name, width).evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(page_of):
+def test_page_and_charts_follow_the_color_scheme_and_print_is_light(page_of):
     page = page_of("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
                      getComputedStyle(document.querySelector('#figure-pass-curve .mark-symbol path')).fill]"""

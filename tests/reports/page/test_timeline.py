@@ -128,7 +128,7 @@ def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     assert all(len(rows_drawn(document)) <= MARKS_MAX for document in documents(section))
 
 
-def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than_colour():
+def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than_color():
     (key,) = of_kind(Legend, workers_section(timeline_analysis()))
     assert [state.name for state in key.states] == ["decoding", "no_requests", "applying_weights", "unattributed"]
     waiting = [state.name for state in key.states if state.kind == "wait"]

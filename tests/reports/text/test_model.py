@@ -41,7 +41,7 @@ def with_reason(reason, made=None, **changes):
     return replace(made, recommendation=replace(made.recommendation, reason=reason, **changes))
 
 
-def analysed(made, bottleneck="samplers"):
+def analyzed(made, bottleneck="samplers"):
     return replace(full_analysis(), model=made, verdict=Verdict(bottleneck, (), None, 0, 10**10))
 
 
@@ -67,7 +67,7 @@ def test_every_word_of_the_model_has_a_text_of_its_own_and_no_others_do(words, t
 def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(reason):
     made = with_reason(reason)
     headline, why = advice.headline(made), advice.why(made)
-    steps = [verdict_words.next_step(analysed(made, each)) for each in typing.get_args(Bottleneck) if each != "unknown"]
+    steps = [verdict_words.next_step(analyzed(made, each)) for each in typing.get_args(Bottleneck) if each != "unknown"]
     for text in (headline, why, *steps):
         assert text and "{" not in text and "None" not in text and "no data" not in text
     assert why.endswith(".") and not headline.endswith(".")
@@ -120,11 +120,11 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     words = advice.layout_words(first.after, made.forecasts.today.layout)
     effects = [f"{name[0].upper()}{name[1:]}: {cell}." for name, cell in effects_of(first, made).items() if cell]
     assert len(effects) >= 2
-    assert verdict_words.next_step(analysed(made, "trainers")) == " ".join([f"Use {words}.", *effects])
+    assert verdict_words.next_step(analyzed(made, "trainers")) == " ".join([f"Use {words}.", *effects])
 
 
 def test_a_first_action_against_another_cause_says_why():
-    step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
+    step = verdict_words.next_step(analyzed(changing_model(), "weight_updates"))
     assert step.endswith("This addresses trainers, not the bottleneck.")
 
 
@@ -133,7 +133,7 @@ def test_a_first_action_against_another_cause_says_why():
 )
 def test_where_no_action_brings_five_per_cent_the_layout_is_kept_and_nothing_follows(bottleneck, words):
     made = changing_model()
-    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), bottleneck)
+    analysis = analyzed(replace(made, ranking=replace(made.ranking, actions=())), bottleneck)
     assert verdict_words.next_step(analysis).startswith(f"Keep the current layout. {words}")
     assert verdict_words.action_rows(analysis) == []
 

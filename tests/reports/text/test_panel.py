@@ -13,7 +13,7 @@ from rlscope.model.forecast.what_if import what_if
 from rlscope.reports.page.html import render
 from rlscope.reports.text import advice, panel
 from rlscope.reports.text.what_if import headline
-from tests.kept import analysed
+from tests.kept import analyzed
 from tests.reports.analysis_fixture import HOSTILE, without_frames
 from tests.reports.conftest import solving
 from tests.reports.model_fixture import changing_model
@@ -42,19 +42,19 @@ def solved(model, currency=None, **values):
 @pytest.fixture(scope="module")
 def starved():
     """The panel with a value of three settings, of a run whose recommendation keeps the split."""
-    return solved(analysed("starved_trainer").model, max_running=[4], max_staleness=[2], publish_every=[2])
+    return solved(analyzed("starved_trainer").model, max_running=[4], max_staleness=[2], publish_every=[2])
 
 
 @pytest.fixture(scope="module")
 def fleet():
     """The panel with two settings, of a run with a price in a currency that would end the script."""
-    model = analysed("fleet").model
+    model = analyzed("fleet").model
     priced = replace(model, model_config=replace(model.model_config, gpu_hour_price=2.5))
     return solved(priced, HOSTILE, max_running=[64], max_in_flight_samples=[192])
 
 
 def test_every_point_has_the_figures_that_its_command_prints(starved):
-    model, points = analysed("starved_trainer").model, points_of(starved)
+    model, points = analyzed("starved_trainer").model, points_of(starved)
     assert len(points) == 6
     for key, point in points.items():
         words = shlex.split(point["command"])
@@ -81,7 +81,7 @@ def test_a_recommendation_for_the_current_split_leaves_it_marked_as_the_current_
 
 
 def test_a_run_with_one_split_has_no_curve_and_a_table_of_its_settings():
-    offer = solved(analysed("synchronous").model, max_running=[32], publish_every=[2])
+    offer = solved(analyzed("synchronous").model, max_running=[32], publish_every=[2])
     assert offer.curve is None and list(options_of(offer)) == ["max_running", "publish_every"]
     assert [row[0] for row in offer.table.rows] == [
         "1 : 1, current",

@@ -14,19 +14,19 @@ from rlscope.reports.card import card_blocks
 from rlscope.reports.text import verdict
 from rlscope.reports.text.brief import achieved
 from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
-from tests.kept import analysed
+from tests.kept import analyzed
 
 
 def row_of(trace: str, role: str, label: str) -> LedgerRow:
     (found,) = (
-        row for each in ledger_roles(analysed(trace)) if each.role == role for row in each.rows if row.label == label
+        row for each in ledger_roles(analyzed(trace)) if each.role == role for row in each.rows if row.label == label
     )
     return found
 
 
 def facts(trace: str) -> Sequence[Fact]:
     """The figures of the first screen."""
-    return next(block.facts for block in card_blocks(analysed(trace)) if isinstance(block, Facts))
+    return next(block.facts for block in card_blocks(analyzed(trace)) if isinstance(block, Facts))
 
 
 def ratio_of(percent: str) -> float:
@@ -36,7 +36,7 @@ def ratio_of(percent: str) -> float:
 @pytest.mark.parametrize("trace", ["fleet", "vllm_trl", "synchronous"])
 def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole_run(trace: str) -> None:
     waiting = row_of(trace, "Trainer", "waiting for samples")
-    assert waiting.steady in verdict.headline(analysed(trace)) or trace == "synchronous"
+    assert waiting.steady in verdict.headline(analyzed(trace)) or trace == "synchronous"
     assert waiting.steady and waiting.steady != waiting.share
 
 
@@ -47,10 +47,10 @@ def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_ste
 
 
 def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:
-    (loss,) = (each for each in analysed("overproduction").verdict.losses if each.cause == "trainers")
+    (loss,) = (each for each in analyzed("overproduction").verdict.losses if each.cause == "trainers")
     parts = [row_of("overproduction", "Sampler", label).steady for label in ("idle (sample queue full)", DROPPED)]
     assert sum(map(ratio_of, parts)) == pytest.approx(loss.side_share_ratio, abs=0.001)
-    assert fmt.percent(loss.side_share_ratio) in verdict.headline(analysed("overproduction"))
+    assert fmt.percent(loss.side_share_ratio) in verdict.headline(analyzed("overproduction"))
 
 
 def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -> None:
@@ -59,7 +59,7 @@ def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -
 
 
 def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that_is_error() -> None:
-    analysis = analysed("vllm_trl")
+    analysis = analyzed("vllm_trl")
     model = analysis.model
     assert isinstance(model, ModelResult) and model.prediction is not None
     prediction = model.prediction

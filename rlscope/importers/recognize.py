@@ -65,7 +65,7 @@ _FILES_LOOKED_AT: Final = 500
 _NAMES_LOOKED_AT: Final = 50_000
 _DEEPEST: Final = 5
 NAMED: Final = 5
-_NEIGHBOURS: Final = 20
+_NEIGHBORS: Final = 20
 _FEWEST_KEYS: Final = 3
 """Metrics below which a log has none: some of its lines look like a metric."""
 _LOOKS_LIKE_RATIO: Final = 0.5
@@ -82,7 +82,7 @@ _PHASE_NAMES: Final = {
 """Words in the names of durations, by phase. What trains a step is no step."""
 
 
-class Recognised(NamedTuple):
+class Recognized(NamedTuple):
     """A source, the importer that reads it, and importers that add more from the same file."""
 
     source: ImportSource
@@ -102,7 +102,7 @@ def framework_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in IMPORTERS))
 
 
-def recognise(path: Path, framework: str | None = None, own: Framework | None = None) -> Recognised:
+def recognize(path: Path, framework: str | None = None, own: Framework | None = None) -> Recognized:
     """Detect what a file or folder is; with a user's own table, whether it is a file of that framework.
 
     Raises ImportFileError if it is unknown or ambiguous, ArgumentError if the framework is unknown.
@@ -155,7 +155,7 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
         each
         for each in _importers(source.own)
         if framework in (None, each.name) or each.is_companion
-        if each.recognise(source)
+        if each.recognize(source)
     ]
 
 
@@ -165,7 +165,7 @@ def _importers(own: Framework | None) -> tuple[Importer, ...]:
     return (*_consoles(own), *_metrics(own), *(each for each in IMPORTERS if each.is_companion))
 
 
-def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
+def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognized:
     """Return the importer of the run and those that add to it; if all only add, the first one imports the run."""
     tellers = [each for each in found if not each.is_companion]
     if len({each.name for each in tellers}) > 1:
@@ -173,13 +173,13 @@ def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognised:
         names = " or ".join(f"--as {name}" for name in dict.fromkeys(each.name for each in tellers))
         raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Pass {names}.")
     first = tellers[0] if tellers else found[0]
-    return Recognised(source, first, tuple(each for each in found if each.is_companion and each is not first))
+    return Recognized(source, first, tuple(each for each in found if each.is_companion and each is not first))
 
 
-def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Recognised:
+def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Recognized:
     """Return the best file of a folder; files with timestamps come before those without."""
     carriers = [None, *(each.name for each in CARRIERS)]
-    runs: list[tuple[int, Recognised]] = []
+    runs: list[tuple[int, Recognized]] = []
     for path in islice(_files(folder), _FILES_LOOKED_AT):
         source = _open(path, own)
         found = _candidates(source, framework)
@@ -200,7 +200,7 @@ def _in_folder(folder: Path, framework: str | None, own: Framework | None) -> Re
     return same[0]._replace(passed_over=tuple(run.source.path for _, run in runs[1:]))
 
 
-def _one_run(found: Sequence[Recognised]) -> Recognised | None:
+def _one_run(found: Sequence[Recognized]) -> Recognized | None:
     """Return the files of one run as one, by where their writers put them; None if they may be of several runs.
 
     TensorBoard takes the files of one folder for one run, and W&B names its file after the run; each start of it writes
@@ -228,16 +228,16 @@ def rotated_parts(path: Path) -> list[str]:
     return [each[0] for each in sorted(found, key=lambda each: -int(each[1]))]
 
 
-def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
+def also_recognized(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
     """Return other files near a path that add to its run: path, kind, and the flag to pass."""
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
-    run = _recognised(path) if path.is_file() else None
+    run = _recognized(path) if path.is_file() else None
     known = {each.resolve() for each in given}
     found: list[tuple[Path, str, str]] = []
-    for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBOURS):
-        more = _recognised(other) if other.resolve() not in known else None
+    for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBORS):
+        more = _recognized(other) if other.resolve() not in known else None
         if more is not None and more.importer.is_companion:
             found.append((other, more.importer.kind, "pass it with --engine-log"))
         elif more is not None and (run is None or _adds_to(run, more)):
@@ -245,12 +245,12 @@ def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str
     return found
 
 
-def _recognised(path: Path) -> Recognised | None:
+def _recognized(path: Path) -> Recognized | None:
     source = _open(path)
-    return next((Recognised(source, each) for each in _candidates(source, None)), None)
+    return next((Recognized(source, each) for each in _candidates(source, None)), None)
 
 
-def _adds_to(run: Recognised, other: Recognised) -> bool:
+def _adds_to(run: Recognized, other: Recognized) -> bool:
     """Whether a file may be of the same run: of the same framework, and without the same trainer's steps again."""
     if run.importer.is_companion:
         return True

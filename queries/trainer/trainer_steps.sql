@@ -19,6 +19,7 @@
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
 -- that of whichever began last, as in the ledger. Time under two spans of one phase, such as a transfer within its
 -- publication, counts once. A worker may report a step in several rows, such as one for each micro-batch.
+-- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count,
         row_number() OVER (PARTITION BY worker_id, step ORDER BY start_ns) = 1 AS is_first
@@ -30,11 +31,9 @@ spans AS (
             WHEN 'logprobs' THEN 'logprobs'
             WHEN 'wait' THEN 'wait'
             WHEN 'weight_update' THEN 'publish'
-            WHEN 'train' THEN NULL
-            WHEN 'startup' THEN NULL
             ELSE 'other'
         END AS kind
-    FROM activities
+    FROM activities WHERE activity NOT IN ('train', 'startup')
     UNION ALL
     SELECT worker_id, start_ns, end_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
 ),
@@ -44,7 +43,6 @@ placed AS (
         if(is_inside, spans.end_ns, least(spans.end_ns, steps.start_ns)) AS end_ns
     FROM spans
     ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
-    WHERE kind IS NOT NULL
 ),
 parts AS (
     SELECT step, gpu_count, kind,
@@ -81,7 +79,10 @@ totals AS (
         sum((end_ns - start_ns) * gpu_count) AS compute_gpu_ns,
         sum(samples)::BIGINT AS samples,
         sum(tokens)::BIGINT AS tokens,
-        max(version_out) - max(version_in) AS published
+        CASE WHEN bool_or(max(version_out) > max(version_in)) OVER ()
+            THEN max(version_out) - max(version_in)
+            ELSE greatest(0, lead(max(version_in)) OVER (ORDER BY step) - max(version_in))
+        END AS published
     FROM steps
     GROUP BY step
 )

@@ -1,6 +1,6 @@
 -- Which rows violate the trace format, and how many?
 --
--- in   worker_row_faults, sample_row_faults, deliveries, train_steps
+-- in   worker_row_faults, sample_row_faults, samples, deliveries, train_steps
 -- out  table_name  VARCHAR  table
 -- out  fault       VARCHAR  what is wrong with the rows
 -- out  rows        BIGINT   number of such rows
@@ -14,4 +14,14 @@ SELECT 'deliveries', 'name a step, and none of these steps is in train_steps', c
 FROM deliveries
 HAVING count(step) > 0 AND EXISTS (SELECT 1 FROM train_steps)
     AND NOT bool_or(step IN (SELECT step FROM train_steps))
+UNION ALL
+SELECT 'deliveries', 'name another consumer_version than the version_in of their step: staleness may be wrong', count(*)
+FROM deliveries
+JOIN (SELECT step, min(version_in) AS least, max(version_in) AS most FROM train_steps GROUP BY step) USING (step)
+WHERE outcome = 'trained' AND consumer_version NOT BETWEEN least AND most
+HAVING count(*) > 0
+UNION ALL
+SELECT 'samples', 'have no tokens, and no other has any: pass them to handle.tokens(count, version)', count(*)
+FROM samples
+HAVING count(*) > 0 AND sum(output_tokens) = 0
 ORDER BY table_name, fault

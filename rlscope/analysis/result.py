@@ -156,8 +156,8 @@ class RunFacts:
     samples_trained: int
     """Samples trained on."""
     tokens_trained: int | None
-    """Response tokens trained, counted once per use; None without deliveries, or if more than 5% of the trained samples
-    were not recorded."""
+    """Response tokens trained, counted once per use; None without deliveries, if no trained sample has a token, or if
+    more than 5% of the trained samples were not recorded."""
     max_staleness: int | None
     """Cap in the run's config. None if it states none."""
     window: SteadyWindow | None

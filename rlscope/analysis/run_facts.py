@@ -27,7 +27,10 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     started_ns = min(extents["start_ns"], default=run.created_ns or 0)
     delivered = answers["delivery_outcomes"]
     trained = delivered.filter(outcome="trained")
-    is_known = not delivered.is_empty() and unrecorded_ratio(run, answers) <= 1.0 - COMPLETE_RATIO
+    tokens = int(trained["tokens"].sum())
+    # Samples that were trained on have tokens: if none has any, nobody counted them.
+    is_counted = not delivered.is_empty() and (tokens > 0 or trained.is_empty())
+    is_known = is_counted and unrecorded_ratio(run, answers) <= 1.0 - COMPLETE_RATIO
     return RunFacts(
         run_id=run.run_id,
         started_ns=started_ns,
@@ -39,7 +42,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         auxiliary_gpus=gpus["auxiliary"],
         steps=len(steps),
         samples_trained=int(trained["samples"].sum()),
-        tokens_trained=int(trained["tokens"].sum()) if is_known else None,
+        tokens_trained=tokens if is_known else None,
         max_staleness=run.config.max_staleness,
         window=window,
         window_reason=window_reason(window, steps["step"]),

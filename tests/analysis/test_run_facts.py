@@ -55,6 +55,22 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
     assert throughput.achieved_tokens_per_s == 5.0
 
 
+def test_trained_samples_without_a_token_leave_the_rates_unknown(tmp_path: Path) -> None:
+    steps = range(30)
+    run = write_run(
+        tmp_path,
+        [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
+        train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in steps],
+        samples=[sample_row(f"s{at}", "e", []) for at in steps],
+        deliveries=[delivery_row(f"s{at}", "t", step=at, consumer_version=0) for at in steps],
+    )
+    analysis = analyze(run, also_ask=())
+    rates = analysis.throughput
+    assert (analysis.run.samples_trained, analysis.run.tokens_trained) == (30, None)
+    assert (rates.steady_tokens_per_s, rates.achieved_tokens_per_s, rates.generated_tokens_per_s) == (None, None, None)
+    assert any(gap.startswith("samples: 30 rows have no tokens") for gap in analysis.data_quality.gaps)
+
+
 @pytest.mark.parametrize(("again", "window"), [(11, (31, 40)), (10, (1, 29))])
 def test_the_steady_state_is_of_one_start_of_the_run(tmp_path: Path, again: int, window: tuple[int, int]) -> None:
     """The run was down for an hour. Ten step times are needed, and the first step of a start has none."""

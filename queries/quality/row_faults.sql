@@ -21,6 +21,17 @@ JOIN (SELECT step, min(version_in) AS least, max(version_in) AS most FROM train_
 WHERE outcome = 'trained' AND consumer_version NOT BETWEEN least AND most
 HAVING count(*) > 0
 UNION ALL
+SELECT
+    'train_steps', 'count more samples than their share: a rank passes the samples that it trains on itself',
+    sum(rows)::BIGINT
+FROM (
+    SELECT step, count(*) AS rows, sum(samples) AS samples FROM train_steps
+    GROUP BY step HAVING count(DISTINCT worker_id) > 1
+)
+JOIN (SELECT step, count(*) AS delivered FROM deliveries WHERE outcome = 'trained' GROUP BY step) USING (step)
+WHERE samples >= 2 * delivered
+HAVING count(*) > 0
+UNION ALL
 SELECT 'samples', 'have no tokens, and no other has any: pass them to handle.tokens(count, version)', count(*)
 FROM samples
 HAVING count(*) > 0 AND sum(output_tokens) = 0

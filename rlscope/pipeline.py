@@ -14,7 +14,7 @@ from rlscope.alerts.config import built_in_rules, load_rules, one_off
 from rlscope.alerts.offline import RuleReport, evaluate_rules, tick_cells
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.bottleneck import dropped_ratio, full_auxiliary, judge, judged_interval, measure_losses
-from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out
+from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out, several_epochs
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.learning import learning_of
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
@@ -145,7 +145,7 @@ def _explained(
     judged, timeline = Interval(grid.from_ns, grid.to_ns), answers["ledger_timeline"]
     losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
     lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
-    unfit = refusal or full_auxiliary(timeline, grid.bucket_ns, judged)
+    unfit = refusal or full_auxiliary(timeline, grid.bucket_ns, judged) or several_epochs(answers)
     model = NoModelResult(unfit) if unfit else advise(run, facts, grid, answers, constraints, others, lost)
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)

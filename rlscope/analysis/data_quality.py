@@ -141,14 +141,30 @@ def _doubts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> Iterator[str]:
     shared, stored = _faulty(answers, SHARED_IDS), run.row_counts["samples"]
     if shared > _MOST_LOST_RATIO * stored:
         yield f"{shared:,} of {stored:,} sample rows share their id with another, so no token count is right"
-    trained = int(answers["delivery_outcomes"].filter(outcome="trained")["tokens"].sum())
-    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    trained, generated = _trained_and_generated(answers)
     # A sample that several steps train on counts in each of them.
     if trained > generated and int(ask(run, "use_faults")["repeated_tokens"].sum()):
         yield (
             f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, which cannot be: "
             "some samples were delivered to one step more than once"
         )
+
+
+def _trained_and_generated(answers: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
+    """Return the tokens that were trained on, counted once per use, and those that were generated."""
+    trained = answers["delivery_outcomes"].filter(outcome="trained")
+    return int(trained["tokens"].sum()), int(answers["token_balance"]["generated_tokens"].sum())
+
+
+def several_epochs(answers: Mapping[str, pl.DataFrame]) -> str | None:
+    """Return why the model does not apply, in one clause, if several steps train on one sample; None if none do."""
+    trained, generated = _trained_and_generated(answers)
+    if trained <= generated:
+        return None
+    return (
+        f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, so steps train on samples again; "
+        "the model knows samples that are trained on once. Record all passes over a batch as one step"
+    )
 
 
 def _lost_rows(run: OpenRun, workers: Collection[str]) -> Iterator[str]:

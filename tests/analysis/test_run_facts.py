@@ -8,6 +8,7 @@ import pytest
 
 from rlscope.analysis.result import SteadyWindow
 from rlscope.analysis.run_facts import window_reason
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.trace.query import bucket_count, make_grid
 from rlscope.trace.store import open_run
@@ -53,6 +54,28 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
     throughput = analyze(run, also_ask=()).throughput
     assert throughput.steady_tokens_per_s == steady_tokens_per_s
     assert throughput.achieved_tokens_per_s == 5.0
+
+
+@pytest.mark.parametrize(("epochs", "is_refused"), [(1, False), (2, True)])
+def test_a_run_whose_steps_train_on_samples_again_has_no_model_and_says_why(
+    tmp_path: Path, epochs: int, is_refused: bool
+) -> None:
+    """A sample is generated once, so one epoch trains as many tokens as are generated."""
+    run = write_run(
+        tmp_path,
+        [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
+        train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in range(30)],
+        samples=[sample_row(f"s{at}", "e", [(0, 0, 5)]) for at in range(30)],
+        deliveries=[
+            delivery_row(f"s{at}", "t", step=at + epoch, consumer_version=0)
+            for at in range(30)
+            for epoch in range(epochs)
+            if at + epoch < 30
+        ],
+    )
+    model = analyze(run, also_ask=()).model
+    assert isinstance(model, NoModelResult)
+    assert ("295 tokens were trained and 150 tokens generated" in model.reason) == is_refused
 
 
 def test_trained_samples_without_a_token_leave_the_rates_unknown(tmp_path: Path) -> None:

@@ -145,8 +145,13 @@ def _explained(
     judged, timeline = Interval(grid.from_ns, grid.to_ns), answers["ledger_timeline"]
     losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
     lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
-    unfit = refusal or full_auxiliary(timeline, grid.bucket_ns, judged) or several_epochs(answers)
-    model = NoModelResult(unfit) if unfit else advise(run, facts, grid, answers, constraints, others, lost)
+    full = full_auxiliary(timeline, grid.bucket_ns, judged)
+    unfit = refusal or full or several_epochs(answers)
+    model = (
+        NoModelResult(unfit, is_full_auxiliary=unfit == full)
+        if unfit
+        else advise(run, facts, grid, answers, constraints, others, lost)
+    )
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
     analysis = AnalysisResult(

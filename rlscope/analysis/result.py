@@ -422,6 +422,13 @@ class AnalysisResult:
         return self.model if isinstance(self.model, ModelResult) else None
 
     @property
+    def waits_for_auxiliary(self) -> bool:
+        """Whether trainers wait while judges or reward models are busy: neither trainers nor samplers are too slow."""
+        from rlscope.model.forecast.result import NoModelResult
+
+        return isinstance(self.model, NoModelResult) and self.model.is_full_auxiliary
+
+    @property
     def hides_samplers(self) -> bool:
         """Whether no file shows what samplers wait for. Slow samplers then look as if in lockstep with the trainers."""
         if self.data_quality.imported is None or self.data_quality.sampled_engines:

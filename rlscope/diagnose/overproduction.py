@@ -66,9 +66,9 @@ RULE = FindingRule(
         "dropped_share_ratio": "{} of the generated tokens were dropped over the whole run.",
         "backpressure_share_ratio": "A full queue blocked samplers for {} of their GPU time over the whole run.",
     },
-    remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers "
-    "never wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from "
-    "samplers to trainers.",
+    remedy="If samples are dropped, let fewer go stale: admit fewer, publish less often, or raise the staleness cap. "
+    "If trainers never wait for samples, make the training step faster or, if the recommended layout agrees, move "
+    "GPUs from samplers to trainers.",
     find=find,
     is_ranked=True,
 )

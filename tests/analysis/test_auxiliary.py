@@ -101,6 +101,14 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert isinstance(analysis.model, NoModelResult)
     assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
     assert (analysis.verdict.bottleneck, analysis.verdict.unknown_reason) == ("samplers", None)
+    card = card_of(analysis)
+    document: dict[str, Any] = as_document(analysis)
+    assert document["verdict"]["headline"].endswith("while the judges or reward models are nearly always busy")
+    assert "Bottleneck:" not in card
+    assert document["verdict"]["next"].startswith("Speed up the judges and reward models, or give them more GPUs")
+    assert "→ Speed up the judges and reward models" in card
+    remedies = {each["rule"]: each["remedy"] for each in document["findings"]}
+    assert remedies["starved_trainer"] == document["verdict"]["next"]
 
 
 def card_of(analysis: AnalysisResult) -> str:

@@ -191,7 +191,10 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         step_bounds=bounds and extended(ToldBounds, bounds, bounds=told_bounds),
         events=tuple(extended(ToldEvent, each, headline=event_sentence(each, started_ns)) for each in analysis.events),
         learning=learning and extended(ToldLearning, learning, sentences=tuple(learning_sentences(learning))),
-        findings=tuple(told_finding(each, ranked, framework) for each in analysis.findings),
+        findings=tuple(
+            told_finding(each, ranked, framework, waits_for_auxiliary=analysis.waits_for_auxiliary)
+            for each in analysis.findings
+        ),
     )
 
 

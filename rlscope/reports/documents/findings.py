@@ -24,12 +24,14 @@ class ToldFinding(Finding):
     """The recommended fix."""
 
 
-def told_finding(finding: Finding, ranked: "Sequence[Action]" = (), framework: object = None) -> ToldFinding:
-    """Return a finding in words; ranked: the actions, because the first may come before the finding's own remedy."""
+def told_finding(
+    finding: Finding, ranked: "Sequence[Action]" = (), framework: object = None, *, waits_for_auxiliary: bool = False
+) -> ToldFinding:
+    """Return a finding in words. The other arguments are those of `findings.remedy`."""
     return extended(
         ToldFinding,
         finding,
         title=findings.title(finding),
         sentence=findings.sentence(finding),
-        remedy=findings.remedy(finding, ranked, framework),
+        remedy=findings.remedy(finding, ranked, framework, waits_for_auxiliary=waits_for_auxiliary),
     )

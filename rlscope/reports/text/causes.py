@@ -137,7 +137,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 OPEN_LABEL: Final = "Trainers wait for samples"
-"""Title of the verdict if a log does not show what delays the samples."""
+"""Title of the verdict if a log does not show what delays the samples, or if judges or reward models do."""
 
 
 def verdict_label(bottleneck: Bottleneck) -> str:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.actions import Action
 
 TITLE: Final = "Findings, whole run"
+FULL_AUXILIARY: Final = (
+    "Speed up the judges and reward models, or give them more GPUs: they are nearly always busy, so samples wait for "
+    "them."
+)
+"""The next step, and the remedy of findings on idle GPUs, if samples wait for auxiliary workers."""
 _RUN_AHEAD: Final = ("staleness_cap", "in_flight_limit", "running_samples_limit")
 """Actions on the settings that limit how far samplers run ahead."""
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -53,14 +58,19 @@ def sentence(finding: Finding) -> str:
     return "; ".join(f"{fmt.noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
-def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = None) -> str:
+def remedy(
+    finding: Finding, ranked: "Sequence[Action]", framework: object = None, *, waits_for_auxiliary: bool = False
+) -> str:
     """Return the remedy; ranked: the ranked actions. Where they are the remedy, the first of them comes first.
 
     framework: of the run's config; without such an action, its own settings are named.
+    waits_for_auxiliary: whether the samples wait for judges or reward models.
     """
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."
+    if waits_for_auxiliary and rule.is_ranked:
+        return FULL_AUXILIARY
     if not ranked or not rule.is_ranked:
         return f"{rule.remedy} {_settings_sentence(rule, framework)}".rstrip()
     # Who has an action has the model, which `check` does without.
@@ -81,7 +91,9 @@ def callouts(analysis: AnalysisResult, ranked: "Sequence[Action]") -> list[Callo
             cost="" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s),
             when=_interval(each, run),
             text=sentence(each),
-            remedy=remedy(each, ranked, run.settings.get("framework")),
+            remedy=remedy(
+                each, ranked, run.settings.get("framework"), waits_for_auxiliary=analysis.waits_for_auxiliary
+            ),
         )
         for number, each in enumerate(analysis.findings, 1)
     ]

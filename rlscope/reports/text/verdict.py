@@ -19,8 +19,8 @@ from rlscope.reports.text.sampling import sampling_words
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.02
 _REPAIR: Final = (
-    "Repair the data: `rlscope doctor` lists the lost rows. Restore files from a copy, give every sample a unique id, "
-    "or record the run again."
+    "Repair the data: restore lost files from a copy (`rlscope doctor` lists the lost rows), or record the run again, "
+    "with a unique id for every sample and one worker that records the deliveries."
 )
 _BOTH_SIDES: Final = (
     "Move no GPUs yet: samplers and trainers lose about the same share of their time. Look up in the timelines what "
@@ -68,7 +68,8 @@ def label(analysis: AnalysisResult) -> str:
     """The verdict as a title, which claims no more than the headline."""
     if in_turn := _phases(analysis):
         return phases.label(in_turn[0])
-    return causes.OPEN_LABEL if _is_reason_open(analysis) else causes.verdict_label(analysis.verdict.bottleneck)
+    is_open = _is_reason_open(analysis) or analysis.waits_for_auxiliary
+    return causes.OPEN_LABEL if is_open else causes.verdict_label(analysis.verdict.bottleneck)
 
 
 def headline(analysis: AnalysisResult) -> str:
@@ -79,6 +80,8 @@ def headline(analysis: AnalysisResult) -> str:
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if _is_reason_open(analysis):
         return f"{text}; the log does not show what delays the samples"
+    if analysis.waits_for_auxiliary:
+        return f"{text}, while the judges or reward models are nearly always busy"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
@@ -188,6 +191,8 @@ def _with_effects(analysis: AnalysisResult, action: Action) -> str:
 def _against_cause(analysis: AnalysisResult) -> str:
     """Return the next step against the cause if no gain is known."""
     verdict = analysis.verdict
+    if analysis.waits_for_auxiliary:
+        return findings.FULL_AUXILIARY
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0])
     if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:

@@ -56,6 +56,14 @@ faults AS (
     SELECT 'activities', 'wait for a reason that the trace format does not know', count_if(activity = 'wait' AND reason
         NOT IN ('samples', 'staleness_cap', 'requests', 'backpressure', 'barrier', 'environment', 'weights'))
     FROM activities
+    UNION ALL
+    SELECT 'train_steps', 'end during a forward pass of the same worker: record it as two workers, one that samples '
+            || 'and one that trains', count_if(train_steps.end_ns < passes.end_ns)
+    FROM train_steps
+    ASOF JOIN (
+        SELECT worker_id, start_ns, end_ns FROM engine_steps
+        WHERE worker_id IN (SELECT worker_id FROM train_steps) AND coalesce(source, 'measured') = 'measured'
+    ) AS passes ON train_steps.worker_id = passes.worker_id AND train_steps.end_ns > passes.start_ns
 )
 SELECT table_name, fault, rows::BIGINT AS rows
 FROM faults

@@ -204,7 +204,8 @@ def _times(run: Checkup) -> list[Check]:
 _SAMPLER_LINES: Final = {
     "backpressure": 'wrap queue.put in run.wait("backpressure")',
     "requests": 'the wait for prompts in run.wait("requests")',
-    "passes": "call run.engine_step(start_ns, end_ns, ...) after every forward pass",
+    "passes": "call run.engine_step(start_ns, end_ns, ...) after every forward pass, or, if your code does not see the "
+    'passes, wrap each request in run.activity("generate")',
     "environment": 'tool calls in run.wait("environment")',
 }
 _TRAINER_LINES: Final = {

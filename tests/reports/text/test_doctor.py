@@ -1,0 +1,29 @@
+"""The lines of code that doctor names for a recorded run, by what the run lacks."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope.analysis.checkup import examine
+from rlscope.reports.text import doctor
+from rlscope.trace.store import open_run
+from tests.trace_folder import activity, worker, write_run
+
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(("generating_s", "status", "is_told"), [(2, "in part", True), (10, "there", False)])
+def test_a_sampler_whose_passes_are_out_of_sight_may_record_its_requests(
+    tmp_path: Path, generating_s: int, status: str, is_told: bool
+) -> None:
+    run = write_run(
+        tmp_path,
+        [worker("t", "trainer", 0, 10 * SECOND), worker("e", "sampler", 0, 10 * SECOND)],
+        activities=[
+            activity("e", 0, generating_s * SECOND, "generate"),
+            activity("t", 0, 10 * SECOND, "wait", "samples"),
+        ],
+    )
+    with open_run(run) as opened:
+        check = next(each for each in doctor.checks(examine(opened)) if each.name == "time of the sampler workers")
+    assert (check.status, 'wrap each request in run.activity("generate")' in check.how) == (status, is_told)

@@ -70,7 +70,7 @@ RULE = FindingRule(
         "Over the whole run, weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers "
         "({share_ratio} of all GPU time, waits for weights included).",
     ),
-    remedy="Publish less often, transfer weights while the samplers keep generating, and apply them without draining "
-    "the engines or recomputing their KV cache.",
+    remedy="Publish less often. If samplers have GPUs of their own, transfer weights while they keep generating, and "
+    "apply them without draining the engines or recomputing their KV cache.",
     find=find,
 )

@@ -94,7 +94,8 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
-        next_step="Publish less often, or make updates cheaper: overlap the transfer with generation.",
+        next_step="Publish less often, or make updates cheaper: if samplers have GPUs of their own, overlap the "
+        "transfer with generation.",
         removed="Weight updates that take no time",
         spent="weight updates took {gpu_time}",
     ),

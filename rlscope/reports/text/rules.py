@@ -20,13 +20,24 @@ NONE_FIRED: Final = 'No built-in rule fired. Run "rlscope check" for the rules t
 
 
 def fired_rules(analysis: AnalysisResult) -> list[Callout]:
-    """Every alert of an analyzed run, highest severity first, then by time."""
+    """The first alert of each rule in an analyzed run, highest severity first, then by time."""
     rules, start_ns = {rule.name: rule for rule in built_in_rules().rules}, analysis.run.started_ns
     # What to do next stands in the analysis itself.
     said = [{name: text for name, text in alert.annotations.items() if name != "next"} for alert in analysis.alerts]
     alerts = [replace(alert, annotations=texts) for alert, texts in zip(analysis.alerts, said, strict=True)]
     fired = gravest_first((rules[alert.rule], alert) for alert in alerts)
-    return in_words(fired, start_ns, start_ns + round(analysis.run.duration_s * 1e9))
+    by_rule: dict[str, list[tuple[Rule, Alert]]] = {}
+    for rule, alert in fired:
+        by_rule.setdefault(rule.name, []).append((rule, alert))
+    firsts = in_words((own[0] for own in by_rule.values()), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
+    return [
+        replace(first, when=f"{first.when}{_more_times(len(own) - 1)}")
+        for first, own in zip(firsts, by_rule.values(), strict=True)
+    ]
+
+
+def _more_times(more: int) -> str:
+    return f", and {fmt.counted(more, 'more time', 'more times')}" if more else ""
 
 
 def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:

@@ -6,6 +6,7 @@ from rlscope.analysis.result import Alert
 from rlscope.reports.card import first_screen
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
+from rlscope.reports.text.rules import fired_rules
 from tests.reports.analysis_fixture import full_analysis, without_frames
 from tests.reports.terminal_card import card, card_words
 
@@ -29,6 +30,17 @@ def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     assert text.index("worker_silent") < text.index("trainers_idle"), "highest severity first"
     assert "[red]<b>idle</b> 40%[/red]" in text
     assert "Alerts" not in card(QUIET, 100)
+
+
+def test_a_rule_that_fired_again_and_again_is_one_entry_with_the_first_time() -> None:
+    def fired(rule: str, start_s: int) -> Alert:
+        return Alert(rule, "warning", {}, {}, 0.4, START_NS + start_s * S, START_NS + (start_s + 1) * S)
+
+    run = replace(QUIET, alerts=(fired("trainers_idle", 30), fired("samplers_idle", 20), fired("trainers_idle", 10)))
+    assert [(each.title, each.when) for each in fired_rules(run)] == [
+        ("trainers_idle", "from 10 s to 11 s, and 1 more time"),
+        ("samplers_idle", "from 20 s to 21 s"),
+    ]
 
 
 def test_markdown_and_the_page_list_what_fired_escaped() -> None:

@@ -91,7 +91,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",
-        plain_headline="Weight updates are the largest loss",
+        plain_headline="Weight updates limit throughput",
         cause="weight updates",
         side="all GPU time",
         next_step="Publish less often, or make updates cheaper: if samplers have GPUs of their own, overlap the "
@@ -101,16 +101,16 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
     ),
     Cause.ENVIRONMENT: CauseWords(
         headline="Waiting for the environment takes {share} of all GPU time",
-        plain_headline="Waiting for the environment is the largest loss",
+        plain_headline="The environment limits throughput",
         cause="waits for the environment",
         side="all GPU time",
         next_step="Run more environments in parallel, or make the environment faster.",
         removed="An environment that takes no time",
-        spent="GPUs spent {gpu_time} waiting for the environment",
+        spent="samples waited for the environment, and GPUs had no other work for {gpu_time}",
     ),
     Cause.CHECKPOINTS: CauseWords(
         headline="Checkpoints and evaluation take {share} of the trainers' time",
-        plain_headline="Checkpoints and evaluation are the largest loss",
+        plain_headline="Checkpoints and evaluation limit throughput",
         cause="checkpoints and evaluation",
         side="trainer GPU time",
         next_step="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",

@@ -226,7 +226,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if verdict.cause in (None, first.cause) or first.cause in verdict.tied_with or _held_up_by_updates(analysis):
         return ""
     if first.kind in ("fresher", "cheaper"):
-        return "This costs no throughput, but does not remove the bottleneck."
+        return "This saves staleness, dropped tokens or GPUs, but does not remove the bottleneck."
     return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck."
 
 

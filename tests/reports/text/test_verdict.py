@@ -157,6 +157,20 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     assert (aside in verdict_words.next_step(analysis)) is not pauses
 
 
+@pytest.mark.parametrize(
+    ("share_ratio", "headline"),
+    [
+        (0.0499, "The environment limits throughput"),
+        (0.05, "Waiting for the environment takes 5.0% of all GPU time"),
+    ],
+)
+def test_a_cause_whose_waits_cost_few_gpu_seconds_is_not_called_the_largest_loss(share_ratio, headline):
+    analysis = judged(Loss("environment", 0.5, share_ratio), Loss("samplers", 50.0, 0.76))
+    assert verdict_words.headline(analysis).startswith(headline)
+    waited = "samples waited for the environment, and GPUs had no other work for 0.5 GPU-s (5.0% of all GPU time)."
+    assert waited in verdict_words.why(analysis)
+
+
 def test_the_gain_from_removing_the_cause_is_said_unless_an_action_gains_as_much():
     gain, made = Estimate(0.2, 0.2, 0.2), changing_model()
     loss, cost = Loss("trainers", 12.0, 0.25, gain_ratio=gain), CauseLoss("trainers", gain, np.full(4, 0.2))

@@ -26,7 +26,7 @@ from rlscope.trace.config import read_config
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
 from rlscope.trace.store import OPENED, OpenRun
-from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, workers_table
+from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, with_replaced, workers_table
 from tests.trace_folder import (
     Row,
     activity,
@@ -64,7 +64,7 @@ class Case:
         try:
             for table, rows in self.tables.items():
                 connection.from_arrow(table_of(table, rows)).create_view(table, replace=True)
-            workers = [Worker.of(_with_starts(each)) for each in self.workers]
+            workers = with_replaced([Worker.of(_with_starts(each)) for each in self.workers])
             connection.from_arrow(workers_table(workers)).create_view("workers", replace=True)
             for name in OPENED:
                 connection.execute(f"DROP TABLE {name}")
@@ -165,7 +165,7 @@ def _implied(tables: Mapping[str, list[Row]]) -> list[Row]:
 
 
 def _worker(cells: Mapping[str, str]) -> Row:
-    names = {"worker_id", "role", "host", "device_name"}
+    names = {"worker_id", "name", "role", "host", "device_name"}
     values = {
         name: cell(text, "VARCHAR" if name in names else "BIGINT")
         for name, text in cells.items()

@@ -3,7 +3,7 @@
 -- in   longest_phases, workers, worker_extents, activities, train_steps, weight_updates, engine_steps, samples
 -- out  worker_id    VARCHAR  worker
 -- out  role         VARCHAR  its role
--- out  has_end      BOOLEAN  whether it recorded its stop
+-- out  is_over      BOOLEAN  whether no more data is due from it: it recorded its stop, or was started again
 -- out  heard_ns     BIGINT   its last flush or row, UTC epoch
 -- out  last_row_ns  BIGINT   end of its last row; NULL without rows
 -- out  doing        VARCHAR  an activity, train, or publish, transfer or apply of weights; NULL if nothing was open
@@ -28,7 +28,7 @@ opened AS (
     SELECT worker_id, unnest(open, recursive := true) FROM workers
 )
 SELECT
-    extents.worker_id, extents.role, has_end, extents.end_ns AS heard_ns, last_row_ns,
+    extents.worker_id, extents.role, is_over, extents.end_ns AS heard_ns, last_row_ns,
     opened.doing, opened.reason, opened.version, opened.age_ns, longest_ns
 FROM worker_extents AS extents
 LEFT JOIN last_rows USING (worker_id)

@@ -8,6 +8,7 @@
 -- out  start_ns   BIGINT   its start, UTC epoch
 -- out  end_ns     BIGINT   its end; if it never recorded its stop, its last flush, or its last row if later
 -- out  has_end    BOOLEAN  whether it recorded its stop
+-- out  is_over    BOOLEAN  whether no more data is due from it: it recorded its stop, or was started again
 -- out  has_rows   BOOLEAN  whether it recorded engine rows
 -- grain: one row per worker
 -- partition: worker
@@ -33,6 +34,7 @@ SELECT
         coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
     ) AS end_ns,
     workers.stopped_ns IS NOT NULL AS has_end,
+    has_end OR is_replaced AS is_over,
     coalesce(has_rows, false) AS has_rows
 FROM workers
 LEFT JOIN last_rows USING (worker_id)

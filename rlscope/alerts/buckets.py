@@ -55,15 +55,15 @@ class WorkerLife:
     start_ns: int
     last_ns: int
     """Its end, or its last flush or row."""
-    has_end: bool
-    """Whether it recorded its stop."""
+    is_over: bool
+    """Whether no more data is due from it: it recorded its stop, or was started again."""
     gpu_count: int
 
 
 def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
     """Return the time when the last trainer stopped, UTC epoch. None if a trainer still runs, or without trainers."""
     trainers = [worker for worker in workers if worker.role in TRAINER_ROLES]
-    if not trainers or not all(worker.has_end for worker in trainers):
+    if not trainers or not all(worker.is_over for worker in trainers):
         return None
     return max(worker.last_ns for worker in trainers)
 
@@ -109,7 +109,7 @@ def gather(
 def worker_lives(run: OpenRun) -> tuple[WorkerLife, ...]:
     """When each worker started and when its last data arrived, from worker_extents."""
     return tuple(
-        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"], row["gpu_count"])
+        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["is_over"], row["gpu_count"])
         for row in ask(run, "worker_extents").iter_rows(named=True)
     )
 

@@ -192,7 +192,7 @@ def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series
 
 
 def silence(timeline: Timeline, end_ns: int | None) -> Series:
-    """Return the seconds without data from the worker silent for longest; workers that stopped do not count.
+    """Return the seconds without data from the worker silent for longest; one that stopped or was replaced is not.
 
     Silence starts at the last known flush or row: a gap before a later one does not count. end_ns: after it no data is
     due; None while the run is in progress.
@@ -200,7 +200,7 @@ def silence(timeline: Timeline, end_ns: int | None) -> Series:
     workers = timeline.parts.workers
     starts_ns = _starts_ns(timeline)
     # By the end of their data and then by name in reverse.
-    running = sorted((life for life in workers if not life.has_end), key=lambda life: life.worker_id, reverse=True)
+    running = sorted((life for life in workers if not life.is_over), key=lambda life: life.worker_id, reverse=True)
     running.sort(key=lambda life: life.last_ns)
 
     def over(_first: int, after: int) -> MetricReading:

@@ -98,9 +98,9 @@ def stall_of(open_phases: pl.DataFrame, now_ns: int) -> Mapping[str, EvidenceVal
     open_phases: the answer to the query of that name, in which the rows of a worker follow each other.
     """
     trainers = open_phases.filter(pl.col("role").is_in(TRAINER_ROLES))
-    if len(trainers) and trainers["has_end"].all():
+    if len(trainers) and trainers["is_over"].all():
         return None
-    running = open_phases.filter(~pl.col("has_end")).iter_rows(named=True)
+    running = open_phases.filter(~pl.col("is_over")).iter_rows(named=True)
     workers = [_worker(list(rows), now_ns) for _, rows in groupby(running, itemgetter("worker_id"))]
     stuck = _at_fault(workers)
     if stuck is None:

@@ -4,7 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -45,6 +45,7 @@ WORKERS: Final = pa.schema(
         pa.field("stopped_ns", pa.int64()),
         pa.field("last_flush_ns", pa.int64()),
         pa.field("open", pa.list_(_OPEN)),
+        pa.field("is_replaced", pa.bool_()),
     ]
 )
 
@@ -85,6 +86,8 @@ class Worker:
     dropped: Mapping[str, int]
     """Number of rows that capture dropped, by table."""
     config: Mapping[str, object] | None
+    is_replaced: bool = False
+    """Whether it was started again after its last flush, and so writes no more."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Worker":
@@ -164,7 +167,20 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
             skipped.append(SkippedFile(name_in(folder, Path(name)), found.why))
         else:
             workers.append(found.worker)
-    return workers, skipped
+    return with_replaced(workers), skipped
+
+
+def with_replaced(workers: Sequence[Worker]) -> list[Worker]:
+    """Tell which workers were started again. One that flushes after the start of its namesake lives beside it."""
+    last_start_ns: dict[str, int] = {}
+    for each in workers:
+        last_start_ns[each.name] = max(each.started_ns, last_start_ns.get(each.name, 0))
+    return [
+        replace(each, is_replaced=True)
+        if each.stopped_ns is None and last_start_ns[each.name] > (each.last_flush_ns or each.started_ns)
+        else each
+        for each in workers
+    ]
 
 
 def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int], bool]]:

@@ -24,7 +24,7 @@ LongestPhases = Mapping[PhaseKind, int]
 """Nanoseconds of the longest phase of each kind that has ended."""
 _OPEN_PHASES: Final = {
     **dict.fromkeys(("worker_id", "role"), pl.String),
-    "has_end": pl.Boolean,
+    "is_over": pl.Boolean,
     **dict.fromkeys(("heard_ns", "last_row_ns"), pl.Int64),
     **dict.fromkeys(("doing", "reason"), pl.String),
     **dict.fromkeys(("version", "age_ns", "longest_ns"), pl.Int64),
@@ -43,7 +43,7 @@ class LiveWorkers:
     complete: frozenset[str]
     """Workers whose rows were all seen, by the count in their file."""
     over: frozenset[str]
-    """Workers that have ended: they recorded their stop, or were killed after training."""
+    """Workers that have ended: they recorded their stop, were started again, or were killed after training."""
 
     @classmethod
     def of(cls, workers: Sequence[Worker], files: LiveFiles, now_ns: int, grace_ns: int) -> "LiveWorkers":
@@ -54,7 +54,7 @@ class LiveWorkers:
             workers=tuple(workers),
             lives=lives,
             over=frozenset(
-                life.worker_id for life in lives if life.has_end or (trained and now_ns - life.last_ns >= grace_ns)
+                life.worker_id for life in lives if life.is_over or (trained and now_ns - life.last_ns >= grace_ns)
             ),
             last_row_ns=dict(files.last_ns),
             complete=frozenset(each.worker_id for each in workers if files.is_complete(each)),
@@ -94,7 +94,7 @@ class LiveWorkers:
             known: dict[str, object] = {
                 "worker_id": life.worker_id,
                 "role": life.role,
-                "has_end": life.worker_id in self.over,
+                "is_over": life.worker_id in self.over,
                 "heard_ns": life.last_ns,
                 "last_row_ns": self.last_row_ns.get(life.worker_id),
             }
@@ -150,5 +150,5 @@ def _life(worker: Worker, last_ns: Mapping[str, int]) -> WorkerLife:
     if worker.stopped_ns is None:
         ends_ns = [last_ns.get(worker.worker_id), worker.last_flush_ns]
     last_known_ns = max([worker.started_ns, *(each for each in ends_ns if each is not None)])
-    has_end = worker.stopped_ns is not None
-    return WorkerLife(worker.worker_id, worker.role, worker.started_ns, last_known_ns, has_end, worker.gpu_count)
+    is_over = worker.stopped_ns is not None or worker.is_replaced
+    return WorkerLife(worker.worker_id, worker.role, worker.started_ns, last_known_ns, is_over, worker.gpu_count)

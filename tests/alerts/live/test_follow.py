@@ -250,6 +250,27 @@ def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls
     assert check(folder, built_in).alerts == ()
 
 
+def test_killed_workers_are_silent_until_they_are_started_again_and_then_end_with_the_run(folder: Path) -> None:
+    def killed(name: str, role: str) -> Row:
+        return worker(name, role, 0, None, last_flush_ns=28 * S)
+
+    def again(name: str, role: str, stop_s: int | None) -> Row:
+        stop_ns = None if stop_s is None else stop_s * S
+        return worker(f"{name}.r1", role, 100 * S, stop_ns, last_flush_ns=200 * S, name=name)
+
+    silent = RuleSet((rule("silent", "worker.silent_s", 60, RuleWindow(S), kind="data_quality"),))
+    live = LiveRun(folder, silent)
+    state(folder, killed("e0", "sampler"), killed("t0", "trainer"))
+    view = live.poll(90 * S + GRACE_NS)
+    assert ([alert.rule for alert in view.alerts], view.ended) == (["silent"], False)
+    state(folder, again("e0", "sampler", None), again("t0", "trainer", None))
+    view = live.poll(200 * S)
+    assert (seconds(view), view.ended, view.facts.silent_workers) == ([(90, 100)], False, ())
+    state(folder, again("e0", "sampler", 210), again("t0", "trainer", 220))
+    assert live.poll(220 * S + GRACE_NS).ended
+    assert check(folder, silent).alerts == ()
+
+
 def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_go_on(tmp_path: Path) -> None:
     killed = worker("e0", "sampler", 0, None, last_flush_ns=28 * S)
     trained = worker("t0", "trainer", 0, 31 * S)

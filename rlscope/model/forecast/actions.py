@@ -5,7 +5,7 @@ the calibrated system, which is predicted again. `ranking` orders the actions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -133,7 +133,7 @@ class Action:
     """Current setting; None if there is none."""
     after: Layout | float | None
     """Proposed setting; None if it is removed."""
-    gains: Reals
+    gains: Reals = field(repr=False)
     """Trained tokens per second over the current rate, minus 1, in every draw."""
     price_before: Price
     """Price of the current layout."""

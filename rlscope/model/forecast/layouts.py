@@ -6,7 +6,7 @@ cache is full, blocks of a preempted request that a prefix cache still holds, an
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -69,7 +69,7 @@ class Forecast:
     """Steady state by the best estimate."""
     tokens_per_s: float | None
     """Trained response tokens per second, by the best estimate."""
-    drawn_tokens_per_s: Reals | None
+    drawn_tokens_per_s: Reals | None = field(repr=False)
     """Trained response tokens per second in every draw; None if the layout is excluded."""
     price: Price
     """Price of the layout; all unknown if it cannot run."""

@@ -326,3 +326,10 @@ def test_a_finding_about_the_balance_of_both_sides_points_to_the_first_action(ru
 def test_a_remedy_names_the_settings_of_the_framework(name, framework, settings):
     told = findings.remedy(found(BY_NAME[name]), (), framework)
     assert told.startswith(f"{BY_NAME[name].remedy} In {framework.lower()}: ") and settings in told
+
+
+def test_what_python_shows_of_a_recommendation_and_of_an_action_has_no_list_of_draws():
+    made = changing_model()
+    for each in (made.recommendation, made.ranking.actions[0]):
+        assert "layout=" in repr(each) or "kind=" in repr(each)
+        assert "array(" not in repr(each)

@@ -32,7 +32,7 @@ WITH faults AS (
     SELECT 'deliveries', 'were trained without a step', count(*)
     FROM delivered_samples WHERE outcome = 'trained' AND step IS NULL
     UNION ALL
-    SELECT 'deliveries', 'were trained before their version was published (negative staleness)', count(*)
+    SELECT 'deliveries', 'were sampled by a later version than their step starts from (negative staleness)', count(*)
     FROM delivered_samples WHERE outcome = 'trained' AND newest_version > consumer_version
 )
 SELECT table_name, fault, rows::BIGINT AS rows

@@ -144,7 +144,7 @@ def _updates(
 def _gpus_per_engine(samplers: pl.DataFrame) -> int:
     sizes = samplers.filter(pl.col("gpu_count") > 0)["gpu_count"].unique().sort()
     if sizes.is_empty():
-        raise UnobservableError("no worker with the role sampler owns a GPU: there is no split of GPUs to model")
+        raise UnobservableError("no GPU is for sampling alone, so there is no split of GPUs to model")
     if len(sizes) > 1:
         raise UnobservableError(f"the engines differ: they have {', '.join(map(str, sizes))} GPUs each")
     return int(sizes[0])

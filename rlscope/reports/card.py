@@ -235,8 +235,8 @@ def staleness_blocks(analysis: AnalysisResult) -> Iterator[Block]:
         facts.append(Fact("Oldest in a sample", oldest, f"p95 {samples.p95}, max {samples.max}"))
     over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
     facts += [
-        Fact("Added during generation", fmt.significant(ages.in_flight_mean), "versions"),
-        Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
+        Fact("Added during generation", fmt.versions(ages.in_flight_mean)),
+        Fact("Added in the queue", fmt.versions(ages.in_queue_mean), "from the end of a sample to its step"),
         Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
     ]
     effective = effective_share_of_all(analysis.answers.get("version_moments"))

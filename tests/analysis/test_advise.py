@@ -198,7 +198,7 @@ def test_lengths_count_unfinished_samples_and_keep_the_cap():
 @pytest.mark.parametrize(
     ("table", "change", "message"),
     [
-        ("worker_devices", lambda rows: rows.filter(pl.col("role") == "trainer"), "no worker with the role sampler"),
+        ("worker_devices", lambda rows: rows.filter(pl.col("role") == "trainer"), "no GPU is for sampling alone"),
         (
             "worker_devices",
             lambda rows: rows.with_columns(gpu_count=pl.Series([2, 4, 4])),

@@ -106,7 +106,8 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.STEP_TIME_DRIFTS: "The step time drifts over the steady state: figures are for its mean.",
     ModelWarning.MANNER_ASSUMED: (
-        "Rollout scheduling is partly assumed: the config does not state both dispatch and queue_policy."
+        "How samples reach the engines, or what a full queue does to them, is assumed: the config lacks dispatch, "
+        "queue_policy or both."
     ),
     ModelWarning.SCHEDULING_CONTRADICTED: (
         "run.json and the recorded data disagree on the rollout scheduling; the recorded data is used."
@@ -120,8 +121,8 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "10% off: predicted gains are rough."
     ),
     ModelWarning.PARTLY_EXPLAINED: (
-        "A quarter or more of the predicted quantities of the current layout are off: gains may be off by more than "
-        "their intervals say."
+        "A quarter or more of what the model predicts for the current layout differs from what was measured: gains may "
+        "be off by more than their intervals say."
     ),
     ModelWarning.AHEAD_CONTRADICTED: (
         "The trainers did not prefetch as many batches as assumed: predicted staleness is off by the same"

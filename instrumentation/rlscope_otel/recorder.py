@@ -99,7 +99,7 @@ class Run(Recording):
         preemptions: int | None = None,
         source: str | None = None,
     ) -> None:
-        """One forward pass, or up to 1 s of passes with a constant number of running requests; by default all busy.
+        """One forward pass, or `forward_passes` within 1 s with as many running requests each; by default all busy.
 
         `source="sampled"` marks a window polled from outside; there, without `busy_ns` the busy time is unknown.
         """

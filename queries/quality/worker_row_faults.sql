@@ -57,6 +57,12 @@ faults AS (
         NOT IN ('samples', 'staleness_cap', 'requests', 'backpressure', 'barrier', 'environment', 'weights'))
     FROM activities
     UNION ALL
+    -- a request gets a token per pass, or several with speculative decoding
+    SELECT 'engine_steps', 'have decode_tokens far from running times forward_passes',
+        count_if(2 * decode_tokens < running::BIGINT * forward_passes)
+            + count_if(decode_tokens > 16 * running::BIGINT * forward_passes)
+    FROM engine_steps WHERE prefill_tokens = 0 AND coalesce(source, 'measured') = 'measured'
+    UNION ALL
     SELECT 'train_steps', 'end during a forward pass of the same worker: record it as two workers, one that samples '
             || 'and one that trains', count_if(train_steps.end_ns < passes.end_ns)
     FROM train_steps

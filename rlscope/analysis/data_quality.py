@@ -19,6 +19,9 @@ SHARED_IDS: Final = "share their sample_id and segment with another"
 UNRECORDED: Final = "name a sample that was not recorded"
 """Faults of `sample_row_faults`. The first merges samples of several workers; the second hides a delivery's tokens."""
 _MOST_LOST_RATIO: Final = 1.0 - COMPLETE_RATIO
+_MOST_TRAINED_RATIO: Final = 1.1
+"""Trained tokens over generated ones above which several epochs explain them: a run that was resumed also repeats some
+of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +160,9 @@ def _trained_and_generated(answers: Mapping[str, pl.DataFrame]) -> tuple[int, in
 
 
 def several_epochs(answers: Mapping[str, pl.DataFrame]) -> str | None:
-    """Return why the model does not apply, in one clause, if several steps train on one sample; None if none do."""
+    """Return why the model does not apply, in one clause, if steps train on samples again; None if few do."""
     trained, generated = _trained_and_generated(answers)
-    if trained <= generated:
+    if trained <= _MOST_TRAINED_RATIO * generated:
         return None
     return (
         f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, so steps train on samples again; "

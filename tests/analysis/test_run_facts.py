@@ -56,11 +56,11 @@ def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
     assert throughput.achieved_tokens_per_s == 5.0
 
 
-@pytest.mark.parametrize(("epochs", "is_refused"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("repeated", "is_refused"), [(3, False), (4, True)])
 def test_a_run_whose_steps_train_on_samples_again_has_no_model_and_says_why(
-    tmp_path: Path, epochs: int, is_refused: bool
+    tmp_path: Path, repeated: int, is_refused: bool
 ) -> None:
-    """A sample is generated once, so one epoch trains as many tokens as are generated."""
+    """A sample is generated once: of 30 that are trained on, 3 may be repeated, as by a run that was resumed."""
     run = write_run(
         tmp_path,
         [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
@@ -69,13 +69,12 @@ def test_a_run_whose_steps_train_on_samples_again_has_no_model_and_says_why(
         deliveries=[
             delivery_row(f"s{at}", "t", step=at + epoch, consumer_version=0)
             for at in range(30)
-            for epoch in range(epochs)
-            if at + epoch < 30
+            for epoch in range(2 if at < repeated else 1)
         ],
     )
     model = analyze(run, also_ask=()).model
     assert isinstance(model, NoModelResult)
-    assert ("295 tokens were trained and 150 tokens generated" in model.reason) == is_refused
+    assert ("170 tokens were trained and 150 tokens generated" in model.reason) == is_refused
 
 
 def test_trained_samples_without_a_token_leave_the_rates_unknown(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def steps_of(periods_s: list[float], lengths_tokens: Callable[[int], int] = lamb
         {
             "step": steps,
             "end_ns": [round(end * 1e9) for end in ends],
-            "period_s": [None, *periods_s],
+            "step_s": [None, *periods_s],
             "samples": [8] * len(ends),
             "response_tokens": [8 * lengths_tokens(step) for step in steps],
         }

@@ -1,6 +1,6 @@
 """Metrics that the framework of an imported run reports itself, by the names in the framework's table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -8,16 +8,18 @@ from rlscope.analysis.result import ReportedMetric
 from rlscope.trace.imported import Imported, ReportedKind
 
 
-def reported_metrics(values: pl.DataFrame, imported: Imported | None, kind: ReportedKind) -> tuple[ReportedMetric, ...]:
+def reported_metrics(
+    answers: Mapping[str, pl.DataFrame], imported: Imported | None, kind: ReportedKind
+) -> tuple[ReportedMetric, ...]:
     """Return the metrics of a kind in the order of the table. If several workers report one, the last by id counts.
 
     Args:
-        values: Answer of reported_values.
+        answers: Answers with that of reported_values, if the run is imported.
         imported: Origin of an imported run, with the names of its framework's metrics.
         kind: What the metrics hold.
     """
     names = imported.metrics.get(kind, ()) if imported else ()
-    found = {row["name"]: row for row in values.iter_rows(named=True)}
+    found = {row["name"]: row for row in answers["reported_values"].iter_rows(named=True)} if names else {}
     return tuple(
         ReportedMetric(name, *(found[name][key] for key in ("rows", "mean", "max"))) for name in names if name in found
     )

@@ -135,7 +135,7 @@ def measure_throughput(
         generated_tokens_per_s=_generated_per_s(facts, answers),
         effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
         counted_tokens=counted,
-        reported=reported_metrics(answers["reported_values"], imported, "throughput"),
+        reported=reported_metrics(answers, imported, "throughput"),
     )
 
 

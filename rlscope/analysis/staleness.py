@@ -37,7 +37,7 @@ def summarize_staleness(
         in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
         over_cap_tokens=over if max_staleness is not None and tokens else None,
         version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
-        reported=reported_metrics(answers["reported_values"], imported, "staleness"),
+        reported=reported_metrics(answers, imported, "staleness"),
     )
 
 

@@ -46,12 +46,12 @@ def step_phases(
         other_s=states,
         shares_gpus=shares_gpus,
         is_synchronous=shares_gpus or trains_on_own_samples(staleness.reported),
-        mean_length_ratio=_mean_length_ratio(answers["reported_values"], imported),
+        mean_length_ratio=_mean_length_ratio(answers, imported),
     )
 
 
-def _mean_length_ratio(values: pl.DataFrame, imported: Imported | None) -> float | None:
+def _mean_length_ratio(answers: Mapping[str, pl.DataFrame], imported: Imported | None) -> float | None:
     """Return the mean response length over the longest of a step, over the whole run; None if either is missing."""
-    metrics = reported_metrics(values, imported, "mean_length"), reported_metrics(values, imported, "longest_length")
-    found = [each[0].mean for each in metrics if each]
+    mean, longest = (reported_metrics(answers, imported, kind) for kind in ("mean_length", "longest_length"))
+    found = [each[0].mean for each in (mean, longest) if each]
     return found[0] / found[1] if len(found) == 2 and 0.0 < found[0] <= found[1] else None

@@ -232,7 +232,8 @@ def _stamp_of(paths: Sequence[Path]) -> _Stamp:
 
 def _is_synchronous(folder: Path) -> bool:
     with open_run(folder) as run:
-        reported = reported_metrics(ask(run, "reported_values"), run.imported, "staleness")
+        answers = {"reported_values": ask(run, "reported_values")}
+        reported = reported_metrics(answers, run.imported, "staleness")
     return trains_on_own_samples(reported) is True
 
 

@@ -63,9 +63,9 @@ class StepBound:
     """Bound on the throughput after one change."""
 
     change: Change
-    """staleness_cap: a cap of 1 or more instead of synchronous steps, or a higher one. double_generation: generation
-    twice as fast. half_update: weight updates half as long. hidden_update: updates that stop neither side.
-    hidden_phase: a phase that runs beside the others."""
+    """staleness_cap: a cap of 1 or more instead of synchronous steps, or a higher one. double_generation: generation,
+    tools included, twice as fast. half_update: weight updates half as long. hidden_update: updates that stop neither
+    side. hidden_phase: a phase that runs beside the others."""
     throughput_ratio_low: float
     """Least throughput after the change over today's."""
     throughput_ratio_high: float

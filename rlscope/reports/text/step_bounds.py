@@ -13,7 +13,7 @@ _NO_GAIN_RATIO: Final = 1.005
 """Least throughput ratio that is named as one: smaller ones are today's throughput to the printed digits."""
 _WHAT: Final[Mapping[Change, str]] = {
     "staleness_cap": "a staleness cap of 1 or more",
-    "double_generation": "generation twice as fast",
+    "double_generation": "generation (with tools) twice as fast",
     "half_update": "weight updates half as long",
     "hidden_update": "weight updates that stop neither side",
     "hidden_phase": "{phase} off the critical path",

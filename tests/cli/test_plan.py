@@ -156,6 +156,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
     assert "It is the fastest split in" in text and "(median and 90% interval of the draws)" in text
     assert "6 GPUs, H200: 989 TFLOP/s dense bf16, 4.8 TB/s memory bandwidth, 141 GB each." in text
     assert "8.19G parameters. The KV cache of an engine of 1 GPU holds" in text
+    assert "requests with few preemptions." in text
     assert "Responses: mean 400 tokens" in text and "at the cap of 1,024" in text
     assert "MFU 35.0%" in text and "Weights, gradients and optimizer state take 131 GB." in text
     assert "to the power 0.8 ± 0.2" in text

@@ -36,7 +36,7 @@ class PlanDocument(Document):
     """Trained tokens per second of a synchronous run in which every GPU alternates between sampling and training; None
     if such a run does not fit, or if groups are filtered."""
     safe_running_per_engine: float
-    """Number of requests that fit in an engine's KV cache without preemptions."""
+    """Number of requests that fit in an engine's KV cache with few preemptions."""
     kv_capacity_tokens: float | None
     """Number of tokens that fit in an engine's KV cache."""
     time_to_finish: PlannedTime | None

@@ -74,7 +74,7 @@ def _model(planned: PlanResult) -> str:
     return (
         f"{fmt.si(shape.parameters)} parameters{active}. The KV cache of an engine of "
         f"{fmt.counted(gpus, 'GPU', 'GPUs')} holds {fmt.tokens(plan.kv_capacity_tokens)} at {fmt.size(token_bytes)} "
-        f"per token, enough for {fmt.counted(int(planned.kv_running), 'request', 'requests')} without preemption."
+        f"per token, enough for {fmt.counted(int(planned.kv_running), 'request', 'requests')} with few preemptions."
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.forecast.change import NO_LIMIT, Change
 from rlscope.model.forecast.layouts import Preemption, preemption_seen, preemption_simulated
 from rlscope.model.forecast.result import model_run
@@ -14,7 +15,7 @@ from rlscope.model.simulate import Simulated, simulate
 from rlscope.model.system import Layout, System
 from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
-from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED
+from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED, with_admission
 
 PREFILLING = replace(TRUTH.engine, prefill_tokens_per_s=1000.0)
 CRAMPED = replace(STARVED, engine=replace(ENGINE, kv_capacity_tokens=270))
@@ -90,3 +91,18 @@ def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> 
     assert many.in_flight_limit is None and held.in_flight_limit is not None
     assert held.preemption == Preemption(0.0, 0.0)
     assert model.preemption is None  # nobody counted
+
+
+@pytest.mark.parametrize("capacity_tokens", [400, 600, 1200])
+def test_as_many_requests_as_the_cache_holds_safely_preempt_a_few_samples_and_30_percent_more_preempt_many(
+    capacity_tokens: int,
+) -> None:
+    engine = replace(ENGINE, kv_capacity_tokens=capacity_tokens, max_running=200)
+    system = replace(with_admission(STARVED, queue_capacity_samples=48), engine=engine)
+    safe = sampling_of(system).kv_running
+
+    def preempted_ratio(running: float) -> float:
+        totals = simulate(system, Layout(6, 2, int(running)), steps=120, seed=1).engine_totals
+        return totals.preemptions / (totals.tokens / system.workload.lengths.mean_tokens)
+
+    assert 0.0 < preempted_ratio(safe) < 0.03 < preempted_ratio(1.3 * safe)

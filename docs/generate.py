@@ -132,7 +132,7 @@ def _config_lines() -> list[str]:
 
 def findings_page() -> str:
     """Return the page of findings, from the docstrings of their modules."""
-    lines = [GENERATED, "# Findings\n\nThis page lists the performance problems that `rlscope analyze` looks for.\n"]
+    lines = [GENERATED, _FINDINGS_INTRODUCTION]
     for rule in RULES:
         text = importlib.import_module(f"rlscope.diagnose.{rule.name}").__doc__ or ""
         listed = re.sub(r"^([A-Z][a-z]+): ", r"- **\1**: ", text.strip(), flags=re.MULTILINE)
@@ -153,6 +153,15 @@ def queries_page() -> str:
             lines.append("\nArguments: " + "; ".join(f"`{arg.name}` {arg.meaning}" for arg in question.args) + ".\n")
     return "".join([*lines, *_partition_lines()])
 
+
+_FINDINGS_INTRODUCTION: Final = """# Findings
+
+This page lists the performance problems that `rlscope analyze` looks for.
+
+The cost of a finding is the GPU time that it was seen in. It puts the findings in order and is not a forecast: without
+the cause, a run saves less if the other side sets the pace, and more if others wait, too. Gains are stated by the
+actions.
+"""
 
 _QUERIES_INTRODUCTION: Final = """# Queries
 

@@ -98,7 +98,8 @@ class Finding:
     severity: Severity
     """Severity of the finding."""
     cost_gpu_s: float | None
-    """GPU-seconds that it cost. None if it has no price."""
+    """GPU-seconds that it was seen in, not a forecast: without its cause, the run saves less if the other side sets the
+    pace, and more if others wait, too. None if it has no price."""
     evidence: Mapping[str, EvidenceValue]
     """Numbers of the sentence, with units in their names."""
     start_ns: int | None

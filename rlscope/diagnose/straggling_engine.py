@@ -7,8 +7,9 @@ Threshold: 20% below the median of at least three engines, more than unequal bat
 Remedy: check its host (clocks, neighbors, a faulty link), or give it fewer requests.
 Limits: engines of different sizes are compared as if they were equal. An engine with a small batch is slower only
 because it has less to do, so engines with a batch well below the median are excluded first.
-Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine. None if
-its GPUs are not known.
+Cost: the GPU-seconds of the slow engine that the median engine would not have needed for its tokens. A synchronous step
+waits for the slow engine, and every other GPU with it: that loses several times as much. None if its GPUs are not
+known.
 """
 
 from collections.abc import Mapping

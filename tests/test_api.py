@@ -93,8 +93,8 @@ def test_no_public_name_is_that_of_a_module() -> None:
 
 
 def test_a_name_that_is_none_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'rlscope' has no attribute 'analyze'"):
-        rlscope.analyze  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'rlscope' has no attribute 'analyz'"):
+        rlscope.analyz  # noqa: B018
 
 
 def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:

@@ -111,7 +111,7 @@ def test_a_process_ends_as_the_command_does(tmp_path: Path, execute: Callable[..
     "arguments",
     [
         ("analyze",),
-        ("analyze", "{run}"),
+        ("analyz", "{run}"),
         ("analyze", "{run}", "--nonsense"),
         ("query", "{run}"),
         ("query", "{run}", "ledger", "-f", "{sql}"),

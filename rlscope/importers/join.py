@@ -125,7 +125,11 @@ def import_run(
             for given in ((path, *options.with_files), options.engine_logs)
         )
         options = replace(options, with_files=files[1:], engine_logs=logs)
-        return _import(files[0], folder, options, progress, is_growing, relative_origin_ns)
+        try:
+            return _import(files[0], folder, options, progress, is_growing, relative_origin_ns)
+        except ImportFileError as error:
+            # An unpacked file has the path of the compressed one below the temporary folder.
+            raise ImportFileError(str(error).replace(temporary, "")) from error
 
 
 def _import(

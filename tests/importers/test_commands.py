@@ -124,14 +124,15 @@ def test_a_file_that_gzip_has_compressed_is_read_as_its_contents(tmp_path: Path)
             "a file that cannot be unpacked (Compressed file ended",
         ),
         (gzip.compress(bytes(1 << 20), mtime=0), (1 << 20) - 1, "a compressed file with more than 1,048,575 bytes"),
+        (gzip.compress(b"Loading checkpoint shards\n", mtime=0), 1 << 20, "found no run"),
     ],
 )
-def test_a_file_that_cannot_be_unpacked_is_refused(
+def test_a_compressed_file_that_cannot_be_read_is_refused_by_its_own_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, largest: int, found: str
 ) -> None:
     monkeypatch.setattr(importer, "LARGEST_UNPACKED_BYTES", largest)
     (tmp_path / "engine.log.gz").write_bytes(content)
-    with pytest.raises(ImportFileError, match=re.escape(found)):
+    with pytest.raises(ImportFileError, match=rf"^{tmp_path}/engine\.log.*{re.escape(found)}"):
         import_run(tmp_path / "engine.log.gz", tmp_path / "run")
 
 

@@ -158,9 +158,8 @@ _FINDINGS_INTRODUCTION: Final = """# Findings
 
 This page lists the performance problems that `rlscope analyze` looks for.
 
-The cost of a finding is the GPU time that it was seen in. It puts the findings in order and is not a forecast: without
-the cause, a run saves less if the other side sets the pace, and more if others wait, too. Gains are stated by the
-actions.
+The cost of a finding is the GPU time in which the problem was seen. It ranks the findings; it does not predict what a
+repair saves. For predicted gains, see the actions.
 """
 
 _QUERIES_INTRODUCTION: Final = """# Queries

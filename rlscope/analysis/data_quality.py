@@ -90,7 +90,7 @@ class DataQuality:
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
     "samples": "staleness and response lengths are unknown",
     "deliveries": "which samples were trained on is unknown, and how stale they were",
-    "engine_steps": "batch sizes are unknown; of samplers' time, only recorded activities and waits are known",
+    "engine_steps": "batch sizes are unknown, and samplers' time only where an activity or a wait was recorded",
     "train_steps": "when the trainers trained is unknown",
     "weight_updates": "what weight updates cost is unknown",
     "activities": "why a worker was idle is unknown: that time is unattributed",

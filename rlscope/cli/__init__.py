@@ -4,6 +4,7 @@ Each module holds one or two subcommands. Slow imports happen when the subcomman
 """
 
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -55,8 +56,15 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 _RARE_COLLECTIONS: Final = (50_000, 20, 50)
 """Thresholds of the garbage collector. With Python's own, it looks through all imported objects again and again, for a
 twentieth of the time of a short analysis."""
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """Return the docstring with each paragraph on one line: typer keeps the line breaks of all but the first."""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 for _command in COMMANDS:
-    app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
+    app.command(_command.__name__.strip("_").replace("_", "-"), help=_help_of(_command))(_command)
 
 
 def main() -> None:

@@ -17,14 +17,14 @@ _OPTIONS = (
         Path,
         "--framework",
         metavar="FILE",
-        help="Your own table of a framework: a TOML file that docs/importers.md describes.",
+        help="TOML file with the names of your framework's metrics (docs/importers.md).",
     ),
     option(
         "phases",
         str,
         metavar="PHASE=METRIC,...",
-        help="Metrics in seconds of a framework that rlscope does not know: "
-        "step=time/total,generate=time/sampling,train=time/train_step.",
+        help="For a framework that rlscope does not know: the metric that holds the seconds of each phase, such as "
+        "step=time/total,generate=time/sample,train=time/fit.",
     ),
     option("gpus", str, metavar="ROLE=N,...", help="GPUs by role, for example trainer=8,sampler=8."),
     option("gpus_per_engine", int, min=1, help="GPUs per engine."),
@@ -34,7 +34,7 @@ _OPTIONS = (
         list[str],
         "--engine-log",
         metavar="PATTERN",
-        help="Logs of the inference engines, one per file, or their run folder. Repeatable.",
+        help="Logs of the inference engines, one file for each, or a run folder of recorded engines. Repeatable.",
     ),
     option("utc_offset", str, metavar="+HH:MM", help="Time zone of a log that does not state one."),
 )

@@ -11,7 +11,10 @@ def mcp(
         list[Path], typer.Argument(metavar="FOLDER...", help="Folders of runs and logs. Nothing else is read.")
     ],
 ) -> None:
-    """Serve runs to an agent over the Model Context Protocol, on stdin and stdout. Needs pip install 'rlscope[mcp]'."""
+    r"""Serve runs to an agent over the Model Context Protocol, on stdin and stdout.
+
+    Needs pip install 'rlscope\[mcp]'.
+    """
     from rlscope.mcp_server import serve
 
     serve(folders)

@@ -43,7 +43,8 @@ Scrape = Annotated[
 Plain = Annotated[
     bool,
     typer.Option(
-        "--plain", help="Print one line per poll instead of a live screen. Without a terminal, one line per minute."
+        "--plain",
+        help="Print a status line per poll instead of a live screen, or of a line per minute without a terminal.",
     ),
 ]
 
@@ -61,8 +62,8 @@ def watch(
 ) -> None:
     """Follow a run or a growing log: show the run's state and send an alert when a rule fires.
 
-    Ends when the run ends, or when a log has long stopped growing. Exits 3 if a rule of severity --fail-on or
-    higher fired.
+    Ends when the run ends, or when a log has not grown for 10 minutes and ten steps. Exits 3 if a rule of severity
+    --fail-on or higher fired.
     """
     # Set before polars is imported: next to a training job, threads that wait for each other cost more than they save.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")

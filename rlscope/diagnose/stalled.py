@@ -1,19 +1,20 @@
 """A worker is stuck, and others may wait for it: a run that hangs, or is about to.
 
 Symptom: no step ends any more, GPUs are idle, and nothing raises.
-Evidence: each flush of a worker states what it is in the middle of and since when. The longest phase of that kind that
-a worker of its role has ended shows how long it may take.
-Threshold: a phase is stuck once it has lasted a quarter and 5 s longer than the longest of its kind. Without one to
-compare with, it is stuck after 5 minutes if it is a wait or a weight update, and after half an hour if it may take long
-at first: start-up, training, evaluation, checkpoints. A worker that was not heard for 15 s, while others were, is
-silent; one that is in no phase and had recorded nothing for 5 s is quiet. Who holds up the others is, in this order: a
-worker stuck in its own work, or in the wait for an environment; a silent one, if another is stuck, or for a minute; a
-trainer stuck in an update that needs the engines; a quiet one, if all others are stuck, or a rank of its role waits for
-the other ranks. Where all wait, they wait for each other. A worker not heard for 5 s may be silent: until it is, only
-those stuck in their own work are named. Always critical.
+Evidence: at each flush, a worker writes which phase it is in, and since when. The reference for a phase is the longest
+one of that kind that a worker of the same role has completed.
+Threshold: a worker is stuck once its phase has lasted 1.25 times the reference plus 5 s. Without a reference, it is
+stuck after 5 minutes in a wait or a weight update, and after half an hour in start-up, training, evaluation or a
+checkpoint, which may take long the first time. A worker is silent if no data came from it for 15 s while data came from
+others. It is quiet if it is in no phase and has recorded nothing for 5 s. The worker that holds up the others is, in
+this order: one that is stuck in its own work or waits for an environment; a silent one, once another is stuck or a
+minute has passed; a trainer that is stuck in an update that needs the engines; a quiet one, if all others are stuck or
+a rank of its role waits for the other ranks. If all wait, they wait for each other. While a worker has sent no data for
+5 to 15 s, only workers that are stuck in their own work are named. Always critical.
 Remedy: look at the stack of the worker that is stuck.
-Limits: hooks that record a phase only after it has ended show nothing of it; their workers are quiet. Nothing is found
-once every trainer has recorded its stop, nor while a worker that others wait for still moves, however slowly.
+Limits: hooks that record a phase only after it has ended show nothing of it; their workers are quiet. There is no
+finding once all trainers have recorded their stop, nor while a worker that others wait for makes progress, however
+slowly.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -206,8 +207,8 @@ RULE = FindingRule(
     title="A worker is stuck",
     sentences=(
         "{waiting_worker_id} has waited {waited_s} for {waits_for}; {worker_id} has been {doing} for {stuck_s}. "
-        "Other workers that move: {moving_workers}.",
-        "{worker_id} has been {doing} for {stuck_s}. Other workers that move: {moving_workers}.",
+        "Other workers that make progress: {moving_workers}.",
+        "{worker_id} has been {doing} for {stuck_s}. Other workers that make progress: {moving_workers}.",
     ),
     remedy="Look at the stack of the worker that is stuck, for example with `py-spy dump --pid`: its file under "
     "workers/ names its pid and host. If it is silent, look at the end of its log, and whether its disk is full.",

@@ -13,14 +13,16 @@ Remedy: send every tensor, tied ones included. With tied embeddings, an engine t
 `state_dict()`, because `named_parameters()` omits the head. Then compare log-probabilities or checksums of each tensor
 on both sides after an update.
 Limits: false positives come from samplers that requantize at each update and from mixture-of-experts routing that
-drifts apart: both can be noisier than in the first step. Version labels that are off by one look like one version's
-change. Log-probabilities taken at another temperature or after top-p differ from the first step on, which the first
-step shows. A prefix cache that survives updates without being recorded makes old context look fresh.
+drifts apart: both can be noisier than in the first step. If version labels are off by one, the gap is that of one
+version's change, although the updates arrive. Log-probabilities taken at another temperature or after top-p already
+differ in the first step, so they count as noise. A prefix cache that survives updates without being recorded makes old
+context look fresh.
 The rule stays silent if hardly any token after the first step is fresh: every sample waits in the queue for at least
 one publication, or spans an update that kept the KV cache. That holds for any run whose queue never drains. To test
 such a setup, run a few synchronous steps with the same update code. `train_steps.importance` gives a hint: when
 weights arrive, the mean of (w - 1)^2 falls towards 0 with the staleness; when they do not, it can be nearly as large at
-the lowest staleness as at the highest and grow with the version. Healthy runs come too close to that for a verdict.
+the lowest staleness as at the highest and grow with the version. Healthy runs can look the same,
+so it is no more than a hint.
 """
 
 from typing import Final

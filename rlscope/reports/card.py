@@ -139,7 +139,8 @@ def _figures(analysis: AnalysisResult) -> list[Fact]:
 def _staleness_fact(analysis: AnalysisResult) -> Fact:
     """Return the measured staleness, else the one that the framework of an imported run reports."""
     tokens, imported, cap = analysis.staleness.tokens, analysis.data_quality.imported, analysis.run.max_staleness
-    cap_words = "no cap" if cap is None else f"cap {cap}"
+    no_cap = "no cap" if imported is None else "no cap in the log"
+    cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
         cap_words += " (checked when a batch is fetched; tokens keep aging until they are trained on)"
     if tokens is not None:

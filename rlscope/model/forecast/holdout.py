@@ -44,6 +44,12 @@ class Prediction:
         return self.predicted.low <= self.held_out.high and self.held_out.low <= self.predicted.high
 
     @property
+    def margin_ratio(self) -> float:
+        """Largest `residual_ratio`, without its sign, at which the two intervals still overlap."""
+        slower, faster = sorted((self.predicted, self.held_out), key=lambda each: each.value)
+        return (slower.high - slower.value + faster.value - faster.low) / self.predicted.value
+
+    @property
     def misses(self) -> bool:
         """Whether the measured rate is off by more than MOST_MISS and outside both intervals."""
         off = abs(self.held_out.value - self.predicted.value)

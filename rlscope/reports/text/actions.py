@@ -11,6 +11,7 @@ from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
+from rlscope.model.forecast.recommend import FEW_VERSIONS, STALER_RATIO
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -63,15 +64,14 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "staleness p95"
-_LONGEST: Final = "longest responses that reach training"
-_MEANINGS: Final[Mapping[str, str]] = {
-    _STALENESS: "Staleness p95 counts optimizer steps; a sample is as stale as its oldest token.",
-    _LONGEST: "The longest responses are the top 10% by length.",
-}
-"""Explanations of the columns that need one."""
+_LONGEST: Final = "longest 10% of responses trained on"
+_STALENESS_MEANS: Final = (
+    "Staleness p95 is that of samples in steady state, in optimizer steps; a sample is as stale as its oldest token."
+)
 _ORDER: Final = (
-    "Settings that are at least 90% likely to gain 5% come first, those that only save staleness, dropped tokens or "
-    "GPUs before any engineering work, and changes that make samples much staler last."
+    "Settings that are at least 90% likely to gain 5% come first; tests and engineering work follow by gain. Settings "
+    "that only reduce staleness, dropped tokens or GPUs come before engineering work, and those that raise staleness "
+    f"p95 by more than {STALER_RATIO - 1.0:.0%}, to more than {FEW_VERSIONS} steps, come last."
 )
 
 
@@ -80,7 +80,8 @@ def what_to_do(action: Action) -> str:
     words, price = imperative(action), costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return f"{words} ({price})" if price else words
-    return f"{words} ({price or 'gain may be under 5%'}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+    doubt = price or ("gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may gain nothing")
+    return f"{words} ({doubt}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -214,8 +215,8 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    meanings = [meaning for title, meaning in _MEANINGS.items() if title in titles]
-    below = " ".join([_INTERVALS, *meanings, _VERIFY, *([_ORDER] if len(rows) > 1 else [])])
+    notes = {_INTERVALS: True, _STALENESS_MEANS: _STALENESS in titles, _VERIFY: True, _ORDER: len(rows) > 1}
+    below = " ".join(note for note, is_needed in notes.items() if is_needed)
     table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
     return Part(TITLE, [table, Paragraph(below, "note")]) if rows else None
 
@@ -303,10 +304,12 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
 
 def _sooner(action: Action, model: ModelResult) -> str:
     """Say that the limits delay fewer publications than before, so that a version is fewer steps; else empty."""
-    own, after = model.forecasts.today.staleness, action.staleness
+    own, after, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
     if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
         return ""
-    return ", because new weights are published after fewer steps"
+    now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
+    period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
+    return f", because weights are published every {period} instead of every {before}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

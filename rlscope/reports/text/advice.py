@@ -1,6 +1,7 @@
 """The recommended layout in words: what to change or keep, why, how likely it helps, and what to measure next."""
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 from rlscope import format as fmt
@@ -46,14 +47,22 @@ def why(model: ModelResult) -> str:
         odds = advised.worthwhile_probability
         surely = f"more than {_CERTAIN:.0%}" if odds > _CERTAIN else fmt.percent(odds)
         parts.append(f"It is {surely} likely to gain at least 5%.")
-        gains = [1.0 + _gain_ratio(model, each) for each in model.forecasts.rivals]
-        if 1.0 + _gain_ratio(model, advised.best) < (1.0 - TIE_RATIO) * max(gains, default=-math.inf):
-            parts.append("Faster layouts are staler, drop more tokens or are less certain.")
+        parts += _why_not_the_fastest(model)
     doubts: list[UncertaintySource] = [each.source for each in advised.uncertainties if each.spread_ratio > 0.0]
     # A stretch that is too short lacks steps before anything else, and its reason says so.
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
         parts.append(_DOUBTS[doubts[0]])
     return " ".join(parts)
+
+
+def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
+    """Yield why the advised layout is not the fastest one, if one is faster to the digits that are shown."""
+    gain_ratio = _gain_ratio(model, model.recommendation.best)
+    most_ratio = max((_gain_ratio(model, each) for each in model.forecasts.rivals), default=gain_ratio)
+    if 1.0 + gain_ratio < (1.0 - TIE_RATIO) * (1.0 + most_ratio):
+        yield "Faster layouts are staler, drop more tokens or are less certain."
+    elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
+        yield f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast; evidence and freshness then decide."
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {

@@ -145,8 +145,10 @@ def _checked(result: ModelResult | NoModelResult) -> str:
     if prediction.agrees and abs(off) < _SAME_RATIO:
         return f"Prediction check: the last {last} steps ran as fast as {basis}"
     distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than {basis}"
-    margin = "within" if prediction.agrees else "beyond"
-    return f"Prediction check: the last {last} steps ran {distance}, {margin} the margin of error"
+    margin = (
+        f"{'within' if prediction.agrees else 'beyond'} the margin of error of {fmt.percent(prediction.margin_ratio)}"
+    )
+    return f"Prediction check: the last {last} steps ran {distance}, {margin}"
 
 
 def quality(gaps: Sequence[str], found: DataQuality) -> str:

@@ -57,7 +57,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
         return []
     lines = [f"The run was {source_words(imported)}, not recorded by hooks."]
     if imported.clock == "relative":
-        lines.append("The file has no times: steps follow each other without gaps, and dates are unknown.")
+        lines.append("The file has no times: steps are placed back to back, and dates are unknown.")
     elif imported.clock == "local":
         lines.append("The file has local times without a zone, shown as if they were UTC. Pass --utc-offset +HH:MM.")
     lines += _certainty_lines(imported)
@@ -73,15 +73,15 @@ def _certainty_lines(imported: Imported) -> list[str]:
     lines: list[str] = []
     if any(origin.certainty is Certainty.PLACED for origin in unsure.values()):
         lines.append(
-            f"The log has durations but no times inside a step ({', '.join(placed)}): they are placed in the order in "
-            "which the program runs."
+            f"The log states how long each phase of a step took, not when it began ({', '.join(placed)}): phases are "
+            "placed in the order in which the program runs them."
         )
     left_out = [words for table, words in _LEFT_OUT.items() if table in unsure]
     if left_out:
-        lines.append(f"Not shown for that reason: {' and '.join(left_out)}.")
+        lines.append(f"So the report does not show {' and '.join(left_out)}.")
     for table, origin in imported.tables.items():
         if origin.certainty is Certainty.INFERRED:
-            lines.append(f"Inferred in {table}: {origin.rule}.")
+            lines.append(f"Assumed in {table}: {origin.rule}.")
     return lines
 
 
@@ -103,7 +103,7 @@ def thinned_sentence(imported: Imported | None) -> str:
 
 def counted_words(rates: Throughput) -> str:
     """Return the end of a note if trained rates include prompts; empty if they count response tokens alone."""
-    return "" if rates.counted_tokens is None else ", prompt and response tokens"
+    return "" if rates.counted_tokens is None else ", counting prompt and response tokens"
 
 
 def reported_staleness(analysis: AnalysisResult) -> list[str]:

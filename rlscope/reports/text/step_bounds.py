@@ -64,7 +64,7 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
     if phases.is_synchronous:
         return "phases follow each other, as now"
     if bound.change == "staleness_cap":
-        return f"low: samplers are always busy; {_NO_WAITS}"
+        return "trainers never wait for samples; no gain if samplers are always busy"
     if bound.change == "double_generation":
         return "trainers wait for generation alone; low: steps do not overlap, high: samplers are always busy"
     return "high: samplers are busy only while trainers wait; low: samplers are always busy"

@@ -84,8 +84,12 @@ def headline(analysis: AnalysisResult) -> str:
         return f"{text}, while the judges or reward models are nearly always busy"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
+    if not tied:
+        return text
+    gain = next((loss.gain_ratio for loss in verdict.losses if loss.cause == verdict.cause), None)
+    gained = "about" if gain is None else f"{fmt.gain(gain.value).removeprefix('+')}, about"
     named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
-    return f"{text}; removing this loss would gain about as much as {named}" if tied else text
+    return f"{text}; removing this loss would gain {gained} as much as {named}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -225,8 +229,11 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause in (None, first.cause) or first.cause in verdict.tied_with or _held_up_by_updates(analysis):
         return ""
-    if first.kind in ("fresher", "cheaper"):
-        return "This saves staleness, dropped tokens or GPUs, but does not remove the bottleneck."
+    if first.kind == "cheaper":
+        return "This frees GPUs, but does not remove the bottleneck."
+    if first.kind == "fresher":
+        saved = "drops fewer tokens" if first.price.changes_drops(first.price_before) else "makes samples fresher"
+        return f"This {saved}, but does not remove the bottleneck."
     return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck."
 
 

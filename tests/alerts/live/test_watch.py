@@ -445,8 +445,8 @@ def test_a_stall_is_said_once_and_when_it_is_over() -> None:
     said = "trainer-0 has waited 1 min 34 s for samples; sampler-2 has been applying version 41 for 1 min 36 s. "
     stalled = view(facts=facts(stall=STALL))
     assert [line for line in lines(stalled, stalled, view()) if said in line] == [
-        f"00 UTC note: {said}Other workers that move: 0",
-        f"00 UTC cleared: {said}Other workers that move: 0",
+        f"00 UTC note: {said}Other workers that make progress: 0",
+        f"00 UTC cleared: {said}Other workers that make progress: 0",
     ]
 
 

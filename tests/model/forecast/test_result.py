@@ -96,6 +96,7 @@ def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slowe
     found = compare(calibrated(), replace(run, steps=steps), np.random.default_rng(1))
     assert found.residual_ratio == pytest.approx(residual_ratio, abs=0.02)
     assert found.agrees is (slower == 1.0)
+    assert found.agrees is bool(abs(found.residual_ratio) <= found.margin_ratio)
     assert (found.calibrated_steps, found.held_out_steps) == (40, 40)
 
 

@@ -55,7 +55,7 @@ def model(
     )
 
 
-SOONER = ", because new weights are published after fewer steps"
+SOONER = ", because weights are published every"
 OF_EACH_KIND = [
     (
         action(),
@@ -122,6 +122,10 @@ def test_every_kind_of_action_is_written_here():
             action("staleness_cap", kind="probe", before=1, after=2),
             "Raise the staleness cap from 1 to 2 versions (gain may be under 5%: try it for 20 steps first)",
         ),
+        (
+            action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
+            "Raise the staleness cap from 1 to 2 versions (it may gain nothing: try it for 20 steps first)",
+        ),
     ],
 )
 def test_an_action_is_an_imperative(made, words):
@@ -138,8 +142,21 @@ def test_an_action_is_an_imperative(made, words):
         # Publications that wait for the cap come every 4.6 steps.
         (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
         # Publications that no longer wait as long make versions shorter; a tenth less is not said.
-        (action(price=Price(aged(3, 1.5))), model(1, delayed=4.6), f"4.6 → 4.5 steps{SOONER}"),
-        (action(price=Price(aged(1, 3.6))), model(1, delayed=4.0), f"4 → 3.6 steps{SOONER}"),
+        (
+            action(price=Price(aged(3, 1.5))),
+            model(1, delayed=4.6),
+            f"4.6 → 4.5 steps{SOONER} 1.5 steps instead of every 4.6 steps",
+        ),
+        (
+            action(price=Price(aged(1, 3.6))),
+            model(1, delayed=4.0),
+            f"4 → 3.6 steps{SOONER} 3.6 steps instead of every 4 steps",
+        ),
+        (
+            action(price=Price(aged(3, 1.0))),
+            model(1, delayed=4.0),
+            f"4 → 3 steps{SOONER} step instead of every 4 steps",
+        ),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
         (action(price=Price(aged(4, p95_interval_steps=(3, 6)))), model(2, 2.0), "4 → 8 (6 to 12) steps"),
@@ -205,7 +222,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest responses that reach training", "22% → 75%"),
+        ("longest 10% of responses trained on", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -265,17 +282,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("staleness p95", "longest responses that reach training"), "")
+    plain = dict.fromkeys(("staleness p95", "longest 10% of responses trained on"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"staleness p95": "1"}, plain | {"longest responses that reach training": "2%"}
+    stale, long = plain | {"staleness p95": "1"}, plain | {"longest 10% of responses trained on": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["staleness p95", "longest responses that reach training"]
-    assert "counts optimizer steps" in explained.text and "top 10% by length" in explained.text
-    assert explained.text.endswith("changes that make samples much staler last.")
+    assert table.columns == ["staleness p95", "longest 10% of responses trained on"]
+    assert "Staleness p95 is that of samples in steady state, in optimizer steps;" in explained.text
+    assert explained.text.endswith("raise staleness p95 by more than 50%, to more than 4 steps, come last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

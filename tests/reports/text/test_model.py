@@ -14,6 +14,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.layouts import Exclusion
+from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
 from rlscope.model.forecast.replay import UNITS, Observable
 from rlscope.model.forecast.result import ModelResult
@@ -99,6 +100,27 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_oth
     assert len(table.rows) == 5 and all(row[2] for row in table.rows[1:])
 
 
+@pytest.mark.parametrize(
+    ("of_fastest", "words"),
+    [
+        (1.0, ""),
+        (0.985, "Layouts within 2% of each other count as equally fast;"),
+        (0.97, "Faster layouts are staler,"),
+    ],
+)
+def test_a_recommended_layout_that_is_not_the_fastest_says_why(of_fastest, words):
+    made = changing_model()
+    fastest = max(made.forecasts.rivals, key=lambda each: each.tokens_per_s)
+    best = replace(
+        fastest,
+        tokens_per_s=of_fastest * fastest.tokens_per_s,
+        drawn_tokens_per_s=of_fastest * fastest.drawn_tokens_per_s,
+    )
+    said = advice.why(replace(made, recommendation=replace(made.recommendation, best=best)))
+    reasons = [each for each in ("Layouts within", "Faster layouts") if each in said]
+    assert words in said and len(reasons) == bool(words)
+
+
 @pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each side waits for")])
 @pytest.mark.parametrize("sides", [("samplers", "trainers"), ("trainers", "samplers")])
 def test_where_both_sides_lose_as_much_and_no_model_says_why_no_gpu_is_moved(sides, dropped, words):
@@ -123,9 +145,21 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     assert verdict_words.next_step(analyzed(made, "trainers")) == " ".join([f"Use {words}.", *effects])
 
 
-def test_a_first_action_against_another_cause_says_why():
-    step = verdict_words.next_step(analyzed(changing_model(), "weight_updates"))
-    assert step.endswith("This addresses trainers, not the bottleneck.")
+@pytest.mark.parametrize(
+    ("kind", "dropped_ratio", "aside"),
+    [
+        ("change", 0.3, "This addresses trainers, not the bottleneck."),
+        ("cheaper", 0.3, "This frees GPUs, but does not remove the bottleneck."),
+        ("fresher", 0.1, "This drops fewer tokens, but does not remove the bottleneck."),
+        ("fresher", 0.3, "This makes samples fresher, but does not remove the bottleneck."),
+    ],
+)
+def test_a_first_action_against_another_cause_says_what_it_is_good_for(kind, dropped_ratio, aside):
+    made = changing_model()
+    before, after = (Price(dropped_ratio=Estimate.exactly(each)) for each in (0.3, dropped_ratio))
+    first = replace(made.ranking.actions[0], kind=kind, price_before=before, price=after)
+    made = replace(made, ranking=replace(made.ranking, actions=(first,)))
+    assert verdict_words.next_step(analyzed(made, "weight_updates")).endswith(f" {aside}")
 
 
 @pytest.mark.parametrize(

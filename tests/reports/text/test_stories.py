@@ -65,7 +65,8 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     prediction = model.prediction
     assert prediction.agrees and prediction.residual_ratio > 0.02
     basis = f"predicted from the {prediction.calibrated_steps} steps before"
-    off = f"{fmt.percent(prediction.residual_ratio)} faster than {basis}, within the margin of error"
+    off = f"{fmt.percent(prediction.residual_ratio)} faster than {basis}, within the margin of error of "
+    off += fmt.percent(prediction.margin_ratio)
     assert (
         achieved(analysis).note
         == f"in steady state. Prediction check: the last {prediction.held_out_steps} steps ran {off}"

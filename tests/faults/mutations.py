@@ -53,16 +53,15 @@ class Mutation:
     """Whether the change is a statement that nothing can contradict, such as another setting."""
 
 
-Apply = Callable[[Path, random.Random], Mutation]
+Apply = Callable[[Path, random.Random], tuple[str, ...]]
+"""Does one thing to a run; returns the words of `Mutation.about`."""
 
 
 def mutate(folder: Path, seed: int, *, counted: bool) -> Mutation:
     """Do one thing to a run. counted: whether it states checksums; without them some things cannot be known."""
-    rng = random.Random(seed)
-    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if counted else {})]
-    kind = kinds[seed % len(kinds)]
-    apply = KINDS.get(kind) or KINDS_THAT_CHECKSUMS_SHOW[kind]
-    return apply(folder, rng)
+    kinds = {**KINDS, **(KINDS_THAT_CHECKSUMS_SHOW if counted else {})}
+    kind = list(kinds)[seed % len(kinds)]
+    return Mutation(kind, kinds[kind](folder, random.Random(seed)), kind in STATEMENTS)
 
 
 def _tables(folder: Path) -> list[str]:
@@ -95,7 +94,11 @@ def _with_values(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
     return rows.set_column(index, pa.field(column, kind), pa.array(values, kind))
 
 
-def _overwrite(path: Path, column: str, value: Any, share: float, most: int | None = None) -> None:
+def _any_column(path: Path, rng: random.Random, kind: pa.DataType) -> str:
+    return rng.choice([column.name for column in TABLES[path.parent.name] if column.type == kind])
+
+
+def _overwrite(path: Path, column: str, value: Any, share: float, most: int | None = None) -> tuple[str, ...]:
     """Put a value into this share of a file's rows: into its first ones, at least one and at most so many."""
 
     def change(rows: pa.Table) -> pa.Table:
@@ -105,64 +108,71 @@ def _overwrite(path: Path, column: str, value: Any, share: float, most: int | No
         return _with_values(rows, column, [value] * count + values[count:])
 
     rewrite(path, change)
+    return (*_about(path), column)
 
 
-def remove_file(folder: Path, rng: random.Random) -> Mutation:
+def remove_file(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_file(folder, rng)
     path.unlink()
-    return Mutation("a file removed", _about(path))
+    return _about(path)
 
 
-def remove_table(folder: Path, rng: random.Random) -> Mutation:
+def remove_table(folder: Path, rng: random.Random) -> tuple[str, ...]:
     table = rng.choice(_tables(folder))
     shutil.rmtree(folder / table)
-    return Mutation("a table removed", (f"{table}:",))
+    return (f"{table}:",)
 
 
-def copy_file(folder: Path, rng: random.Random) -> Mutation:
+def copy_file(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_file(folder, rng)
     worker_id = path.stem.rpartition("-")[0]
     other = rng.choice([worker_id, "somebody", *(each.stem for each in (folder / "workers").glob("*.json"))])
     number = rng.choice(("000004", "000005", "000077", "999999"))
     copy = path.with_name(f"{other}-{number}{path.suffix}")
     shutil.copy(path, copy)
-    return Mutation("a file copied", (*_about(path), *_about(copy)))
+    return (*_about(path), *_about(copy))
 
 
-def rename_file(folder: Path, rng: random.Random) -> Mutation:
+def rename_file(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_file(folder, rng)
     path.rename(path.with_name(rng.choice(("x.parquet", "*-000001.parquet", "a b-000009.parquet", "é-1.parquet"))))
-    return Mutation("a file renamed", _about(path))
+    return _about(path)
 
 
-def swap_files(folder: Path, rng: random.Random) -> Mutation:
+def swap_files(folder: Path, rng: random.Random) -> tuple[str, ...]:
     one = _any_file(folder, rng)
     other = _any_file(folder, rng)
     if one != other:
         held = one.read_bytes()
         one.write_bytes(other.read_bytes())
         other.write_bytes(held)
-    return Mutation("two files swapped", (*_about(one), *_about(other)))
+    return (*_about(one), *_about(other))
 
 
-def cut_file(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
-    content = path.read_bytes()
-    path.write_bytes(content[: rng.randrange(len(content))])
-    return Mutation("a file cut", _about(path))
+def _of_bytes(change: Callable[[bytearray, random.Random], bytes]) -> Apply:
+    """Changes the bytes of any file."""
+
+    def apply(folder: Path, rng: random.Random) -> tuple[str, ...]:
+        path = _any_file(folder, rng)
+        path.write_bytes(change(bytearray(path.read_bytes()), rng))
+        return _about(path)
+
+    return apply
 
 
-def blank_file(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
-    content = bytearray(path.read_bytes())
+def _zeroed(content: bytearray, rng: random.Random) -> bytes:
     first = rng.randrange(len(content))
     last = min(len(content), first + rng.choice((1, 16, 512)))
-    content[first:last] = bytes(last - first)
-    path.write_bytes(content)
-    return Mutation("bytes zeroed", _about(path))
+    return content[:first] + bytes(last - first) + content[last:]
 
 
-def move_batch(folder: Path, rng: random.Random) -> Mutation:
+def _flipped(content: bytearray, rng: random.Random) -> bytes:
+    for _ in range(rng.randint(1, 3)):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    return content
+
+
+def move_batch(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """A whole batch of a journal, which is as it was written, is gone or somewhere else."""
     paths = sorted(folder.glob(f"*/*{SUFFIX}"))
     if not paths:
@@ -173,25 +183,10 @@ def move_batch(folder: Path, rng: random.Random) -> Mutation:
     batch = rng.choice(list(whole_batches(content, length, zlib.crc32(content[:length]))))
     rest = content[: batch.start] + content[batch.end :]
     path.write_bytes(rest + rng.choice((b"", content[batch.start : batch.end])))
-    return Mutation("a batch moved", _about(path))
+    return _about(path)
 
 
-def append_to_file(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
-    path.write_bytes(path.read_bytes() + rng.randbytes(rng.choice((1, 8, 4096))))
-    return Mutation("bytes appended", _about(path))
-
-
-def flip_bits(folder: Path, rng: random.Random) -> Mutation:
-    path = _any_file(folder, rng)
-    content = bytearray(path.read_bytes())
-    for _ in range(rng.randint(1, 3)):
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-    return Mutation("bits flipped", _about(path))
-
-
-def odd_file(folder: Path, rng: random.Random) -> Mutation:
+def odd_file(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """Something among the files that is none."""
     where = rng.choice([*_tables(folder), "workers"])
     path = folder / where / ("odd.json" if where == "workers" else "odd-000001.parquet")
@@ -208,10 +203,10 @@ def odd_file(folder: Path, rng: random.Random) -> Mutation:
             path.write_bytes(b"")
         case _:
             path.write_bytes(rng.randbytes(5000))
-    return Mutation("what is no file", (path.name,))
+    return (path.name,)
 
 
-def odd_folder(folder: Path, rng: random.Random) -> Mutation:
+def odd_folder(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """A table that is a file, a link or a pipe; or no workers."""
     name = rng.choice([*_tables(folder), "workers"])
     shutil.rmtree(folder / name)
@@ -224,73 +219,62 @@ def odd_folder(folder: Path, rng: random.Random) -> Mutation:
             os.mkfifo(folder / name)
         case _:
             pass
-    return Mutation("a folder replaced", (f"{name}:", f"{name}/"))
+    return (f"{name}:", f"{name}/")
 
 
-def repeat_rows(folder: Path, rng: random.Random) -> Mutation:
+def repeat_rows(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
     share = rng.choice((0.01, 0.5, 1.0))
     rewrite(path, lambda rows: pa.concat_tables([rows, rows.slice(0, max(1, int(rows.num_rows * share)))]))
-    return Mutation("rows repeated", _about(path))
+    return _about(path)
 
 
-def remove_rows(folder: Path, rng: random.Random) -> Mutation:
+def remove_rows(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
     first = rng.randrange(pq.read_metadata(path).num_rows)
     rewrite(path, lambda rows: pa.concat_tables([rows.slice(0, first), rows.slice(first + 1)]))
-    return Mutation("a row removed", _about(path))
+    return _about(path)
 
 
-def null_values(folder: Path, rng: random.Random) -> Mutation:
+def null_values(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
-    table = path.parent.name
-    column = rng.choice([column.name for column in TABLES[table] if not column.nullable])
-    _overwrite(path, column, None, rng.choice((0.01, 0.5, 1.0)))
-    return Mutation("NULL where there is none", (*_about(path), column))
+    column = rng.choice([column.name for column in TABLES[path.parent.name] if not column.nullable])
+    return _overwrite(path, column, None, rng.choice((0.01, 0.5, 1.0)))
 
 
-def unknown_words(folder: Path, rng: random.Random) -> Mutation:
+def unknown_words(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng, list(_CLOSED_VALUES))
     column = rng.choice(_CLOSED_VALUES[path.parent.name])
-    return _texts(path, rng, column, "unheard_of", "an unknown word")
+    return _overwrite(path, column, "unheard_of", rng.choice((0.001, 1.0)), most=200)
 
 
-def long_text(folder: Path, rng: random.Random) -> Mutation:
+def long_text(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
-    columns = [column.name for column in TABLES[path.parent.name] if column.type == pa.string()]
-    return _texts(path, rng, rng.choice(columns), "x" * rng.choice((10**5, 10**7)), "a long text")
+    column, text = _any_column(path, rng, pa.string()), "x" * rng.choice((10**5, 10**7))
+    return _overwrite(path, column, text, rng.choice((0.001, 1.0)), most=2)
 
 
-def hostile_text(folder: Path, rng: random.Random) -> Mutation:
+def hostile_text(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
-    columns = [column.name for column in TABLES[path.parent.name] if column.type == pa.string()]
-    return _texts(path, rng, rng.choice(columns), rng.choice(HOSTILE_TEXTS), "a hostile text")
+    column, text = _any_column(path, rng, pa.string()), rng.choice(HOSTILE_TEXTS)
+    return _overwrite(path, column, text, rng.choice((0.001, 1.0)), most=200)
 
 
-def _texts(path: Path, rng: random.Random, column: str, text: str, kind: str) -> Mutation:
-    _overwrite(path, column, text, rng.choice((0.001, 1.0)), most=200 if len(text) < 1000 else 2)
-    return Mutation(kind, (*_about(path), column))
-
-
-def odd_numbers(folder: Path, rng: random.Random) -> Mutation:
+def odd_numbers(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
-    columns = [column for column in TABLES[path.parent.name] if pa.types.is_integer(column.type)]
-    column = rng.choice(columns)
+    column = rng.choice([column for column in TABLES[path.parent.name] if pa.types.is_integer(column.type)])
     odd = (0, -1, 2**31 - 1) if column.type == pa.int32() else (0, -1, 2**31, 2**53, 2**62, 2**63 - 1, -(2**63))
     value = rng.choice(odd)
-    _overwrite(path, column.name, value, rng.choice((0.001, 1.0)))
-    return Mutation(f"{column.name} of {value}", (*_about(path), column.name))
+    return _overwrite(path, column.name, value, rng.choice((0.001, 1.0)))
 
 
-def odd_reals(folder: Path, rng: random.Random) -> Mutation:
+def odd_reals(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng, ["train_steps", "deliveries"])
-    column = rng.choice([column.name for column in TABLES[path.parent.name] if column.type == pa.float64()])
-    value = rng.choice((float("nan"), float("inf"), -1e308, 1e308))
-    _overwrite(path, column, value, 1.0)
-    return Mutation(f"{column} of {value}", (*_about(path), column))
+    column = _any_column(path, rng, pa.float64())
+    return _overwrite(path, column, rng.choice((float("nan"), float("inf"), -1e308, 1e308)), 1.0)
 
 
-def other_year(folder: Path, rng: random.Random) -> Mutation:
+def other_year(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """One file far ahead of or behind the others."""
     path = _any_closed(folder, rng)
     shift_ns = rng.choice((3 * YEAR_NS, -30 * YEAR_NS, 60 * 86_400 * 10**9))
@@ -303,10 +287,10 @@ def other_year(folder: Path, rng: random.Random) -> Mutation:
         return rows
 
     rewrite(path, change)
-    return Mutation("a file of another year", _about(path))
+    return _about(path)
 
 
-def turned_times(folder: Path, rng: random.Random) -> Mutation:
+def turned_times(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng, [table for table, (first, last) in TIMES.items() if first != last])
     first, last = TIMES[path.parent.name]
 
@@ -315,10 +299,10 @@ def turned_times(folder: Path, rng: random.Random) -> Mutation:
         return _with_values(_with_values(rows, first, ends), last, starts)
 
     rewrite(path, change)
-    return Mutation("ends before starts", _about(path))
+    return _about(path)
 
 
-def odd_versions(folder: Path, rng: random.Random) -> Mutation:
+def odd_versions(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng, ["samples"])
     odd: list[Any] = [
         [],
@@ -328,11 +312,10 @@ def odd_versions(folder: Path, rng: random.Random) -> Mutation:
         [{"version": each, "start": each, "end": each + 1} for each in range(20_000)],
         [{"version": 0, "start": -(2**31), "end": 2**31 - 1}],
     ]
-    _overwrite(path, "versions", rng.choice(odd), 0.0)
-    return Mutation("version runs that cannot be", (*_about(path), "versions"))
+    return _overwrite(path, "versions", rng.choice(odd), 0.0)
 
 
-def shadow_column(folder: Path, rng: random.Random) -> Mutation:
+def shadow_column(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = _any_closed(folder, rng)
     column = rng.choice(TABLES[path.parent.name]).name
 
@@ -340,10 +323,10 @@ def shadow_column(folder: Path, rng: random.Random) -> Mutation:
         return rows.append_column(column.upper(), pa.array([None] * rows.num_rows, rows.schema.field(column).type))
 
     rewrite(path, change)
-    return Mutation("a column shadowed", _about(path))
+    return _about(path)
 
 
-def other_column(folder: Path, rng: random.Random) -> Mutation:
+def other_column(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """A column dropped, or of another type."""
     path = _any_closed(folder, rng)
     column = rng.choice([column.name for column in TABLES[path.parent.name] if not column.nullable])
@@ -356,16 +339,16 @@ def other_column(folder: Path, rng: random.Random) -> Mutation:
     rewrite(path, change)
     # What a sample was called is told by the deliveries that miss it, where no checksum tells.
     missed = ("name a sample that was not recorded",) if column == "sample_id" else ()
-    return Mutation("another column", (*_about(path), column, *missed))
+    return (*_about(path), column, *missed)
 
 
-def remove_worker(folder: Path, rng: random.Random) -> Mutation:
+def remove_worker(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = rng.choice(sorted((folder / "workers").glob("*.json")))
     path.unlink()
-    return Mutation("a worker file removed", (path.stem, "worker file"))
+    return (path.stem, "worker file")
 
 
-def odd_worker(folder: Path, rng: random.Random) -> Mutation:
+def odd_worker(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = rng.choice(sorted((folder / "workers").glob("*.json")))
     worker = json.loads(path.read_text())
     stopped_ns = worker["stopped_ns"]
@@ -391,13 +374,10 @@ def odd_worker(folder: Path, rng: random.Random) -> Mutation:
         {"started_ns": float("nan")},
     ]
     path.write_text(json.dumps(worker | dict(rng.choice(changes))))
-    return Mutation("a worker file changed", (path.stem, "dropped", *_NAMED_BY_COUNT), is_truth=True)
+    return (path.stem, "dropped", "Capture dropped")
 
 
-_NAMED_BY_COUNT: Final = ("Capture dropped",)
-
-
-def broken_json(folder: Path, rng: random.Random) -> Mutation:
+def broken_json(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = rng.choice([folder / "run.json", *sorted((folder / "workers").glob("*.json"))])
     text = path.read_bytes()
     contents = [
@@ -414,10 +394,10 @@ def broken_json(folder: Path, rng: random.Random) -> Mutation:
         b"1" * 10_000,
     ]
     path.write_bytes(rng.choice(contents))
-    return Mutation("broken JSON", (path.name, path.stem))
+    return (path.name, path.stem)
 
 
-def odd_setting(folder: Path, rng: random.Random) -> Mutation:
+def odd_setting(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = folder / "run.json"
     manifest = json.loads(path.read_text())
     settings = ("total_gpus", "samples_per_step", "group_size", "max_staleness", "max_in_flight_samples",
@@ -428,10 +408,10 @@ def odd_setting(folder: Path, rng: random.Random) -> Mutation:
            None, [], {}, {"parameters": -1, "layers": 0}, {"parameters": 1e30, "layers": 10**9}, [[[]]])  # fmt: skip
     manifest["config"][rng.choice(settings)] = rng.choice(odd)
     path.write_text(json.dumps(manifest))
-    return Mutation("a setting changed", ("run.json",), is_truth=True)
+    return ("run.json",)
 
 
-def odd_manifest(folder: Path, rng: random.Random) -> Mutation:
+def odd_manifest(folder: Path, rng: random.Random) -> tuple[str, ...]:
     path = folder / "run.json"
     manifest = json.loads(path.read_text())
     changes: list[Mapping[str, Any]] = [
@@ -445,17 +425,23 @@ def odd_manifest(folder: Path, rng: random.Random) -> Mutation:
         {"format": "other"},
     ]
     path.write_text(json.dumps(manifest | dict(rng.choice(changes))))
-    return Mutation("run.json changed", ("run.json", "samples of run", "run '"), is_truth=True)
+    return ("run.json", "samples of run", "run '")
 
 
 KINDS: Final[Mapping[str, Apply]] = {
-    each.__name__: each
-    for each in (
-        remove_file, remove_table, copy_file, rename_file, swap_files, cut_file, move_batch, append_to_file, odd_file,
-        odd_folder, repeat_rows, remove_rows, null_values, unknown_words, long_text, shadow_column, other_column,
-        other_year, turned_times, remove_worker, odd_worker, broken_json, odd_setting, odd_manifest,
-    )
+    "remove_file": remove_file, "remove_table": remove_table, "copy_file": copy_file, "rename_file": rename_file,
+    "swap_files": swap_files, "cut_file": _of_bytes(lambda content, rng: content[: rng.randrange(len(content))]),
+    "move_batch": move_batch,
+    "append_to_file": _of_bytes(lambda content, rng: content + rng.randbytes(rng.choice((1, 8, 4096)))),
+    "odd_file": odd_file, "odd_folder": odd_folder, "repeat_rows": repeat_rows, "remove_rows": remove_rows,
+    "null_values": null_values, "unknown_words": unknown_words, "long_text": long_text,
+    "shadow_column": shadow_column, "other_column": other_column, "other_year": other_year,
+    "turned_times": turned_times, "remove_worker": remove_worker, "odd_worker": odd_worker,
+    "broken_json": broken_json, "odd_setting": odd_setting, "odd_manifest": odd_manifest,
 }  # fmt: skip
 KINDS_THAT_CHECKSUMS_SHOW: Final[Mapping[str, Apply]] = {
-    each.__name__: each for each in (flip_bits, blank_file, hostile_text, odd_numbers, odd_reals, odd_versions)
-}
+    "flip_bits": _of_bytes(_flipped), "blank_file": _of_bytes(_zeroed), "hostile_text": hostile_text,
+    "odd_numbers": odd_numbers, "odd_reals": odd_reals, "odd_versions": odd_versions,
+}  # fmt: skip
+STATEMENTS: Final = ("odd_worker", "odd_setting", "odd_manifest")
+"""Kinds that nothing can contradict."""

@@ -18,19 +18,15 @@ from rlscope.pipeline import analyze
 from rlscope.trace.clocks import ONE_CLOCK
 from rlscope.trace.query import ask, ask_own, standard_arguments
 from rlscope.trace.store import OpenRun, open_run
-from tests.nightly import nightly
 from tests.several_hosts import NS, START_NS, MadeRun, made_run, off, put_on_hosts
 
 VLLM_TRL: Final = Path(__file__).parents[2] / "sample_traces" / "vllm_trl"
 WEEK_S: Final = 7 * 86_400
 YEAR_S: Final = 365 * 86_400
 SKEWS: Final = {
-    "0.1 s": {"be0": off(0.1), "be1": off(-0.1)},
     "5 s": {"be1": off(5.0)},
     "60 s": {"be0": off(60.0), "be2": off(-60.0)},
-    "a week": {"be2": off(WEEK_S)},
     "the trainer's by a week": {"a": off(-WEEK_S)},
-    "100 ppm": {"be0": off(0, 1e-4), "be1": off(0, -1e-4), "a": off(0, 1e-4)},
     "all": {"a": off(3.0, 1e-4), "be0": off(-5.0), "be1": off(60.0, -1e-4), "be2": off(WEEK_S, 2e-5)},
 }
 """Clocks by host; the others are right."""
@@ -92,8 +88,6 @@ def spread_ns(run: OpenRun) -> int:
         ("5 s", None),
         ("the trainer's by a week", None),
         ("all", "a"),
-        *(nightly(name, None) for name in ("0.1 s", "60 s", "a week", "100 ppm", "all")),
-        nightly("60 s", "a"),
     ],
 )
 def test_clocks_that_disagree_change_no_count_and_no_time_by_more_than_stated(
@@ -221,12 +215,9 @@ def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_
         assert (run.clocks.corrected, run.clocks.contradiction_ns) == (set(), 0)
 
 
-@pytest.mark.parametrize("by_s", [5.0, nightly(60.0)])
-def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
-    by_s: float, no_model: None, tmp_path: Path
-) -> None:
+def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(no_model: None, tmp_path: Path) -> None:
     hosts = {"sampler": "b", "trainer-rollouts": "b", "trainer": "a"}
-    folder = put_on_hosts(VLLM_TRL, tmp_path / "run", hosts, {"b": off(by_s)}, queue_host="b")
+    folder = put_on_hosts(VLLM_TRL, tmp_path / "run", hosts, {"b": off(5.0)}, queue_host="b")
     with open_run(folder) as run:
         assert run.clocks.corrected == {"b"}
         recorded, skewed = (analyze(each, also_ask=()).verdict for each in (VLLM_TRL, folder))
@@ -255,7 +246,7 @@ def simulated(folder: Path, world: World, clocks_off_s: tuple[float, ...], steps
 
 
 @pytest.mark.parametrize("world", [QUICK, LATE], ids=["quick", "late"])
-@pytest.mark.parametrize("by_s", [0.0, nightly(0.0005), 0.005])
+@pytest.mark.parametrize("by_s", [0.0, 0.005])
 def test_clocks_that_are_off_by_less_than_is_uncertain_are_named_and_not_moved(
     by_s: float, world: World, tmp_path: Path
 ) -> None:
@@ -275,8 +266,7 @@ def test_a_clock_is_moved_where_that_surely_brings_it_nearer_to_the_truth(
         assert own.host == "host-b" and abs(own.offset_s - by_s) < abs(by_s)
 
 
-@pytest.mark.parametrize("host", ["host-a", nightly("host-b")])
-def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named_as_a_contradiction(host: str, tmp_path: Path) -> None:
+def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named_as_a_contradiction(tmp_path: Path) -> None:
     source = simulated(tmp_path / "true", QUICK, (0.0, 0.0, 0.0), steps=40)
     hosts = {
         each["worker_id"]: each["host"]
@@ -286,6 +276,6 @@ def test_a_clock_of_four_hosts_that_is_set_during_a_run_is_named_as_a_contradict
     def clock(true_ns: int) -> int:
         return true_ns + (2 * NS if true_ns >= ORIGIN_NS + 10 * NS else 0)
 
-    with open_run(put_on_hosts(source, tmp_path / "run", hosts, {host: clock}, queue_host="host-a")) as run:
+    with open_run(put_on_hosts(source, tmp_path / "run", hosts, {"host-a": clock}, queue_host="host-a")) as run:
         (gap,) = contradictions(run.clocks)
         assert "effects precede their causes on other hosts by up to" in gap

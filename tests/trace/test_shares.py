@@ -12,12 +12,11 @@ from rlscope.errors import UnreadableDataError
 from rlscope.trace.files import list_table
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import WORKER, find_question, questions
-from rlscope.trace.shares import merge_answers, merged_sql, plan_shares
+from rlscope.trace.shares import merge_answers, plan_shares
 from rlscope.trace.store import OpenRun, Partitioner, open_run
 from rlscope.trace.worker_files import read_workers
 from tests.case_files import open_empty
 from tests.in_shares import in_one_process
-from tests.nightly import nightly
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.several_hosts import made_run, off
 from tests.trace.recorded import record
@@ -45,12 +44,11 @@ def assert_equal_bits(one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.Da
         assert first.equals(second), name
 
 
-@pytest.mark.parametrize(("seed", "shares"), [(0, 3), nightly(2, 1)])
-def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: Path, seed: int, shares: int) -> None:
-    folder = scattered_run(tmp_path / "run", seed)
+def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
     whole = answers_of(folder, None, questions())
     assert {name for name, frame in whole.items() if frame.is_empty()} == set()
-    assert_equal_bits(whole, answers_of(folder, in_one_process(shares, shares), questions()))
+    assert_equal_bits(whole, answers_of(folder, in_one_process(3, 3), questions()))
 
 
 def test_more_shares_than_workers_and_samples_change_no_answer(tmp_path: Path) -> None:
@@ -141,14 +139,3 @@ def test_rows_are_one_where_their_keys_agree_and_in_the_question_s_order() -> No
 def test_rows_are_disjoint_where_those_of_every_share_are(one: bool, other: bool, both: bool) -> None:
     rows = [[{"rows": 2, "rows_disjoint": each, "row_ns": 5.0}] for each in (one, other)]
     assert merged("engine_row_order", *rows) == [{"rows": 4, "rows_disjoint": both, "row_ns": 10.0}]
-
-
-@pytest.mark.parametrize("name", [name for name, question in questions().items() if question.merge is not None])
-def test_the_merged_answer_has_the_columns_and_types_of_the_header(name: str) -> None:
-    question, connection = find_question(name), open_empty()
-    columns = ", ".join(f"NULL::{column.type} AS {column.name}" for column in question.outputs)
-    connection.execute(f"CREATE TABLE answers AS SELECT {columns}")
-    answer = connection.sql(merged_sql(question, "answers"))
-    assert list(zip(answer.columns, map(str, answer.types), strict=True)) == [
-        (column.name, column.type) for column in question.outputs
-    ]

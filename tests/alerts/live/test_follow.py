@@ -17,7 +17,6 @@ from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.pipeline import check
 from tests.alerts.given import S, rule
 from tests.alerts.live.growing_run import Journals, arrivals, copy_all_but_tables, every_rule, make_run
-from tests.nightly import nightly
 from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_rows, write_run
 
 RULES = every_rule(5 * S)
@@ -55,7 +54,6 @@ def without_steps(rules: RuleSet) -> RuleSet:
 
 
 MANNERS = {
-    "rows are held": {},
     "most rows are read again": {"files._MOST_ROWS": 20},
     "what no window reaches is left out": {"follow.SHOWN_NS": 5 * S},
 }
@@ -63,14 +61,7 @@ MANNERS = {
 
 @pytest.mark.parametrize(
     ("manner", "seed", "restarts"),
-    [
-        nightly("rows are held", 0, False),
-        nightly("rows are held", 1, True),
-        nightly("most rows are read again", 2, True),
-        ("most rows are read again", 9, False),
-        nightly("what no window reaches is left out", 3, False),
-        ("what no window reaches is left out", 5, True),
-    ],
+    [("most rows are read again", 9, False), ("what no window reaches is left out", 5, True)],
 )
 def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     tmp_path: Path, manner: str, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch

@@ -5,14 +5,12 @@ from types import SimpleNamespace
 import pytest
 from rlscope_otel.integrations.trl_rollouts import limits_of
 
-from tests.nightly import nightly
 from tests.pipelines.processes import assert_accounted
 from tests.pipelines.trl.async_record import TrlRecorded, assert_agrees, record
 
 pytestmark = pytest.mark.pipelines
 
 REGIMES = {
-    "steady": ("--steps", "30"),
     "syncs every third step": ("--steps", "30", "--sync-every", "3"),
     "drops what is stale": ("--steps", "30", "--max-staleness", "1", "--in-flight", "48"),
 }
@@ -20,8 +18,8 @@ REGIMES = {
 
 @pytest.fixture(
     scope="module",
-    # The others are steady too, until a version is due or a sample is too old.
-    params=[nightly("steady"), "syncs every third step", "drops what is stale"],
+    # Both are steady until a version is due or a sample is too old.
+    params=REGIMES,
     ids=lambda regime: regime.replace(" ", "-"),
 )
 def recorded(request, tmp_path_factory) -> TrlRecorded:

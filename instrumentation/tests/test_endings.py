@@ -1,6 +1,5 @@
 """Each test ends a real process in one of the ways that processes end, and reads what it left."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -184,25 +183,3 @@ def test_multiprocessing_children_join_the_run_and_write_their_rows_at_exit(
     found = sorted((row["worker_id"], row["start_ns"]) for row in rows("engine_steps"))
     assert found == [("child-0", 0), ("child-1", 1), ("parent", 100)]
     assert all(worker(name)["stopped_ns"] for name in ("child-0", "child-1", "parent"))
-
-
-def test_a_host_that_turns_warnings_into_errors_is_not_stopped_by_a_full_disk(start_script, tmp_path: Path) -> None:
-    (tmp_path / "engine_steps").write_text("a file where the folder should be")
-    process = start_script(script())
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert errors.count("cannot write") == 1
-    assert "100 rows could not be written and were lost" in errors
-
-
-def test_the_time_that_a_slow_disk_may_hold_up_sigterm_is_bounded(start_script) -> None:
-    then = """
-from rlscope_otel import exits, open_journal
-exits._SIGTERM_TIMEOUT_S = 0.2
-open_journal.OpenJournal._write = lambda *_: threading.Event().wait(60)
-""" + WAIT_FOREVER.replace("signal.pause", "print('slow', flush=True); signal.pause")
-    process = start_script(script(then=then))
-    until_ready(process)
-    assert process.stdout.readline() == "slow\n"
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=30) == -signal.SIGTERM

@@ -184,23 +184,6 @@ def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_
         assert pq.read_schema(path).remove_metadata() == heads[table].remove_metadata() == expected
 
 
-def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
-    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
-        run.engine_step(0, 1)
-        sample = run.sample("s")
-        sample.tokens(3, 1)
-        sample.finish()
-    encodings = {}
-    for table in ("engine_steps", "samples"):
-        group = pq.read_metadata(tmp_path / table / "w0-000001.parquet").row_group(0)
-        columns = [group.column(at) for at in range(group.num_columns)]
-        encodings |= {(table, column.path_in_schema): column.encodings for column in columns}
-        assert {column.compression for column in columns} == {"ZSTD"}
-    assert "DELTA_BINARY_PACKED" in encodings["engine_steps", "start_ns"]
-    assert "DELTA_BINARY_PACKED" in encodings["samples", "versions.list.element.version"]
-    assert "RLE_DICTIONARY" in encodings["engine_steps", "worker_id"]
-
-
 def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     pwrite = os.pwrite
@@ -215,14 +198,6 @@ def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monke
     run.engine_step(0, 1)
     run.flush()
     assert [*counted, worker("w0")["rows"]["engine_steps"]] == [0, 0, 1]
-
-
-def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
-    run.flush()
-    before = os.listdir("/proc/self/fd")
-    run.engine_step(0, 1)
-    run.flush()
-    assert os.listdir("/proc/self/fd") == before
 
 
 def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog: pytest.LogCaptureFixture) -> None:

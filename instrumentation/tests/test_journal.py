@@ -36,14 +36,6 @@ def test_the_batches_of_a_journal_are_found_in_order_with_the_number_of_their_fi
     assert pa.ipc.open_stream(content).read_all()["depth"].to_pylist() == [4, 5, 6, 7]
 
 
-def test_a_reader_begins_at_any_batch() -> None:
-    first, second = _message([4, 5, 6], 0), _message([7], 3)
-    assert _found(HEAD + second) == [(3, 1)]
-    start = len(HEAD) + len(first)
-    batches = list(journal.whole_batches(HEAD + first + second, start, zlib.crc32(HEAD)))
-    assert [(batch.first_row, batch.start, batch.end) for batch in batches] == [(3, start, start + len(second))]
-
-
 def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else() -> None:
     first, second = _message([4, 5], 0), _message([6], 2)
     for length in range(len(first) + len(second)):

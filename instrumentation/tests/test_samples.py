@@ -37,33 +37,20 @@ def test_expanding_the_runs_gives_the_tokens_that_were_appended(appended: list[t
 
 
 def test_a_sample_is_a_row_with_everything_it_was_told(run: Run, clock, rows) -> None:
-    sample = run.sample("s1", "g1", segment=1, prompt_tokens=20, submitted_ns=5)
+    at_start = {"group_id": "g1", "segment": 1, "prompt_tokens": 20, "submitted_ns": 5}
+    at_end = {"preemptions": 2, "cached_tokens": 16, "env_wait_ns": 4}
+    sample = run.sample("s1", **at_start)
     sample.started(at_ns=7)
     sample.tokens(3, 0)
     sample.tokens(1, 1)
     sample.torn(1)
     clock.advance(10)
-    sample.finish("length", preemptions=2, cached_tokens=16, env_wait_ns=4)
-    assert rows("samples") == [
-        {
-            "sample_id": "s1",
-            "segment": 1,
-            "group_id": "g1",
-            "worker_id": "w0",
-            "submitted_ns": 5,
-            "started_ns": 7,
-            "finished_ns": 1_000_010,
-            "prompt_tokens": 20,
-            "output_tokens": 4,
-            "versions": [{"version": 0, "start": 0, "end": 3}, {"version": 1, "start": 3, "end": 4}],
-            "version_source": "engine",
-            "torn_tokens": 1,
-            "finish_reason": "length",
-            "preemptions": 2,
-            "cached_tokens": 16,
-            "env_wait_ns": 4,
-        }
-    ]
+    sample.finish("length", **at_end)
+    (row,) = rows("samples")
+    assert row.pop("versions") == [{"version": 0, "start": 0, "end": 3}, {"version": 1, "start": 3, "end": 4}]
+    ids, times = {"sample_id": "s1", "worker_id": "w0"}, {"started_ns": 7, "finished_ns": 1_000_010}
+    sampled = {"output_tokens": 4, "version_source": "engine", "torn_tokens": 1, "finish_reason": "length"}
+    assert row == ids | times | sampled | at_start | at_end
 
 
 def test_only_the_first_finish_counts_and_no_token_after_it(run: Run, rows) -> None:

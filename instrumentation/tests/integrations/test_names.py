@@ -5,35 +5,26 @@ from rlscope_otel.integrations.request_ids import RequestName, name_of, request_
 from rlscope_otel.integrations.versions import VersionNames
 
 
-def test_a_label_that_is_a_whole_number_is_the_ordinal():
-    names = VersionNames()
-    assert [names.ordinal_of(label) for label in (None, "", "default", "0", "3", 12)] == [0, 0, 0, 0, 3, 12]
-
-
-def test_other_labels_are_numbered_in_the_order_they_are_first_seen():
-    names = VersionNames()
-    assert [names.applied(label) for label in ("step-8", "step-16", "step-8", "step-24")] == [1, 2, 1, 3]
-    assert names.latest == 3
-
-
-def test_a_named_label_after_numbered_ones_goes_on_from_the_latest():
-    names = VersionNames()
-    assert [names.applied(label) for label in ("4", "emergency", "other")] == [4, 5, 6]
-
-
-NAME = RequestName("7/2", "prompt 7", 3)
-
-
 @pytest.mark.parametrize(
-    ("sent", "name"),
+    ("labels", "ordinals"),
     [
-        (request_id_of(NAME), NAME),
-        (f"cmpl-{request_id_of(NAME)}-0", NAME),
-        (f"chatcmpl-{request_id_of(NAME)}", NAME),
-        (request_id_of(RequestName("17")), RequestName("17", None, 0)),
-        ("cmpl-a1b2-0", RequestName("cmpl-a1b2-0", None, 0)),
+        ((None, "", "default", "0", "3", 12), [0, 0, 0, 0, 3, 12]),
+        # Others are numbered in the order in which they are first seen, from the latest number on.
+        (("step-8", "step-16", "step-8", "step-24"), [1, 2, 1, 3]),
+        (("4", "emergency", "other"), [4, 5, 6]),
     ],
-    ids=["as sent", "as a completion", "as a chat", "without a group", "a foreign id is a sample of its own"],
 )
-def test_a_name_comes_back_from_whatever_an_engine_puts_around_it(sent: str, name: RequestName):
-    assert name_of(sent) == name
+def test_a_label_that_is_a_whole_number_is_the_ordinal(labels, ordinals):
+    names = VersionNames()
+    assert [names.applied(label) for label in labels] == ordinals
+    assert names.latest == max(ordinals)
+
+
+@pytest.mark.parametrize("around", ["{}", "cmpl-{}-0", "chatcmpl-{}"])
+@pytest.mark.parametrize("name", [RequestName("7/2", "prompt 7", 3), RequestName("17", None, 0)])
+def test_a_name_comes_back_from_whatever_an_engine_puts_around_it(around, name):
+    assert name_of(around.format(request_id_of(name))) == name
+
+
+def test_a_foreign_id_is_a_sample_of_its_own():
+    assert name_of("cmpl-a1b2-0") == RequestName("cmpl-a1b2-0", None, 0)

@@ -1,7 +1,6 @@
 """The hooks on objects shaped as in the source of SGLang 0.5.23: what they read of its objects, in the order in which
 its scheduler calls them. SGLang itself does not install on a machine without a GPU."""
 
-import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -143,13 +142,6 @@ def taken(rows, table: str, *names: str) -> list[tuple[object, ...]]:
 
 def runs_of(row: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [(run["version"], run["start"], run["end"]) for run in row["versions"]]
-
-
-def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.LogCaptureFixture) -> None:
-    del sys.modules[UPDATER].SchedulerWeightUpdaterManager.begin_weight_update
-    sglang.register()
-    assert hasattr(host.Scheduler.run_batch, "__wrapped__")
-    assert "has no function begin_weight_update; less detail is recorded" in caplog.text
 
 
 def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(

@@ -485,24 +485,14 @@ def test_what_happens_to_an_engine_is_in_its_rows(story, found, core, clock, row
 @pytest.mark.parametrize(
     ("new", "cached", "scheduled", "drafts", "prompt_tokens"),
     [
-        ((), {"a": 5}, {"a": 1}, {}, 0),
-        (("a",), {}, {"a": 1}, {}, 1),
-        (("a",), {"b": 2}, {"a": 7, "b": 1}, {}, 7),
-        (("a",), {"b": 0}, {"a": 7, "b": 1}, {}, 8),
-        ((), {"a": 0, "b": 2}, {"a": 6, "b": 1}, {}, 6),
-        ((), {"a": 3, "b": 2}, {"a": 9, "b": 1}, {}, 9),
-        ((), {"a": 3}, {"a": 4}, {"a": [1, 2, 3]}, 0),
-        ((), {"a": 3}, {"a": 5}, {"a": [1, 2, 3]}, 5),
-    ],
-    ids=[
-        "decoding",
-        "a prompt of one token",
-        "a prompt beside decoding",
-        "the last token of a prompt in chunks",
-        "a later chunk",
-        "what a preemption lost",
-        "drafts to verify",
-        "more than drafts",
+        pytest.param((), {"a": 5}, {"a": 1}, {}, 0, id="decoding"),
+        pytest.param(("a",), {}, {"a": 1}, {}, 1, id="a prompt of one token"),
+        pytest.param(("a",), {"b": 2}, {"a": 7, "b": 1}, {}, 7, id="a prompt beside decoding"),
+        pytest.param(("a",), {"b": 0}, {"a": 7, "b": 1}, {}, 8, id="the last token of a prompt in chunks"),
+        pytest.param((), {"a": 0, "b": 2}, {"a": 6, "b": 1}, {}, 6, id="a later chunk"),
+        pytest.param((), {"a": 3, "b": 2}, {"a": 9, "b": 1}, {}, 9, id="what a preemption lost"),
+        pytest.param((), {"a": 3}, {"a": 4}, {"a": [1, 2, 3]}, 0, id="drafts to verify"),
+        pytest.param((), {"a": 3}, {"a": 5}, {"a": [1, 2, 3]}, 5, id="more than drafts"),
     ],
 )
 def test_prompt_tokens_are_those_that_no_pass_has_sampled(new, cached, scheduled, drafts, prompt_tokens):
@@ -663,16 +653,6 @@ def test_two_engines_of_one_class_are_told_apart(engine, clock, rows):
     add(other.core, "other")
     other.step(other="stop")
     assert rows("engine_steps") == rows("samples") == []
-
-
-def test_closing_gives_every_method_back(run, clock, engine_class):
-    core = make_core(clock)
-    before = {owner: dict(vars(owner)) for owner in (type(core), type(core.scheduler), engine_class)}
-    recorder = hook.instrument(engine_class(clock, core), run)
-    assert recorder is not None
-    assert vars(type(core))["collective_rpc"] is not before[type(core)]["collective_rpc"]
-    recorder.close()
-    assert {owner: dict(vars(owner)) for owner in before} == before
 
 
 def test_an_engine_in_another_process_or_an_inert_run_is_not_hooked(run, clock, engine_class):

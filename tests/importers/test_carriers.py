@@ -116,10 +116,7 @@ def test_damaged_bytes_cost_what_they_hit_and_nothing_else(tmp_path: Path, name:
     assert imported.files[0].bytes <= len(damaged)
 
 
-def test_the_forms_are_told_apart_by_content(tmp_path: Path) -> None:
-    for name, form in FILES.items():
-        carrier = carrier_of(open_source(VERL / name))
-        assert carrier is not None and carrier.name == form
+def test_a_form_is_told_by_its_content_whatever_the_name(tmp_path: Path) -> None:
     copy(VERL / "run.wandb", tmp_path / "renamed.log")
     carrier = carrier_of(open_source(tmp_path / "renamed.log"))
     assert carrier is not None and carrier.name == "wandb"

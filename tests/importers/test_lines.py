@@ -68,15 +68,6 @@ def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
     assert (log.tally.lines, log.tally.bad_lines) == (3, bad)
 
 
-def test_progress_adds_up_to_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.log"
-    path.write_bytes((b"x" * 49 + b"\n") * 50_000)
-    read: list[int] = []
-    assert sum(1 for _ in LogFile(path, read.append)) == 50_000
-    assert sum(read) == 2_500_000
-    assert max(read) <= 1 << 20
-
-
 def test_colors_and_what_ray_adds_are_taken_off() -> None:
     line = clean(
         "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"

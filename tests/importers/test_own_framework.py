@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import rlscope
 from rlscope.api import analyze
 from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
@@ -211,13 +210,6 @@ def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
     log.write_text("".join(f"STEP {step} METRICS {VALUES}\n" for step in range(1, 11)))
     import_run(log, tmp_path / "run", import_options(table=table))
     assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
-
-
-def test_phases_are_options_of_python_too(tmp_path: Path) -> None:
-    options = rlscope.import_options(phases=PHASES, gpus="colocated=8")
-    analysis = rlscope.analyze(metrics(tmp_path / "m.jsonl"), options=options)
-    gpu_s = {each.state: each.gpu_ns / 1e9 for each in analysis.ledger.states}
-    assert gpu_s == {"generating": 480.0, "train": 280.0, "unattributed": 40.0}
 
 
 def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path) -> None:

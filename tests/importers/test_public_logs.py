@@ -54,11 +54,37 @@ def rows(prefix: str, times: dict[str, float], *, first: int = 1, count: int = 2
     return "".join(json.dumps({"step": first + index, **more, **metrics}) + "\n" for index in range(count))
 
 
-def verl_evaluates(step_s: float) -> str:
+def told(prefix: str, phases: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics, and what the trainer did, of phases as "metric seconds state"; no state where another has the time."""
+    times: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    for phase in phases.split(", "):
+        name, seconds, *states = phase.split()
+        times[f"{prefix}{name}"] = float(seconds)
+        for state in states:
+            spent[state] = spent.get(state, 0.0) + float(seconds)
+    return times, spent
+
+
+def verl_step(phases: str, length_s: float | None = None, prefix: str = "timing_s/") -> Log:
+    """A step on verl's console."""
+    times, spent = told(prefix, phases)
+    return Log("verl", verl(1, " - ".join(f"{name}:{each}" for name, each in times.items())), spent, length_s)
+
+
+def two_steps(framework: str, prefix: str, phases: str, length_s: float, worker: str = "trainer", **steps: Any) -> Log:
+    """Two steps of these phases in a file of metrics."""
+    times, spent = told(prefix, phases)
+    doubled = {state: 2 * seconds for state, seconds in spent.items()}
+    return Log(framework, rows(prefix="", times=times), doubled, 2 * length_s, steps, "a.jsonl", worker)
+
+
+def verl_evaluates(step_s: float) -> Log:
     """Two steps, the second of which evaluates and saves."""
     phases = "timing_s/gen:12.0 - timing_s/update_actor:8.0"
     text = verl(1, f"{phases} - timing_s/step:20.0")
-    return text + verl(2, f"{phases} - timing_s/step:{step_s} - timing_s/testing:15.0 - timing_s/save_checkpoint:5.0")
+    text += verl(2, f"{phases} - timing_s/step:{step_s} - timing_s/testing:15.0 - timing_s/save_checkpoint:5.0")
+    return Log("verl", text, {"generate": 24.0, "train": 16.0, "eval": 15.0, "checkpoint": 5.0})
 
 
 VERL_PHASES = "timing_s/gen:41.25 - timing_s/ref:2.5 - timing_s/update_actor:12.0 - timing_s/step:55.75"
@@ -67,12 +93,8 @@ EASYR1 = {"timing_s/gen": 72.0, "timing_s/old": 36.5, "timing_s/update_actor": 1
 VERL_LOGS = {
     # A notebook with a console log of verl's PPO demo of late 2025 (steps 71 to 81), read in November 2026: the timer
     # of the step ends before both, 20 + 20 + 15 + 5. In earlier releases it includes both, 20 + 40.
-    "evaluates after the step": Log(
-        "verl", verl_evaluates(20.0), {"generate": 24.0, "train": 16.0, "eval": 15.0, "checkpoint": 5.0}
-    ),
-    "evaluates in the step": Log(
-        "verl", verl_evaluates(40.0), {"generate": 24.0, "train": 16.0, "eval": 15.0, "checkpoint": 5.0}
-    ),
+    "evaluates after the step": verl_evaluates(20.0),
+    "evaluates in the step": verl_evaluates(40.0),
     "publishes in the step and evaluates after it": Log(
         "verl",
         verl(1, PUBLISHES) + verl(2, f"{PUBLISHES} - timing_s/testing:15.0"),
@@ -94,74 +116,36 @@ VERL_LOGS = {
         "experiment_log.jsonl",
     ),
     # A Slurm log of verl with environments and `trainer.critic_warmup` (2026-01-08): no generation, no actor.
-    "trains only the critic": Log(
-        "verl",
-        verl(
-            4, "timing_s/old_log_prob:11.0 - timing_s/values:33.0 - timing_s/update_critic:116.0 - timing_s/step:161.0"
-        ),
-        {"logprobs": 44.0, "train": 116.0},
-        161.0,
+    "trains only the critic": verl_step(
+        "old_log_prob 11 logprobs, values 33 logprobs, update_critic 116 train, step 161", 161.0
     ),
     # A log of a fork of Search-R1, a fork of verl of early 2025 (2026): it computes log-probabilities of the policy and
     # does not time them. 100 - 63 - 6 - 25 = 6% of the step is in no state.
-    "does not time one phase": Log(
-        "verl",
-        verl(1, "timing_s/gen:63.0 - timing_s/ref:6.0 - timing_s/update_actor:25.0 - timing_s/step:100.0"),
-        {"generate": 63.0, "logprobs": 6.0, "train": 25.0},
-        100.0,
-    ),
+    "does not time one phase": verl_step("gen 63 generate, ref 6 logprobs, update_actor 25 train, step 100", 100.0),
     # `ray_diffusion_trainer.py` of verl-project/verl-omni at a1139baf (2026-08-22), and its issue 498 about the time of
-    # the teacher. 100 = 30 + 10 + 20 + 40.
-    "distills": Log(
-        "verl",
-        verl(
-            1,
-            "timing_s/gen:30.0 - timing_s/old_log_prob:10.0 - timing_s/teacher:20.0 - timing_s/update_actor:40.0"
-            " - timing_s/step:100.0",
-        ),
-        {"generate": 30.0, "logprobs": 30.0, "train": 40.0},
+    # the teacher.
+    "distills": verl_step(
+        "gen 30 generate, old_log_prob 10 logprobs, teacher 20 logprobs, update_actor 40 train, step 100"
     ),
-    # `agent_trainer.py` of mll-lab-nu/RAGEN at 20daedc (2026-04-14). 100 = 40 + 5 + 10 + 20 + 25.
-    "RAGEN": Log(
-        "verl",
-        verl(
-            1,
-            "timing_s/gen:40.0 - timing_s/collapse_metrics:5.0 - timing_s/old_log_prob:10.0"
-            " - timing_s/gradient_analysis:20.0 - timing_s/update_actor:25.0 - timing_s/step:100.0",
-        ),
-        {"generate": 40.0, "other": 25.0, "logprobs": 10.0, "train": 25.0},
+    # `agent_trainer.py` of mll-lab-nu/RAGEN at 20daedc (2026-04-14).
+    "RAGEN": verl_step(
+        "gen 40 generate, collapse_metrics 5 other, old_log_prob 10 logprobs, gradient_analysis 20 other, "
+        "update_actor 25 train, step 100"
     ),
-    # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05). 100 = 30 + 15 + 10 + 5 + 40.
-    "PRIME": Log(
-        "verl",
-        verl(
-            1,
-            "timing_s/gen:30.0 - timing_s/verify:15.0 - timing_s/old_log_prob:10.0 - timing_s/adv:5.0"
-            " - timing_s/update_actor:40.0 - timing_s/step:100.0",
-        ),
-        {"generate": 30.0, "reward": 15.0, "logprobs": 10.0, "other": 5.0, "train": 40.0},
+    # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05).
+    "PRIME": verl_step(
+        "gen 30 generate, verify 15 reward, old_log_prob 10 logprobs, adv 5 other, update_actor 40 train, step 100"
     ),
     # `ray_trainer.py` of PRIME-RL/PRIME at 18ad596 (2025-03-18) and of PRIME-RL/SimpleVLA-RL at 7c51662 (2026-01-06),
-    # whose issue 26 quotes such numbers. No metric holds the step: 60 + 3 + 7 + 5 + 10 + 1 + 14.
-    "PRIME and SimpleVLA-RL before the recipe": Log(
-        "verl",
-        verl(
-            1,
-            "timing/gen:60.0 - timing/verify:3.0 - timing/acc&trunc_filter:7.0 - timing/ref:5.0"
-            " - timing/reward_model:10.0 - timing/adv:1.0 - timing/update_actor:14.0",
-        ),
-        {"generate": 60.0, "reward": 13.0, "other": 8.0, "logprobs": 5.0, "train": 14.0},
-        100.0,
+    # whose issue 26 quotes such numbers. No metric holds the step.
+    "PRIME and SimpleVLA-RL before the recipe": verl_step(
+        "gen 60 generate, verify 3 reward, acc&trunc_filter 7 other, ref 5 logprobs, reward_model 10 reward, "
+        "adv 1 other, update_actor 14 train",
+        prefix="timing/",
     ),
     # `agent_workflow_trainer.py` of rllm-org/rllm at 9beb6e0f (2026-08-15), which evaluates after the step.
-    "rLLM's workflows": Log(
-        "verl",
-        verl(
-            1,
-            "timing_s/generate_trajectories:60.0 - timing_s/update_actor:35.0 - timing_s/update_weights:5.0"
-            " - timing_s/step:100.0 - timing_s/testing:15.0",
-        ),
-        {"generate": 60.0, "train": 35.0, "publish": 5.0, "eval": 15.0},
+    "rLLM's workflows": verl_step(
+        "generate_trajectories 60 generate, update_actor 35 train, update_weights 5 publish, step 100, testing 15 eval"
     ),
     # Reports list metrics so (2026), and the W&B client at the end of a run: issue 24 of forks of EasyR1 (2025).
     "one metric a line": Log(
@@ -218,19 +202,16 @@ NEMO_RL_LOGS = {
     ),
     # `ppo.py` of NVIDIA-NeMo/RL at 7ea279ab (2026-08-22): a value model is trained and queried apart from the policy.
     # The step also has 1 s that nothing times.
-    "has a value model": Log(
+    "has a value model": two_steps(
         "nemo-rl",
-        rows(
-            "timing/train/",
-            {"exposed_generation": 40.0, "value_inference": 5.0, "value_training_prep": 1.0, "value_training": 12.0,
-             "policy_training": 30.0, "weight_sync": 8.0, "policy_offload_after_refit": 3.0, "total_step_time": 100.0},
-        ),
-        {"samples": 80.0, "logprobs": 10.0, "other": 2.0 + 6.0, "train": 24.0 + 60.0, "publish": 16.0},
-        200.0,
-        {"(end_ns - start_ns) / 1e9": [(30.0,), (30.0,)]},
-        "a.jsonl",
+        "timing/train/",
+        "exposed_generation 40 samples, value_inference 5 logprobs, value_training_prep 1 other, "
+        "value_training 12 train, policy_training 30 train, weight_sync 8 publish, policy_offload_after_refit 3 other, "
+        "total_step_time 100",
+        100.0,
+        **{"(end_ns - start_ns) / 1e9": [(30.0,), (30.0,)]},
     ),
-}  # fmt: skip
+}
 
 
 def slime_s_metrics() -> str:
@@ -299,13 +280,20 @@ Train step {step} data statistics:
 - rewards/mean             : 0.2500
 - response_len/mean        : 512.0000
 """
-XTUNER_SEPARATE = {"get_batch": 50.0, "prepare_data": 1.0, "training": 30.0, "pause_produce": 4.0, "sync_weight": 6.0,
-                   "step": 91.0}  # fmt: skip
-XTUNER_SPENT = {"samples": 100.0, "other": 2.0, "train": 60.0, "barrier": 8.0, "publish": 12.0}
+XTUNER = two_steps(
+    "xtuner",
+    "time/",
+    "get_batch 50 samples, prepare_data 1 other, training 30 train, pause_produce 4 barrier, sync_weight 6 publish, "
+    "step 91",
+    91.0,
+)
 
 
-def xtuner_s_list(times: dict[str, float]) -> str:
-    listed = "".join(f" - {name:<25}: {each:.2f}s\n" for name, each in times.items())
+def xtuner_s_list() -> str:
+    """The numbers of `XTUNER` on the console."""
+    times: dict[str, float] = json.loads(XTUNER.text.splitlines()[0])
+    del times["step"]
+    listed = "".join(f" - {name.removeprefix('time/'):<25}: {each:.2f}s\n" for name, each in times.items())
     return "".join(f"Train step {step} finished and timing listed:\n{listed}" for step in (1, 2))
 
 
@@ -478,7 +466,6 @@ def rlinf(*evals: float) -> str:
     return text
 
 
-PRIME_RL = {"save_weights": 6.0, "wait_for_batch": 40.0, "load_data": 1.0, "compute_logprobs": 9.0}
 OTHER_LOGS = {
     "slime's metrics without its timers": Log(
         "slime",
@@ -488,13 +475,11 @@ OTHER_LOGS = {
         {"step, loss, grad_norm, reward_mean": [(448, 0.125, 0.5, 0.25), (449, 0.125, 0.5, 0.25)]},
     ),
     # `actor.py` of THUDM/slime at 624b824a and radixark/miles at 31f1ca96 (2026-08-21): on-policy distillation.
-    "slime's teacher": Log(
+    "slime's teacher": two_steps(
         "slime",
-        rows("perf/", {"train_wait_time": 75.0, "teacher_log_probs_time": 5.0, "actor_train_time": 10.0,
-                       "step_time": 90.0}),
-        {"samples": 150.0, "logprobs": 10.0, "train": 20.0},
-        180.0,
-        name="a.jsonl",
+        "perf/",
+        "train_wait_time 75 samples, teacher_log_probs_time 5 logprobs, actor_train_time 10 train, step_time 90",
+        90.0,
     ),
     "slime's metrics over several lines": Log(
         "slime",
@@ -529,16 +514,13 @@ OTHER_LOGS = {
         100.0,
     ),
     # `trainer.py` of NovaSky-AI/SkyRL at a9564572 (2026-08-21): 100 s of both, of which 35 s are the critic's.
-    "SkyRL's critic": Log(
+    "SkyRL's critic": two_steps(
         "skyrl",
-        rows(
-            "timing/",
-            {"generate": 60.0, "apply_reward_kl_penalty": 1.0, "train_critic_and_policy": 100.0, "critic_train": 35.0,
-             "policy_train": 65.0, "sync_weights": 4.0, "step": 165.0},
-        ),
-        {"generate": 120.0, "other": 2.0, "train": 70.0 + 130.0, "publish": 8.0},
-        steps={"(end_ns - start_ns) / 1e9": [(65.0,), (65.0,)]},
-        name="a.jsonl",
+        "timing/",
+        "generate 60 generate, apply_reward_kl_penalty 1 other, train_critic_and_policy 100, critic_train 35 train, "
+        "policy_train 65 train, sync_weights 4 publish, step 165",
+        165.0,
+        **{"(end_ns - start_ns) / 1e9": [(65.0,), (65.0,)]},
     ),
     "torchforge": Log(
         "torchforge",
@@ -547,11 +529,12 @@ OTHER_LOGS = {
         steps={"step, loss": [(3, 1.25e-06), (4, 1.25e-06)]},
     ),
     # `train.py` of prime-rl at 4620e257 (2025-10-09): the weights are saved for the engines before the step.
-    "prime-rl's earlier trainer": Log(
+    "prime-rl's earlier trainer": two_steps(
         "prime-rl",
-        rows("time/", PRIME_RL | {"forward_backward": 30.0, "step": 80.0}),
-        {"publish": 12.0, "samples": 80.0, "other": 2.0, "logprobs": 18.0, "train": 60.0},
-        name="a.jsonl",
+        "time/",
+        "save_weights 6 publish, wait_for_batch 40 samples, load_data 1 other, compute_logprobs 9 logprobs, "
+        "forward_backward 30 train, step 80",
+        86.0,
     ),
     # `rl_trainer.py` of InternLM/xtuner at 52996934 (2026-08-21). 80 + 3 + 1 + 30 + 2 + 6 = 122, and 1 s is not timed.
     # What suspends NCCL lies inside the weight update.
@@ -564,9 +547,9 @@ OTHER_LOGS = {
         123.0 + 163.0,
         {"step, reward_mean": [(1, 0.25), (2, 0.25)]},
     ),
-    # Its list on the console, and the same numbers in `tracker.jsonl`: 50 + 1 + 30 + 4 + 6 = 91 s.
-    "XTuner's console": Log("xtuner", xtuner_s_list(XTUNER_SEPARATE), XTUNER_SPENT),
-    "XTuner's tracker": Log("xtuner", rows("time/", XTUNER_SEPARATE), XTUNER_SPENT, name="tracker.jsonl"),
+    # Its list on the console, and the same numbers in `tracker.jsonl`.
+    "XTuner's console": Log("xtuner", xtuner_s_list(), XTUNER.spent),
+    "XTuner's tracker": XTUNER,
     # `agentic_pipeline.py` of alibaba/ROLL at 8eb27cc2 (2026-08-19): a thread evaluates beside the rollout, and the
     # rest is waited for. Step 4 takes 1 + 40 + (55 - 40) + 20 + 5 s. The console prints no total, unknown at that time.
     "ROLL's agentic runs": Log(
@@ -638,12 +621,12 @@ OTHER_LOGS = {
         refusal=UNSETTLED,
     ),
     # `async_ppo_embodied_runner.py` of RLinf/RLinf at a3816b59 (2026-08-22).
-    "RLinf's asynchronous runs": Log(
+    "RLinf's asynchronous runs": two_steps(
         "rlinf",
-        rows("time/", {"construct_rollout_batch": 40.0, "cal_adv_and_returns": 1.0, "actor_training": 25.0,
-                       "actor/run_training": 24.5, "update_rollout_weights": 4.0, "step": 70.0}),
-        {"samples": 80.0, "other": 2.0, "train": 50.0, "publish": 8.0},
-        name="a.jsonl",
+        "time/",
+        "construct_rollout_batch 40 samples, cal_adv_and_returns 1 other, actor_training 25 train, "
+        "actor/run_training 24.5, update_rollout_weights 4 publish, step 70",
+        70.0,
     ),
     "UniRL with a language model": unirl("perf/step_time_s", {"rollout/response_len_mean": 700.0}),
     "UniRL with a diffusion model": unirl("perf/rollout_time_s", {}, UNSETTLED),

@@ -168,22 +168,6 @@ def test_a_run_one_step_behind_publishes_before_it_trains(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("Training Progress:   1%|          | 1/90 [00:49<1:53:43, 49.09s/it]", ""),
-        ("", " [repeated 2x across cluster] (Ray deduplicates logs by default.)"),
-        ("", "\r"),
-    ],
-)
-def test_what_stands_around_a_step_line_costs_nothing(tmp_path: Path, before: str, after: str) -> None:
-    lines = [before + verl_line(step, SYNC, "").rstrip() + after + "\n" for step in (1, 2)]
-    (tmp_path / "a.log").write_text("".join(lines), newline="")
-    imported_to(tmp_path / "run", tmp_path / "a.log")
-    assert asked(tmp_path / "run", "SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps") == [(1, 5.5), (2, 5.5)]
-    assert asked(tmp_path / "run", "SELECT DISTINCT value FROM reported") == [(3.0,)]
-
-
 def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_counts(tmp_path: Path) -> None:
     """The first attempt saved a checkpoint after step 4, and the second one did not: nothing of the first is kept."""
     first = [verl_line(step, SYNC) for step in (1, 2, 3)] + [
@@ -220,24 +204,6 @@ def test_a_file_in_a_form_that_is_not_read_is_named(tmp_path: Path, name: str, c
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ImportFileError, match=re.escape(found)):
         import_run(tmp_path / name, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("metrics", "gpus", "workers"),
-    [
-        (SYNC, "trainer=8", [("trainer", "colocated", 8)]),
-        # They count before those of the config.
-        (ASYNC, "trainer=4,sampler=12", [("sampler", "sampler", 12), ("trainer", "trainer", 4)]),
-    ],
-)
-def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(
-    tmp_path: Path, metrics: dict[str, float], gpus: str, workers: list[tuple[str, str, int]]
-) -> None:
-    head = CONFIG if metrics is ASYNC else ""
-    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), metrics, head), import_options(gpus=gpus))
-    assert asked(tmp_path / "run", "SELECT worker_id, role, gpu_count FROM workers ORDER BY ALL") == workers
-    versions = "SELECT version_in, version_out FROM train_steps ORDER BY step"
-    assert asked(tmp_path / "run", versions) == [(0, 1), (1, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A watch finds each row once: in a journal that grows, in the Parquet file that replaces it, and in other files."""
 
-import json
 import os
 import zlib
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from rlscope_otel.schema import arrow_schema
 from rlscope.alerts.live import files
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import LiveRows
-from rlscope.trace import worker_files
 from rlscope.trace.usual_times import Window
 from rlscope.trace.worker_files import Worker
 from tests import journals
@@ -104,25 +102,6 @@ def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
     monkeypatch.setattr(os, "scandir", scandir)
     assert (watch.look(now_ns=0, stated=4), watch.said) == ([2, 3], [])
     assert (watch.look(now_ns=20, stated=4), watch.said) == ([0, 1], [])
-
-
-def test_only_what_is_new_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, path = Watch(run), flush(run, [0])
-    offsets, real = [], os.preadv
-
-    def preadv(descriptor: int, buffers: Sequence[bytearray], offset: int) -> int:
-        offsets.append(offset)
-        return real(descriptor, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    ends = [0]
-    for number in range(len(FLUSHES)):
-        watch.look(stated=sum(FLUSHES[: number + 1]))
-        watch.look(stated=sum(FLUSHES[: number + 1]))
-        ends.append(path.stat().st_size)
-        if number + 1 < len(FLUSHES):
-            flush(run, [number + 1])
-    assert offsets == ends[:-1]
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 100, 600])
@@ -298,24 +277,3 @@ def test_journals_with_other_columns_are_read_too(run: Path) -> None:
     message = sealed(pa.record_batch(rows.to_batches()[0].columns, schema=plain), 0, zlib.crc32(content))
     journal_path(run, TABLE, "e1").write_bytes(content + message)
     assert Watch(run).look() == [0, 1, 2]
-
-
-def test_a_worker_file_is_read_again_only_when_it_changed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(run, [worker("e1", "sampler")])
-    (run / "workers" / "broken.json").write_text("{")
-    opened: list[str] = []
-
-    def read(path: Path, state: tuple[int, int, int], is_plain: bool) -> Any:
-        opened.append(path.stem)
-        return real(path, state, is_plain)
-
-    real = worker_files._read_worker
-    monkeypatch.setattr(worker_files, "_read_worker", read)
-    known: worker_files.KnownWorkers = {}
-    first = worker_files.read_workers(run, known)
-    assert worker_files.read_workers(run, known) == first
-    assert (opened, [each.worker_id for each in first[0]]) == (["broken", "e0", "e1"], ["e0", "e1"])
-    document = worker("e1", "sampler", stop_ns=None)
-    (run / "workers" / "e1.json").write_text(json.dumps(document))
-    assert worker_files.read_workers(run, known)[0][1] == Worker.of(document)
-    assert opened[3:] == ["e1"]

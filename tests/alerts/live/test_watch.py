@@ -364,27 +364,6 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
         assert third.read() == WatchState({})
 
 
-def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_tells(
-    listener: Listener, tmp_path: Path
-) -> None:
-    path = tmp_path / "run" / "state.json"
-
-    class Appears(FakeRun):
-        def poll(self, now_ns: int) -> LiveView:
-            if self.shown == 1:
-                path.parent.mkdir()
-                first.write(WatchState({}))
-            return super().poll(now_ns)
-
-    couriers = Couriers([receiver(url=listener.url)], start=at_once)
-    run = Appears([NOTHING, view(alert(), ended=True)])
-    with StateFile(path) as first, StateFile(path) as second:
-        assert (first.read(), second.read()) == (None, None)
-        with pytest.raises(RlscopeError, match="another watch that uses it"):
-            watch_of(run, couriers, second).follow(lambda: 0)
-    assert (listener.requests, read_state(path)) == ([], WatchState({}))
-
-
 def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     for shown in (1, 2):

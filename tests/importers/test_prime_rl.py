@@ -182,20 +182,6 @@ def test_a_broadcast_that_does_not_fit_into_the_step_lies_before_it(tmp_path: Pa
     assert [row["version_in"] for row in run.rows("train_steps")] == [0, 1]
 
 
-def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_path: Path) -> None:
-    run = imported(
-        tmp_path,
-        trainer_row(
-            1, START_S + 20.0, step=20.0, wait_for_weight_ckpt=3.0, update_weights=2.0, generate_completions=14.0
-        ),
-    )
-    assert run.spans_s("sampler", START_S * NS) == [
-        ("wait", 0.0, 3.0),
-        ("weight_update", 3.0, 5.0),
-        ("generate", 5.0, 19.0),
-    ]
-
-
 def test_recognition_needs_the_rows_of_a_trainer_or_an_orchestrator(tmp_path: Path) -> None:
     assert PRIME_RL.recognize(open_source(FIXTURE))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 3, "loss": 0.1}\n')

@@ -56,6 +56,18 @@ def test_lines_are_the_same_wherever_a_block_of_the_file_ends(
     assert (log.tally.lines, log.tally.bad_lines, log.source().bytes) == (5, 0, 25)
 
 
+@pytest.mark.parametrize(("length", "bad"), [(100, 0), (101, 1), (5_000, 1)])
+def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
+    length: int, bad: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes(b"a\n" + b"x" * length + b"\nb\n")
+    monkeypatch.setattr(lines, "_CHUNK_BYTES", 64)
+    log = LogFile(path, lambda _bytes: None, longest_bytes=100)
+    assert [len(line.text) for line in log] == [1, *([] if bad else [length]), 1]
+    assert (log.tally.lines, log.tally.bad_lines) == (3, bad)
+
+
 def test_colors_and_what_ray_adds_are_taken_off() -> None:
     line = clean(
         "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"

@@ -287,6 +287,25 @@ def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn
     assert (runs_of(sample), sample["torn_tokens"]) == ([(0, 0, 2), (1, 2, 3)], 1)
 
 
+def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_pass_is_theirs(
+    scheduler, run: Run, clock: ManualClock, rows
+) -> None:
+    updater = scheduler.weight_updater
+    updater.update_weights_from_disk(update(None))
+    step(scheduler, Batch(Req("a")), clock)
+    updater.begin_weight_update(SimpleNamespace())
+    updater.update_weights_from_distributed(update(None))
+    updater.end_weight_update(SimpleNamespace())
+    scheduler.record_weight_version_change(new_version="2")
+    step(scheduler, Batch(Req("b")), clock)
+    updater.update_weights_from_disk(update(None))
+    step(scheduler, Batch(Req("c")), clock)
+    run.stop()
+    assert taken(rows, "weight_updates", "version", "label") == [(1, None), (2, "2"), (3, None)]
+    sources = taken(rows, "samples", "sample_id", "version_source", "torn_tokens")
+    assert sources == [("a", "time_join", None), ("b", "engine", None), ("c", "time_join", None)]
+
+
 def test_a_load_that_failed_is_no_version(scheduler, run: Run, clock: ManualClock, rows) -> None:
     scheduler.weight_updater.update_weights_from_disk(update("1", succeeds=False))
     step(scheduler, Batch(Req("a")), clock)

@@ -5,18 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.importers.quantities import MOST, RefusedNumberError, amount, epoch_ns, named_reals, number, real, whole
+from rlscope.importers.quantities import RefusedNumberError, epoch_ns, named_reals, number, real
 from rlscope.importers.target import ImportTarget
 from tests.importers.filling import Filled
 from tests.importers.test_steps import ASYNC, SYNC, console, imported_to, jsonl, verl_line
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("1.5", 1.5), (2, 2.0), ("9" * 5_000, math.inf), (10**400, math.inf), (-(10**400), -math.inf)],
-)
-def test_a_number_of_any_size_is_a_float(value: object, expected: float) -> None:
-    assert real(value) == expected
 
 
 @pytest.mark.parametrize("value", ["1.2.3", "", None, [1]])
@@ -24,14 +16,6 @@ def test_what_is_no_number_is_refused(value: object) -> None:
     assert number(value) is None
     with pytest.raises(RefusedNumberError):
         real(value)
-
-
-@pytest.mark.parametrize("value", [MOST + 1, -MOST - 1, "1e999", math.nan, 10**400])
-def test_a_number_above_the_most_is_refused(value: object) -> None:
-    assert (amount(MOST), amount(-MOST), whole(str(MOST))) == (MOST, -MOST, MOST)
-    assert number(value, MOST) is None
-    with pytest.raises(RefusedNumberError):
-        whole(value)
 
 
 def test_the_numbers_of_a_printed_dictionary_are_read_in_every_form_and_its_other_values_are_not() -> None:

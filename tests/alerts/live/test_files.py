@@ -66,26 +66,6 @@ class Watch:
         return self.files.skipped
 
 
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("held_rows", [10**6, 0])
-@pytest.mark.parametrize("seen", range(5))
-def test_each_row_is_found_once_whenever_a_parquet_file_replaces_the_journal(
-    seen: int, held_rows: int, keep: bool, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_MOST_ROWS", held_rows)
-    watch, rows = Watch(run), sum(FLUSHES[:seen])
-    if seen:
-        flush(run, range(seen))
-    assert watch.look(stated=rows) == [*range(rows)]
-    if seen < len(FLUSHES):
-        flush(run, range(seen, len(FLUSHES)))
-    close(journal_path(run, TABLE, "e0"), keep=keep)
-    append(run, TABLE, "e0", rows_from(7, 2), first_row=7, number=2)
-    assert watch.look(stated=9) == [*range(rows, 9)]
-    assert [watch.look(now_ns, stated=9) for now_ns in (5, 50)] == [[], []]
-    assert (watch.files.stored_rows, watch.files.last_ns, watch.said) == (9, {"e0": 9}, [])
-
-
 def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,15 +122,6 @@ def test_rows_behind_damage_are_read_from_the_parquet_file(run: Path) -> None:
     path.write_bytes(content)
     close(path)
     assert watch.look(now_ns=30, stated=6) == [3, 4, 5]
-
-
-def test_rows_of_a_worker_are_complete_once_all_that_it_counts_were_found_in_any_order(run: Path) -> None:
-    watch, counted = Watch(run), replace(E0, rows={TABLE: 7})
-    flush(run, [0])
-    flush(run, [2, 3], journal=3)
-    assert (watch.look(stated=7), watch.files.is_complete(counted)) == ([0, 1, 3, 4, 5, 6], False)
-    close(flush(run, [1], journal=2))
-    assert (watch.look(), watch.files.is_complete(counted)) == ([2], True)
 
 
 def test_rows_that_were_partly_read_before_are_left_out_and_named(run: Path) -> None:
@@ -216,13 +187,6 @@ def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(run: Path) ->
     assert watch.said == [f"skipped {TABLE}/e0-000001.arrows: its times are missing, or far from the rest of the run"]
 
 
-def test_rows_of_a_table_that_nobody_needs_are_counted_and_not_decoded(run: Path) -> None:
-    flush(run, range(4))
-    watch = Watch(run, tables=())
-    assert watch.look(stated=7) == []
-    assert (watch.files.most_rows(TABLE), watch.files.stored_rows) == (7, 7)
-
-
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
     is_closed: bool, run: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,16 +200,6 @@ def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
         close(path)
     assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
         (0, 2, [0, 1]), (2, 3, [2]), (3, 6, [3, 4, 5]), (6, 7, [6])
-    ]  # fmt: skip
-
-
-def test_a_large_parquet_file_is_read_by_row_group(run: Path) -> None:
-    held = table_of(TABLE, rows_from(0, 5))
-    (run / TABLE).mkdir()
-    pq.write_table(held, run / TABLE / "e0-000001.parquet", row_group_size=2)
-    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID)
-    assert [(piece.first_ns, piece.last_ns, piece.read()["start_ns"].to_pylist()) for piece in found.pieces] == [
-        (0, 2, [0, 1]), (2, 4, [2, 3]), (4, 5, [4])
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from rlscope_otel.schema import arrow_schema
 
 from rlscope.alerts.live.rows import CORRECTED_NS, JOINED_NS, LiveRows
 from rlscope.trace.journals import fitted
-from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, update_row
+from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row
 
 S: Final = 1_000_000_000
 FROM_S: Final = 100
@@ -55,31 +55,6 @@ def test_a_sample_is_given_that_was_taken_then_or_whose_step_ended_then(
     tables, _ = rows.since(FROM_S * S)
     given = [tables[name]["sample_id"].to_pylist() for name in ("deliveries", "samples")]
     assert given == ([["new"], ["new", "new"]] if is_given else [[], []])
-
-
-def test_weight_updates_are_given_by_version_with_their_publication() -> None:
-    def update(worker_id: str, end_s: int, version: int, phase: str = "apply") -> Row:
-        return update_row(worker_id, (end_s - 1) * S, end_s * S, version, phase)
-
-    rows = held(
-        weight_updates=[
-            update("t0", 10, 1, "publish"), update("e0", 11, 1), update("t0", 20, 2, "publish"),
-            update("e0", 99, 2), update("e1", 100, 2),
-        ]
-    )  # fmt: skip
-    tables, _ = rows.since(FROM_S * S)
-    given = [(row["worker_id"], row["version"]) for row in tables["weight_updates"].to_pylist()]
-    assert given == [("t0", 2), ("e0", 2), ("e1", 2)]
-
-
-def test_engine_rows_are_given_by_worker_and_start_without_those_that_start_after_the_buckets() -> None:
-    rows = held(engine_steps=[engine_row(name, 103 * S, 104 * S) for name in ("e0", "e1")])
-    for name, start_s in (("e0", 100), ("e1", 101), ("e0", 101), ("e1", 104)):
-        keep(rows, "engine_steps", [engine_row(name, start_s * S, (start_s + 1) * S)])
-    tables, _ = rows.since((FROM_S + 1) * S, 104 * S)
-    assert [(row["worker_id"], row["start_ns"] // S) for row in tables["engine_steps"].to_pylist()] == [
-        ("e0", 100), ("e0", 101), ("e0", 103), ("e1", 101), ("e1", 103)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("table", "kept_ns"), [("engine_steps", CORRECTED_NS), ("samples", JOINED_NS)])

@@ -5,10 +5,9 @@ import os
 import re
 import signal
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from rlscope_otel.integrations import scrape
 from rlscope_otel.integrations.engine_readings import Point, Reading, points_of, readings_of
 
 from tests.manual_clock import ManualClock
+from tests.serving import serving
 from tests.waiting import TIME_LIMIT_S, until
 
 PAGES = Path(__file__).parent / "pages"
@@ -279,7 +279,7 @@ PLAIN = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 @pytest.fixture
 def answers() -> Iterator[Callable[..., str]]:
     """Starts a server that sends these bytes to whoever asks, then others every 10 ms for 3 s, and hangs up."""
-    servers: list[tuple[socketserver.ThreadingTCPServer, threading.Thread]] = []
+    servers = ExitStack()
 
     def serve(answer: bytes | Callable[[], bytes], *, then: bytes = b"") -> str:
         class Handler(socketserver.BaseRequestHandler):
@@ -292,16 +292,10 @@ def answers() -> Iterator[Callable[..., str]]:
                         self.request.sendall(then)
 
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        return f"{servers.enter_context(serving(server))}/metrics"
 
-    yield serve
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with servers:
+        yield serve
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Engines without hooks are recorded while their run is watched, and read with its log afterwards."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from rlscope.errors import ArgumentError
 from rlscope.importers.options import import_options
 from rlscope.reports.text.verdict import headline, label, next_step
 from rlscope.reports.text.watch import fact_rows
+from tests.serving import serving
 from tests.waiting import TIME_LIMIT_S, until
 
 PAGES = Path(__file__).parents[3] / "instrumentation" / "tests" / "integrations" / "pages"
@@ -55,12 +55,8 @@ def server() -> Iterator[Server]:
         def log_message(self, *_: object) -> None: ...
 
     made = Server(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with serving(made):
+        yield made
 
 
 @pytest.fixture

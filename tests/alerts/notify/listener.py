@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.serving import serving
+
 
 @dataclass
 class Listener:
@@ -44,15 +46,9 @@ def listening() -> Iterator[Listener]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listener.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield listener
-    finally:
-        if listener.hold is not None:
-            listener.hold.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as listener.url:
+        try:
+            yield listener
+        finally:
+            if listener.hold is not None:
+                listener.hold.set()

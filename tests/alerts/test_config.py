@@ -78,7 +78,6 @@ MISTAKES = [
     (DEPTH + 'below = 2', "rules[0].below", "both above and below", "one of"),
     ('# c\n[[rules]]\nname = "a"\nmetric = "queue.depth"', "rules[0]", "neither above nor below", "one of"),
     ('[[rules]]\nname = "a"\nabove = 1', "rules[0].metric", "no such key", "a non-empty string"),
-    ('[[rules]]\nmetric = "queue.depth"\nabove = 1', "rules[0].name", "no such key", "a non-empty string"),
     (DEPTH + 'window = "5 min"', "rules[0].window", "'5 min'", "such as 30s"),
     (DEPTH + 'for = 300', "rules[0].for", "300", "with a unit"),
     (DEPTH + 'kind = "hnt"', "rules[0].kind", "'hnt'", "mean 'hint'?"),
@@ -89,7 +88,6 @@ MISTAKES = [
     (DEPTH + 'annotations = { s = "{" }', "rules[0].annotations.s", "'{'", "in braces"),
     (DEPTH + '[[rules]]\nname = "a"\nmetric = "kv.used_ratio"\nabove = 1',
      "rules[1].name", "'a'", "a name of its own"),
-    ('intervall = "5s"', "intervall", "key 'intervall'", "Did you mean 'interval'?"),
     ('\ninterval = "0s"', "interval", "'0s'", "at least 1s"),
     ("warm_up_steps = 1.5", "warm_up_steps", "1.5", "whole number"),
     ("rules = 3", "rules", "3", "a list of tables"),
@@ -98,13 +96,11 @@ MISTAKES = [
     ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nbelow = -0.01', "rules[0].below", "-0.01", "0 to 1"),
     ('[[rules]]\nname = "a', "", "not TOML", ""),
     (DEPTH + f'window = "{"9" * 400} steps"', "rules[0].window", "str of 408 characters", "such as `20 steps`"),
-    (DEPTH + f'for = "{"9" * 5000}s"', "rules[0].for", "str of 5003 characters", "such as 30s"),
     (f"warm_up_steps = {10**12 + 1}", "warm_up_steps", "1000000000001", "at most 1e+12"),
     (DEPTH.replace("1", "1e999"), "rules[0].above", "inf", "at most 1e+18"),
     (DEPTH.replace("1", "nan"), "rules[0].above", "nan", "at most 1e+18"),
     ('[[rules]]\nname = " "\nmetric = "queue.depth"\nabove = 1', "rules[0].name", "' '", "a non-empty string"),
     ('rules = [3]', "rules[0]", "3", "a table"),
-    (DEPTH + 'labels = 3', "rules[0].labels", "3", "a table"),
 ]  # fmt: skip
 
 

@@ -836,14 +836,10 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.1}\n",
             "console log of TRL",
         ),
-        # Dictionaries that were cut short: a page about OpenRLHF (2026), and issue 1864 of SkyRL (2026-07), of slime.
+        # A dictionary that was cut short, on a page about OpenRLHF (2026).
         (
             "(PPOTrainer) Global step 1: {'reward': 0.5, 'policy_loss': 0.0, 'timing/ppo_train': 5.04, ...}\n",
             "look like OpenRLHF, 3 of 3 keys, but no step times; expected also `timing/step_total`",
-        ),
-        (
-            "model.py:660 - step 1: {'train/loss': 0.1, 'train/pg_loss': 0.0, 'train/ppo_kl': -0.2, ...}\n",
-            "look like slime or miles, 3 of 3 keys, but no step times; expected also `perf/actor_train_time`",
         ),
         (
             "timing_s/gen: 72.0\ntiming_s/update_actor: 119.5\ntiming_s/step: 228.0\n"
@@ -854,19 +850,10 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             json.dumps(GRPO),
             rf"a metrics file {GRPO_REFUSED}",
         ),
-        # Issue 3452 of TRL, whose releases of early 2025 have other names, and issue 9261 of ms-swift (2026).
+        # Issue 3452 of TRL, whose releases of early 2025 have other names.
         (
             "{'loss': 0.0, 'completion_length': 232.825, 'reward': 1.75, 'reward_std': 0.5, 'epoch': 0.31}\n",
             rf"a console log {GRPO_REFUSED}",
-        ),
-        (
-            '{"loss": 0.0, "reward": 0.5, "reward_std": 0.25, "step_time": 17.5, "global_step/max_steps": "1/10000"}\n',
-            rf"a metrics file {GRPO_REFUSED}",
-        ),
-        # A report of a smoke test (2026) lists a few metrics of its only step.
-        (
-            "timing_s/gen: 163.38\ntiming_s/old_log_prob: 37.46\ntiming_s/ref: 51.52\nperf/throughput: 93.4\n",
-            "look like verl, 4 of 4 keys, but no step times; expected also `timing_s/step`",
         ),
         # A comma is read neither as a decimal point nor as the end of a number.
         (
@@ -886,14 +873,10 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             times("(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0"),
             "a log of no framework that rlscope knows, with the durations generate_time, learn_batch_time;.*--phases",
         ),
-        # Pull request 2398 of torchtitan and issue 5084 of IsaacLab (2026), whose durations are aligned.
+        # Pull request 2398 of torchtitan (2026), whose durations are aligned.
         (
             times("  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s"),
             "rollout, total, train, weight_sync;.*step=total,generate=rollout,train=train,update=weight_sync",
-        ),
-        (
-            times("   Collection time: 0.768s\n     Learning time: 0.238s\n    Iteration time: 1.01s"),
-            "--phases 'step=Iteration time,generate=Collection time,train=Learning time'",
         ),
     ],
 )

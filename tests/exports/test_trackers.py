@@ -1,13 +1,10 @@
 """The trackers get the analysis's numbers: read back from what the real packages wrote, each where it is installed."""
 
 import os
-import struct
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +14,9 @@ from rlscope.cli import app
 from rlscope.document import extended
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, redacted, summary_of
+from rlscope.importers import tensorboard, wandb
 from rlscope.importers.join import RunFolder
+from rlscope.importers.rows import Tally
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import worker, write_run
@@ -72,32 +71,23 @@ def test_what_is_not_known_is_missing_and_not_0() -> None:
 
 def test_tensorboard_has_every_number_every_step_and_the_page(summary: Summary, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
     where = push_analysis(full_analysis(), Target("tensorboard", folder=tmp_path / "logs"))
     assert str(tmp_path / "logs") in where
     (path,) = (tmp_path / "logs").glob("events.*")
     scalars, texts = dict[tuple[str, int], float](), dict[str, str]()
-    for step, value in _tensorboard_values(path):
-        if value.HasField("simple_value"):
-            scalars[value.tag, step] = value.simple_value
-        else:
-            texts[value.tag.removesuffix("/text_summary")] = value.tensor.string_val[0].decode()
+    for event in map(Event.FromString, tensorboard._records(path, Tally(), lambda _bytes: None)):
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                scalars[value.tag, event.step] = value.simple_value
+            else:
+                texts[value.tag.removesuffix("/text_summary")] = value.tensor.string_val[0].decode()
     expected = {(name, 0): value for name, value in summary.numbers.items()}
     expected |= {(name, step): value for step, found in summary.steps for name, value in found.items()}
     assert scalars == pytest.approx(expected, rel=1e-6) and len(summary.steps) > 10
     assert texts == summary.words and texts.keys() >= {f"rlscope/{name}" for name in ("verdict", "why", "next")}
     assert (tmp_path / "logs" / PAGE).read_text(encoding="utf-8") == summary.page
-
-
-def _tensorboard_values(path: Path) -> Iterator[tuple[int, Any]]:
-    """The values of an event file: records of a length, its checksum, the event and its checksum."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    content, at = path.read_bytes(), 0
-    while at < len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        event = Event.FromString(content[at + 12 : at + 12 + length])
-        yield from ((event.step, value) for value in event.summary.value)
-        at += length + 16
 
 
 def test_a_log_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -135,13 +125,15 @@ def test_wandb_offline_has_the_summary_the_history_and_the_page(
     summary: Summary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_API_KEY": KEY}.items():
         monkeypatch.setenv(name, value)
     where = push_analysis(full_analysis(), Target("wandb", project="grpo", into="abc123"))
     assert where == "run abc123 of Weights & Biases, kept offline; `wandb sync` sends it"
     (path,) = tmp_path.rglob("*.wandb")
     values, steps, artifacts = dict[str, str](), 0, list[str]()
-    for record in _wandb_records(path):
+    for record in map(Record.FromString, wandb._records(path, Tally(), lambda _bytes: None)):
         kind = record.WhichOneof("record_type")
         if kind == "summary":
             values |= {each.key or "/".join(each.nested_key): each.value_json for each in record.summary.update}
@@ -154,23 +146,6 @@ def test_wandb_offline_has_the_summary_the_history_and_the_page(
     assert steps == len(summary.steps)
     assert artifacts == ["rlscope-grpo-math-7b-2026-11-21"]
     assert KEY.encode() not in path.read_bytes()
-
-
-def _wandb_records(path: Path) -> Iterator[Any]:
-    """The records of a run's file: LevelDB's log format after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content, at, held = path.read_bytes(), 7, b""
-    while at < len(content):
-        if 32_768 - at % 32_768 < 7:
-            at += 32_768 - at % 32_768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        held += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield Record.FromString(held)
-            held = b""
 
 
 @pytest.mark.parametrize(

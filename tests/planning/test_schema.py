@@ -16,6 +16,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import EXAMPLE, Current, Guess, PlanFile, read_plan
+from tests.model.hardware.test_parameters import LLAMA_8B
 from tests.planning.small_plan import write_plan
 from tests.trace_folder import sample_row, worker, write_run
 
@@ -46,15 +47,6 @@ max_output_tokens = 8192
 [batch]
 samples_per_step = 1024
 """
-LLAMA_8B = {
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
 
 
 def planned(folder: Path, text: str) -> PlanInputs:

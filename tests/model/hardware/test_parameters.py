@@ -4,95 +4,36 @@ import pytest
 
 from rlscope.model.hardware.parameters import UncountableError, count_parameters
 
-LLAMA_8B = {
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-}
-QWEN25_HALF_B = {
-    "model_type": "qwen2",
-    "vocab_size": 151936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-    "sliding_window": 32768,
-    "use_sliding_window": False,
-}
-QWEN3_8B = {
-    "model_type": "qwen3",
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-}
-QWEN3_30B_A3B = {
-    "model_type": "qwen3_moe",
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-}
-QWEN15_MOE = {
-    "model_type": "qwen2_moe",
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "num_experts": 60,
-    "num_experts_per_tok": 4,
-}
-MIXTRAL = {
-    "model_type": "mixtral",
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-}
-DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3",
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-}
+KEYS = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads",
+)  # fmt: skip
+
+
+def config_of(*values, **more):
+    """A config with these values of the keys that every model has, and of further ones."""
+    return dict(zip(KEYS, values, strict=True)) | more
+
+
+LLAMA_8B = config_of("llama", 128256, 4096, 14336, 32, 32, 8)
+QWEN25_HALF_B = config_of(
+    "qwen2", 151936, 896, 4864, 24, 14, 2, tie_word_embeddings=True, sliding_window=32768, use_sliding_window=False
+)
+QWEN3_8B = config_of("qwen3", 151936, 4096, 12288, 36, 32, 8, head_dim=128)
+QWEN3_30B_A3B = config_of(
+    "qwen3_moe", 151936, 2048, 6144, 48, 32, 4, head_dim=128, moe_intermediate_size=768, num_experts=128,
+    num_experts_per_tok=8, decoder_sparse_step=1, mlp_only_layers=[],
+)  # fmt: skip
+QWEN15_MOE = config_of(
+    "qwen2_moe", 151936, 2048, 5632, 24, 16, 16, moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
+    num_experts=60, num_experts_per_tok=4,
+)  # fmt: skip
+MIXTRAL = config_of("mixtral", 32000, 4096, 14336, 32, 32, 8, num_local_experts=8, num_experts_per_tok=2)
+DEEPSEEK_V3 = config_of(
+    "deepseek_v3", 129280, 7168, 18432, 61, 128, 128, moe_intermediate_size=2048, n_routed_experts=256,
+    n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=3, q_lora_rank=1536, kv_lora_rank=512,
+    qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128,
+)  # fmt: skip
 CORRECTION_BIASES = 58 * 256
 """Of DeepSeek-V3's routers: in its checkpoint, but not trained."""
 

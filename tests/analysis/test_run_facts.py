@@ -1,12 +1,13 @@
 """Who ran and how much came of it, where a worker was started again and where deliveries name no step."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from rlscope.analysis.result import SteadyWindow
+from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.analysis.run_facts import window_reason
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
@@ -39,19 +40,27 @@ def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path: Path) -> N
     assert (facts.trainer_gpus, facts.sampler_gpus, facts.total_gpus) == (4, 4, 8)
 
 
-@pytest.mark.parametrize(("step", "steady_tokens_per_s"), [(1, 5.0), (None, None)])
-def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
-    tmp_path: Path, step: int | None, steady_tokens_per_s: float | None
-) -> None:
+def delivered(
+    folder: Path, step_of: Callable[[int], int | None] = lambda at: at, tokens: int = 5, repeated: int = 0
+) -> AnalysisResult:
+    """Of thirty seconds, in each of which a step trains on its sample; the first ones are trained on again."""
     steps = range(30)
+    uses = [*((at, at) for at in steps), *((at, at + 1) for at in range(repeated))]
     run = write_run(
-        tmp_path,
+        folder,
         [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
         train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in steps],
-        samples=[sample_row(f"s{at}", "e", [(0, 0, 5)]) for at in steps],
-        deliveries=[delivery_row(f"s{at}", "t", step=None if step is None else at, consumer_version=0) for at in steps],
+        samples=[sample_row(f"s{at}", "e", [(0, 0, tokens)] if tokens else []) for at in steps],
+        deliveries=[delivery_row(f"s{at}", "t", step=step_of(step), consumer_version=0) for at, step in uses],
     )
-    throughput = analyze(run, also_ask=()).throughput
+    return analyze(run, also_ask=())
+
+
+@pytest.mark.parametrize(("step_of", "steady_tokens_per_s"), [(lambda at: at, 5.0), (lambda at: None, None)])
+def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
+    tmp_path: Path, step_of: Callable[[int], int | None], steady_tokens_per_s: float | None
+) -> None:
+    throughput = delivered(tmp_path, step_of).throughput
     assert throughput.steady_tokens_per_s == steady_tokens_per_s
     assert throughput.achieved_tokens_per_s == 5.0
 
@@ -61,32 +70,13 @@ def test_a_run_whose_steps_train_on_samples_again_has_no_model_and_says_why(
     tmp_path: Path, repeated: int, is_refused: bool
 ) -> None:
     """A sample is generated once: of 30 that are trained on, 3 may be repeated, as by a run that was resumed."""
-    run = write_run(
-        tmp_path,
-        [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
-        train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in range(30)],
-        samples=[sample_row(f"s{at}", "e", [(0, 0, 5)]) for at in range(30)],
-        deliveries=[
-            delivery_row(f"s{at}", "t", step=at + epoch, consumer_version=0)
-            for at in range(30)
-            for epoch in range(2 if at < repeated else 1)
-        ],
-    )
-    model = analyze(run, also_ask=()).model
+    model = delivered(tmp_path, repeated=repeated).model
     assert isinstance(model, NoModelResult)
     assert ("170 tokens were trained and 150 tokens generated" in model.reason) == is_refused
 
 
 def test_trained_samples_without_a_token_leave_the_rates_unknown(tmp_path: Path) -> None:
-    steps = range(30)
-    run = write_run(
-        tmp_path,
-        [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
-        train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in steps],
-        samples=[sample_row(f"s{at}", "e", []) for at in steps],
-        deliveries=[delivery_row(f"s{at}", "t", step=at, consumer_version=0) for at in steps],
-    )
-    analysis = analyze(run, also_ask=())
+    analysis = delivered(tmp_path, tokens=0)
     rates = analysis.throughput
     assert (analysis.run.samples_trained, analysis.run.tokens_trained) == (30, None)
     assert (rates.steady_tokens_per_s, rates.achieved_tokens_per_s, rates.generated_tokens_per_s) == (None, None, None)

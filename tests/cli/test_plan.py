@@ -1,13 +1,11 @@
 """`rlscope plan`: the example plans itself, every answer reads at any width, and what has none says why."""
 
 import json
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import rlscope
 from rlscope.document import as_dict
@@ -15,10 +13,10 @@ from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
-from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.plan import assumption_lines, plan_blocks, why
 from tests.cli.command import invoke
-from tests.planning.small_plan import SMALL_PLAN
+from tests.planning.small_plan import PRESENT, SMALL_PLAN, write_plan
+from tests.reports.terminal_card import printed
 
 PLAN = f"""\
 {SMALL_PLAN.replace("H100 SXM", "H200")}
@@ -28,25 +26,17 @@ gpu_hour_price = 2
 currency = "EUR"
 """
 SMALL_BATCH = PLAN.replace("samples_per_step = 64", "samples_per_step = 8")
-PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 
 
-def write(folder: Path, text: str) -> Path:
-    path = folder / "plan.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def shown(answer: tuple[PlanFile, PlanResult], width: int) -> str:
-    console = Console(width=width, record=True, file=StringIO())
+def words_of(answer: tuple[PlanFile, PlanResult]) -> str:
+    """What is shown of it, without frames and line breaks."""
     file, planned = answer
-    print_blocks(plan_blocks(planned, file), console)
-    return console.export_text()
+    return " ".join(printed(plan_blocks(planned, file), 120).replace("│", " ").split())
 
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, PlanResult]:
-    return plan_ahead(write(tmp_path_factory.mktemp("plan"), PLAN))
+    return plan_ahead(write_plan(tmp_path_factory.mktemp("plan"), PLAN))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +48,7 @@ def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
 def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
     printed = invoke("plan", "--example")
     assert printed.exit_code == 0 and printed.stdout == EXAMPLE.read_text(encoding="utf-8")
-    done = invoke("plan", write(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
+    done = invoke("plan", write_plan(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
     assert done.exit_code == 0
     best = json.loads((tmp_path / "answer.json").read_text())["recommendation"]["best"]
     assert f"Start with {best['trainer_gpus']} trainer GPUs and {best['sampler_gpus']} sampler GPUs" in done.stdout
@@ -67,7 +57,7 @@ def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path: Path) -> None:
-    done = invoke("plan", write(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
+    done = invoke("plan", write_plan(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
     answer = json.loads(done.stdout)
     assert done.exit_code == 0
     assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
@@ -78,7 +68,7 @@ def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_pa
 def planned_with(folder: Path, gpus: int, samples: int) -> tuple[PlanFile, PlanResult]:
     """The example with other numbers of GPUs and samples per step."""
     text = EXAMPLE.read_text(encoding="utf-8").replace("total = 32", f"total = {gpus}")
-    return plan_ahead(write(folder, text.replace("samples_per_step = 256", f"samples_per_step = {samples}")))
+    return plan_ahead(write_plan(folder, text.replace("samples_per_step = 256", f"samples_per_step = {samples}")))
 
 
 def middle(planned: PlanResult) -> float:
@@ -120,27 +110,19 @@ def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) ->
 
 
 def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
-    file, planned = plan_ahead(write(tmp_path, PLAN + PRESENT))
+    file, planned = plan_ahead(write_plan(tmp_path, PLAN + PRESENT))
     advised: Any = as_dict(plan_document(planned, file))["recommendation"]
     current, best = advised["current"], advised["best"]
     assert (current["trainer_gpus"], current["sampler_gpus"], current["max_running"]) == (1, 5, 64)
     assert advised["action"] == "change" and best["gain_ratio"]["value"] > 0.05
-    text = " ".join(shown((file, planned), 120).split())
+    text = words_of((file, planned))
     assert "Use 4 trainer GPUs" in text or "Use 3 trainer GPUs" in text or "Use 5 trainer GPUs" in text
     assert "present 1 : 5 × 64" in text
 
 
-def test_a_present_layout_that_is_kept_beyond_the_cap_is_said_to_be(tmp_path: Path) -> None:
-    present = PRESENT.replace("trainer_gpus = 1", "trainer_gpus = 3").replace("sampler_gpus = 5", "sampler_gpus = 3")
-    capped = write(tmp_path, f"{PLAN}{present}[limits]\nmax_staleness = 1\n")
-    text = " ".join(shown(plan_ahead(capped), 120).replace("│", " ").split())
-    assert "Keep 3 trainer GPUs and 3 sampler GPUs" in text
-    assert "The present layout exceeds the staleness cap of 1." in text
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, PlanResult], width: int) -> None:
-    text = shown(answer, width)
+    text = printed(plan_blocks(answer[1], answer[0]), width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
     for title in ("Plan", "Layouts", "Uncertainties", "Assumptions"):
@@ -151,7 +133,7 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
 
 
 def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, PlanResult]) -> None:
-    text = " ".join(shown(answer, 120).replace("│", " ").split())
+    text = words_of(answer)
     assert "nothing was measured" in text
     assert "It is the fastest split in" in text and "(median and 90% interval of the draws)" in text
     assert "6 GPUs, H200: 989 TFLOP/s dense bf16, 4.8 TB/s memory bandwidth, 141 GB each." in text
@@ -165,27 +147,42 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
     assert "EUR." in text
 
 
-def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
-    text = " ".join(shown(plan_ahead(write(tmp_path, SMALL_BATCH), 0), 120).replace("│", " ").split())
-    assert "No layout of these 6 GPUs is feasible." in text
-    assert "Reasons: staleness above the cap (5 splits)." in text
-    assert "The least stale layout is" in text
-    assert "with a staleness of 0." in text
-    assert "Uncertainties" not in text
-
-
-def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_path: Path) -> None:
-    answer = plan_ahead(write(tmp_path, f"{PLAN}[limits]\nkv_capacity_tokens = 600\n"))
-    text = " ".join(shown(answer, 120).replace("│", " ").split())
-    assert "Reasons: KV cache too small (5 splits)." in text
-    assert "holds 600 tokens; a prompt with the longest response takes 1.12k tokens" in text
-    assert "Use more GPUs per engine or a lower max_output_tokens." in text
+@pytest.mark.parametrize(
+    ("plan", "cap", "said"),
+    [
+        (
+            PLAN + PRESENT.replace("trainer_gpus = 1", "trainer_gpus = 3").replace("gpus = 5", "gpus = 3"),
+            1,
+            ["Keep 3 trainer GPUs and 3 sampler GPUs", "The present layout exceeds the staleness cap of 1."],
+        ),
+        (
+            SMALL_BATCH,
+            0,
+            ["No layout of these 6 GPUs is feasible.", "Reasons: staleness above the cap (5 splits).",
+             "The least stale layout is", "with a staleness of 0."],
+        ),
+        (
+            f"{PLAN}[limits]\nkv_capacity_tokens = 600\n",
+            None,
+            ["Reasons: KV cache too small (5 splits).",
+             "holds 600 tokens; a prompt with the longest response takes 1.12k tokens",
+             "Use more GPUs per engine or a lower max_output_tokens."],
+        ),
+    ],
+    ids=["the present layout is kept", "all are too stale", "no response fits the cache"],
+)  # fmt: skip
+def test_a_layout_beyond_the_cap_and_a_plan_without_one_say_why(
+    tmp_path: Path, plan: str, cap: int | None, said: list[str]
+) -> None:
+    text = words_of(plan_ahead(write_plan(tmp_path, plan), cap))
+    assert [words for words in said if words not in text] == []
+    assert ("Uncertainties" in text) == ("Keep" in said[0])
 
 
 @pytest.mark.parametrize(("gpus", "is_said"), [(8, False), (9, True)])
 def test_engines_larger_than_a_node_are_said_to_be_slower_than_modeled(
     tmp_path: Path, gpus: int, is_said: bool
 ) -> None:
-    plan = write(tmp_path, PLAN.replace("total = 6", f"total = {gpus + 1}\ngpus_per_engine = {gpus}"))
+    plan = write_plan(tmp_path, PLAN.replace("total = 6", f"total = {gpus + 1}\ngpus_per_engine = {gpus}"))
     lines = assumption_lines(rlscope.plan(plan))
     assert any(f"Engines of {gpus} GPUs span nodes" in line for line in lines) == is_said

@@ -23,6 +23,8 @@ weight_update_s = 0
 samples_per_step = 64
 group_size = 8
 """
+PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
+"""The layout in use, at the end of that plan."""
 
 
 def write_plan(folder: Path, text: str = SMALL_PLAN) -> Path:

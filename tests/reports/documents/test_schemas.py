@@ -17,7 +17,7 @@ from rlscope.analysis.data_quality import ClockOffset
 from rlscope.analysis.result import AnalysisResult
 from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
 from rlscope.reports.documents.analysis import analysis_document
-from tests.planning.small_plan import SMALL_PLAN
+from tests.planning.small_plan import PRESENT, SMALL_PLAN, write_plan
 from tests.reports.analysis_fixture import hostile_analysis
 from tests.reports.documents.test_model import ANALYSES
 from tests.schemas import faults, schema
@@ -44,7 +44,6 @@ def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[
     assert faults("analysis", dump(analysis_document(make()))) == []
 
 
-PRESENT = "[current]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
 PLANS = {
     "no layout in use": SMALL_PLAN,
     "a layout in use": SMALL_PLAN.replace("H100 SXM", "H200") + PRESENT,
@@ -53,9 +52,7 @@ PLANS = {
 
 @pytest.mark.parametrize("text", PLANS.values(), ids=PLANS)
 def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None:
-    plan = tmp_path / "plan.toml"
-    plan.write_text(text, encoding="utf-8")
-    assert faults("plan", rlscope.plan(plan).to_json()) == []
+    assert faults("plan", rlscope.plan(write_plan(tmp_path, text)).to_json()) == []
 
 
 CLOCK = ClockOffset(host="a", against="b", offset_s=2.0, uncertainty_s=None)

@@ -1,7 +1,6 @@
 """The front door: `import rlscope` and what its names do, say of themselves, and refuse."""
 
 import inspect
-import io
 import json
 import pkgutil
 import subprocess
@@ -14,7 +13,6 @@ from unittest.mock import Mock
 
 import polars as pl
 import pytest
-from rich.console import Console
 
 import rlscope
 from rlscope import errors
@@ -34,10 +32,9 @@ from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import DRAWN
 from rlscope.planning.schema import EXAMPLE
-from rlscope.reports.card import card_blocks
-from rlscope.reports.terminal import print_blocks
 from tests.kept import analysis_of, analyze_kept
 from tests.planning.small_plan import write_plan
+from tests.reports.terminal_card import card
 from tests.trace_folder import small_run
 
 ROOT = Path(__file__).parents[1]
@@ -226,9 +223,7 @@ def test_an_analysis_is_written_in_every_format(run_dir: Path, tmp_path: Path) -
 
 def written(known: rlscope.Analysis) -> list[str]:
     """Everything that is not the page."""
-    shown = io.StringIO()
-    print_blocks(card_blocks(known), Console(file=shown, width=120))
-    return [shown.getvalue(), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
+    return [card(known, 120), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
 
 
 def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir: Path, tmp_path: Path) -> None:

@@ -2,23 +2,20 @@
 
 import json
 import shutil
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from rich.console import Console
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Roles
-from rlscope.reports.card import card_blocks
 from rlscope.reports.documents.analysis import as_document
-from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.brief import steady_state
 from tests.kept import TRACES
 from tests.model.few_draws import few_draws
+from tests.reports.terminal_card import card_words
 from tests.trace_folder import activity, engine_row, write_rows
 
 TRACE: Final = "overproduction"
@@ -101,7 +98,7 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert isinstance(analysis.model, NoModelResult)
     assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
     assert (analysis.verdict.bottleneck, analysis.verdict.unknown_reason) == ("samplers", None)
-    card = card_of(analysis)
+    card = card_words(analysis, 120)
     document: dict[str, Any] = as_document(analysis)
     assert document["verdict"]["headline"].endswith("while the judges or reward models are nearly always busy")
     assert "Bottleneck:" not in card
@@ -111,19 +108,13 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert remedies["starved_trainer"] == document["verdict"]["next"]
 
 
-def card_of(analysis: AnalysisResult) -> str:
-    shown = StringIO()
-    print_blocks(card_blocks(analysis), Console(file=shown, width=120))
-    return " ".join(shown.getvalue().split())
-
-
 def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
     judged: AnalysisResult, alone: AnalysisResult
 ) -> None:
-    card = card_of(judged)
+    card = card_words(judged, 120)
     assert "Auxiliary" in card
     assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
-    assert "auxiliary" not in card_of(alone)
+    assert "auxiliary" not in card_words(alone, 120)
 
 
 def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.token_simulator import Layout, Limits, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.analysis.other_runs import read_other_runs
 from rlscope.analysis.result import Constraints
-from rlscope.cli import app
 from rlscope.document import as_dict
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast.change import Change
@@ -30,6 +28,7 @@ from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
 from rlscope.reports.text.names import scaling_sentence
 from rlscope.trace.store import open_run
+from tests.cli.command import invoke
 from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TODAY, TRUTH, candidates_of, observed
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
@@ -143,7 +142,7 @@ def test_each_run_is_named_once(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path: Path, command: str) -> None:
     own = record(tmp_path / "own")
     with pytest.raises(RunFolderError, match="nowhere: found no such file or folder"):
-        CliRunner().invoke(app, [command, str(own), "--also", str(tmp_path / "nowhere")], catch_exceptions=False)
+        invoke(command, own, "--also", tmp_path / "nowhere")
     assert not (own / "report.html").exists()
 
 

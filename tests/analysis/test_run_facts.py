@@ -99,7 +99,6 @@ def test_the_steady_state_is_of_one_start_of_the_run(tmp_path: Path, again: int,
         ],
     )
     found = analyze(run, also_ask=()).run.window
-    assert found is not None
     assert (found.first_step, found.last_step) == window
     assert found.end_ns - found.start_ns == (found.last_step - found.first_step + 1) * SECOND
 

@@ -72,7 +72,6 @@ def planned_with(folder: Path, gpus: int, samples: int) -> tuple[PlanFile, PlanR
 
 
 def middle(planned: PlanResult) -> float:
-    assert planned.best is not None and planned.best.drawn_tokens_per_s is not None
     return float(np.median(planned.best.drawn_tokens_per_s))
 
 
@@ -128,7 +127,6 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
     for title in ("Plan", "Layouts", "Uncertainties", "Assumptions"):
         assert title in text
     best = answer[1].best
-    assert best is not None
     assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.max_running}" in text
 
 

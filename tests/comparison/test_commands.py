@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rlscope.cli import app
+from tests.cli.command import invoke
 from tests.comparison.conftest import TRACES
 from tests.kept import analyze_kept
 
 SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
 
 
 def test_compare_prints_a_card_and_writes_what_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,6 @@ class ReadTrace:
         """Nanoseconds by worker, state and reason."""
         totals: Counter[tuple[str, str, str | None]] = Counter()
         for each in self.row("state"):
-            assert each.end_ns is not None
             totals[each.process, each.name, each.details.get("reason")] += each.end_ns - each.start_ns
         return totals
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 import rlscope
-from rlscope.cli import app
 from rlscope.document import extended
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
 from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, redacted, summary_of
 from rlscope.importers import tensorboard, wandb
 from rlscope.importers.join import RunFolder
 from rlscope.importers.rows import Tally
+from tests.cli.command import invoke
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import worker, write_run
@@ -156,7 +155,7 @@ def test_without_its_package_the_message_says_how_to_install_it_before_the_run_i
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RlscopeError, match=rf"rlscope\[{flags[0].removeprefix('--')}\]"):
-        CliRunner().invoke(app, ["push", str(tmp_path / "no run"), *flags], catch_exceptions=False)
+        invoke("push", tmp_path / "no run", *flags)
 
 
 def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,13 +186,13 @@ def test_addresses_lose_their_credentials(text: str, shown: str) -> None:
 def test_the_command_takes_exactly_one_tracker(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "run", [worker("t0")])
     for arguments in ([], ["--wandb", "--mlflow"]):
-        assert CliRunner().invoke(app, ["push", str(run_dir), *arguments]).exit_code == 2
+        assert invoke("push", run_dir, *arguments).exit_code == 2
 
 
 def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     run_dir = write_run(tmp_path / "run", [worker("t0")])
-    done = CliRunner().invoke(app, ["push", str(run_dir), "--tensorboard", str(tmp_path / "logs")])
+    done = invoke("push", run_dir, "--tensorboard", tmp_path / "logs")
     assert done.exit_code == 0 and done.stdout == ""
     assert (tmp_path / "logs" / PAGE).exists() and not (run_dir / "report.html").exists()
 

@@ -6,12 +6,10 @@ It is what `model_run` says of it, so nothing here has to be kept in step with t
 from dataclasses import replace
 
 from rlscope.model.decode.curves import RooflineCurve
-from rlscope.model.forecast.replay import Scheduling
-from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
+from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed
-from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.kept import kept
 from tests.model import known_run
 
@@ -23,14 +21,12 @@ SYSTEM = System(
     Trainer(tokens_per_gpu_s=1_800.0, seen_gpus=2, scaling_exponent=1.0),
     WeightUpdateCost(engine_pause_s=0.05, trainer_blocked_s=0.1),
 )
-QUESTION = ModelConfig(
-    candidates=(Scheduling("group", Settings(), Admission(queue_capacity_samples=128)),),
-    prior=None,
-    granularity=Granularity(gpus_per_engine=1),
+QUESTION = replace(
+    known_run.QUESTION,
+    candidates=known_run.candidates_of(Admission(queue_capacity_samples=128)),
     most_staleness=8,
     remaining_steps=400,
     gpu_hour_price=2.5,
-    form=None,
 )
 
 

@@ -87,7 +87,6 @@ def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:
 
 def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:
     plenty, enough, fewer = (colocated_step(system(), 16, max_running=limit) for limit in (65, 64, 63))
-    assert plenty is not None and enough is not None and fewer is not None
     assert plenty == enough
     assert (fewer.running, fewer.generation_s > enough.generation_s) == (63.0, True)
 

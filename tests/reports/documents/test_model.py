@@ -94,7 +94,6 @@ def test_an_action_names_its_rate_on_the_measured_one_and_what_it_costs():
     analysis = with_model(changing_model())
     steady = analysis.throughput.steady_tokens_per_s
     first, ranked = as_document(analysis)["actions"][0], changing_model().ranking.actions[0]
-    assert steady is not None
     assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.value))
     assert first["gain_ratio"] == asdict(ranked.gain_ratio)
     told = {"kind": "change", "target": "layout", "cause": "trainers", "cost": "restart"}
@@ -139,7 +138,6 @@ def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
     one, two = (as_document(with_model(said))["recommendation"]["best"]["step_s"] for said in (model, halved))
     assert two == pytest.approx(one / 2.0)
     best = model.recommendation.best
-    assert best.timing is not None
     assert one == pytest.approx(best.timing.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
 
 

@@ -18,7 +18,6 @@ def told(seen: Preemption | None) -> ModelResult:
 
 def limited(running_limit: float, lost: Preemption | None) -> Forecast:
     today = short_model().forecasts.today
-    assert today.state is not None
     return replace(today, state=replace(today.state, running_limit=running_limit), preemption=lost)
 
 

@@ -1,6 +1,5 @@
-"""What a run's rewards say of stale and of truncated samples: on runs whose truth is known, and worked by hand."""
+"""What a run's rewards say of stale and of truncated samples, worked by hand."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,56 +11,7 @@ from rlscope.analysis.learning import Learning, RewardDifference, learning_of
 from rlscope.analysis.result import Ledger
 from rlscope.model.estimate import Estimate
 from rlscope.reports.text.learning import learning_sentences, run_sentences
-from rlscope.trace.query import ask, standard_arguments
-from tests.case_files import Case
-from tests.nightly import nightly
 from tests.reports.analysis_fixture import empty_analysis
-from tests.trace_folder import delivery_row, sample_row, worker
-
-STEPS, SAMPLES, LIMIT_TOKENS = 60, 24, 200
-
-
-def learned(seed: int, per_version: float = 0.0, truncated: float = 0.0, per_100_tokens: float = 0.0) -> Learning:
-    """A run whose policy improves, and whose samples are the staler the longer they are."""
-    random = np.random.default_rng(seed)
-    samples, deliveries = [], []
-    for step in range(1, STEPS + 1):
-        for place in range(SAMPLES):
-            tokens = int(min(LIMIT_TOKENS, 1 + random.lognormal(4.0, 0.8)))
-            is_cut, staleness = tokens == LIMIT_TOKENS, min(step, int(random.poisson(0.5 + tokens / 100)))
-            reward = 0.004 * step + per_version * staleness + truncated * is_cut + per_100_tokens * tokens / 100
-            sample_id = f"{step}-{place}"
-            runs, ended = [(step - staleness, 0, tokens)], "length" if is_cut else "stop"
-            samples.append(sample_row(sample_id, "e0", runs, finish_reason=ended))
-            fate = {"step": step, "consumer_version": step, "reward": reward + 0.5 * random.standard_normal()}
-            deliveries.append(delivery_row(sample_id, "t0", **fate))
-    workers = [worker("t0"), worker("e0", "sampler")]
-    tables: Mapping[str, list] = {"samples": samples, "deliveries": deliveries}
-    with Case("reward_moments", "made", tables, workers, {}, {}, None).open() as run:
-        found = learning_of(ask(run, "reward_moments", standard_arguments(run)))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("truth", "stale_is_clear", "cut_is_clear"),
-    [
-        ({}, False, False),
-        ({"per_version": -0.12}, True, False),
-        nightly({"truncated": -0.6}, False, True),
-        # A truncated response is a long one: what length does is not taken for staleness.
-        ({"per_100_tokens": -0.3}, False, True),
-    ],
-)
-def test_of_ten_runs_at_least_nine_are_told_what_their_reward_depends_on(
-    truth: dict[str, float], stale_is_clear: bool, cut_is_clear: bool
-) -> None:
-    found = [learned(seed, **truth) for seed in range(10)]
-    right = [(each.per_version.is_clear, each.truncated.is_clear) == (stale_is_clear, cut_is_clear) for each in found]
-    assert sum(right) >= 9
-    inside = [each.per_version.reward.low <= truth.get("per_version", 0.0) <= each.per_version.reward.high
-              for each in found]  # fmt: skip
-    assert sum(inside) >= 7
-
 
 MOMENTS: Final = (
     "step", "length_band", "samples", "reward_sum", "staleness_sum", "staleness_sum2", "tokens_sum", "tokens_sum2",

@@ -3,9 +3,7 @@
 import ast
 import math
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
-from statistics import correlation
 
 import pytest
 
@@ -20,13 +18,10 @@ from benchmarks.token_simulator import (
     Updates,
     World,
     simulate_world,
-    true_tokens_per_s,
 )
-from benchmarks.token_simulator.batch import Batch
-from benchmarks.token_simulator.cases import BEST_ALREADY, PLAIN
-from benchmarks.token_simulator.draws import groups, slowness
-from benchmarks.token_simulator.pass_cost import PassCost, decode_s
-from benchmarks.token_simulator.requests import Group, Request
+from benchmarks.token_simulator.cases import PLAIN
+from benchmarks.token_simulator.draws import groups
+from benchmarks.token_simulator.requests import Request
 from rlscope.pipeline import analyze
 from rlscope.trace.store import open_run
 
@@ -55,64 +50,49 @@ SMALL = replace(
 )
 BALANCED = Layout(3, 5, 8)
 CAPPED = Limits(queue_capacity_samples=64, max_staleness=2)
+
+
+def variant(layout: Layout = BALANCED, **changes: object) -> tuple[World, Layout]:
+    return replace(SMALL, **changes), layout
+
+
 VARIANTS = {
-    "no limits": (SMALL, BALANCED),
-    "stale groups are dropped, micro-batches have a row each": (
-        replace(
-            SMALL,
-            limits=replace(CAPPED, staleness_policy="drop"),
-            training=replace(SMALL.training, micro_batch_samples=8, records_micro_batches=True),
-        ),
+    "no limits": variant(),
+    "stale groups are dropped, micro-batches have a row each": variant(
         Layout(2, 6, 16),
+        limits=replace(CAPPED, staleness_policy="drop"),
+        training=replace(SMALL.training, micro_batch_samples=8, records_micro_batches=True),
     ),
-    "publications wait": (
-        replace(SMALL, limits=replace(CAPPED, staleness_policy="publication_waits")),
-        Layout(4, 4, 8),
+    "publications wait": variant(Layout(4, 4, 8), limits=replace(CAPPED, staleness_policy="publication_waits")),
+    "admission, three steps of a version share a batch, engines evaluate": variant(
+        limits=Limits(queue_capacity_samples=96, max_staleness=2, staleness_policy="admission"),
+        training=replace(SMALL.training, steps_per_version=3, shares_batch=True),
+        evaluations=Evaluations(1, 0.5),
     ),
-    "admission, three steps of a version share a batch, engines evaluate": (
-        replace(
-            SMALL,
-            limits=Limits(queue_capacity_samples=96, max_staleness=2, staleness_policy="admission"),
-            training=replace(SMALL.training, steps_per_version=3, shares_batch=True),
-            evaluations=Evaluations(1, 0.5),
-        ),
-        BALANCED,
-    ),
-    "a full queue loses its oldest, updates lose the cache, prompts ride on decode passes": (
-        replace(
-            SMALL,
-            limits=Limits(queue_capacity_samples=32, full_queue="drop_oldest"),
-            passes=replace(SMALL.passes, mixes_prefill=True),
-            updates=Updates(0.05, 0.0, 0.05, False),
-        ),
+    "a full queue loses its oldest, updates lose the cache, prompts ride on decode passes": variant(
         Layout(2, 6, 16),
+        limits=Limits(queue_capacity_samples=32, full_queue="drop_oldest"),
+        passes=replace(SMALL.passes, mixes_prefill=True),
+        updates=Updates(0.05, 0.0, 0.05, False),
     ),
-    "few in flight until trained, some filtered": (
-        replace(
-            SMALL,
-            limits=Limits(max_in_flight_samples=64, in_flight_until_trained=True),
-            rollouts=Rollouts(32, 4, filtered_ratio=0.3),
-        ),
+    "few in flight until trained, some filtered": variant(
         Layout(4, 4, 16),
+        limits=Limits(max_in_flight_samples=64, in_flight_until_trained=True),
+        rollouts=Rollouts(32, 4, filtered_ratio=0.3),
     ),
-    "samples by themselves, newest first": (
-        replace(SMALL, limits=Limits(queue_order="lifo"), rollouts=Rollouts(32, 4, delivery="sample")),
-        Layout(4, 4, 8),
+    "samples by themselves, newest first": variant(
+        Layout(4, 4, 8), limits=Limits(queue_order="lifo"), rollouts=Rollouts(32, 4, delivery="sample")
     ),
-    "environments, the cache overflows": (
-        replace(SMALL, rollouts=Rollouts(32, 4, environment_ratio=0.5, environment_s=0.4), kv_capacity_tokens=400),
-        Layout(5, 3, 16),
+    "environments, the cache overflows": variant(
+        Layout(5, 3, 16), rollouts=Rollouts(32, 4, environment_ratio=0.5, environment_s=0.4), kv_capacity_tokens=400
     ),
-    "replicas, rows of several passes, log-probabilities, checkpoints": (
-        replace(
-            SMALL,
-            gpus_per_engine=2,
-            gpus_per_trainer_replica=2,
-            engine_speed_sd=0.1,
-            most_passes_per_row=16,
-            training=replace(SMALL.training, logprobs_ratio=0.4, checkpoint_steps=5, checkpoint_s=0.2),
-        ),
+    "replicas, rows of several passes, log-probabilities, checkpoints": variant(
         Layout(4, 4, 4),
+        gpus_per_engine=2,
+        gpus_per_trainer_replica=2,
+        engine_speed_sd=0.1,
+        most_passes_per_row=16,
+        training=replace(SMALL.training, logprobs_ratio=0.4, checkpoint_steps=5, checkpoint_s=0.2),
     ),
 }
 
@@ -165,6 +145,10 @@ def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> N
     assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 6 + 4, 3: 2}
 
 
+def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[Request]]:
+    return [group.requests for _, group in zip(range(groups_drawn), groups(world, seed), strict=False)]
+
+
 def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
     # Versions 1 and 2 are published at 7.5 and 12 s and taken at 8 and 12 s, when two requests have 2 and 0 tokens.
     kept = replace(CLOCKWORK, passes=replace(CLOCKWORK.passes, prefill_tokens_per_s=1e15))
@@ -172,45 +156,6 @@ def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
     tokens = [simulate_world(world, Layout(1, 1, 2), steps=2, seed=0).prefilled_tokens for world in (kept, lost)]
     prompts = [request.prompt_tokens for group in first_requests(lost, 6) for request in group]
     assert tokens[1] - tokens[0] == prompts[4] + prompts[5] + 2 * 2
-
-
-def test_a_decode_pass_costs_what_its_parts_say() -> None:
-    hinge = Passes(weights_s=3.0, request_s=1.0, sharpness=2.0)
-    assert decode_s(hinge, 4) == pytest.approx(5.0)
-    assert decode_s(replace(hinge, padded_to=4), 1) == pytest.approx(5.0)
-    assert decode_s(replace(hinge, padded_to=4), 5) == pytest.approx((9 + 64) ** 0.5)
-    experts = Passes(weights_s=0.0, request_s=0.0, sharpness=1.0, experts_s=2.0, expert_ratio=0.5)
-    assert [decode_s(experts, running) for running in (1, 2)] == [1.0, 1.5]
-
-
-def test_a_pass_takes_longer_for_its_kv_its_prompts_and_a_slow_engine() -> None:
-    parts = Passes(weights_s=3.0, request_s=1.0, sharpness=2.0, kv_token_s=0.5, prefill_tokens_per_s=10.0)
-    cost = PassCost(parts, 2.0, repeat(1.5), 4)
-    assert cost.decode_s(4, 2, 20) == pytest.approx((5.0 + 1.0 + 2.0) * 2.0 * 1.5)
-    assert [cost.prefill_s(tokens) for tokens in (10, 50)] == pytest.approx([3.0 * 3.0, 5.0 * 3.0])
-
-
-def request_of(length_tokens: int, pause_after_tokens: int | None = None) -> Request:
-    request = Request(Group("g", 0), 0, 10, length_tokens, is_capped=False, submitted_s=0.0)
-    request.pause_after_tokens = pause_after_tokens
-    return request
-
-
-def test_the_cache_takes_a_request_only_with_room_for_a_pass_and_puts_back_the_latest_when_it_overflows() -> None:
-    batch = Batch(slots=3, kv_capacity_tokens=25)
-    first, second = request_of(6), request_of(6)
-    batch.waiting += [first, second, request_of(6)]
-    assert batch.join() == [first, second]  # 10 + 10 held, 2 for the next pass; a third one has no place
-    assert [batch.preempt_overflow() for _ in range(2) if not batch.complete_pass()] == [0, 1]
-    assert (list(batch.running), batch.waiting[0], second.generated_tokens) == ([first], second, 2)
-    assert batch.join() == []  # 12 + 12 held, 1 + 1 for the next pass: one too many
-    batch.complete_pass()
-    assert batch.resident_tokens == 13
-    assert second.stints == [(0, 2)]
-
-
-def test_recording_changes_nothing(tmp_path: Path) -> None:
-    assert simulate_world(SMALL, BALANCED, 5, 0, tmp_path / "run") == simulate_world(SMALL, BALANCED, 5, 0)
 
 
 @pytest.mark.parametrize(("world", "layout"), VARIANTS.values(), ids=VARIANTS)
@@ -241,45 +186,6 @@ def test_no_token_over_the_cap_is_trained_on(name: str) -> None:
     assert max(staleness) == world.limits.max_staleness
 
 
-def test_the_samples_of_a_prompt_share_the_variance_that_they_should() -> None:
-    pairs = [[math.log(request.length_tokens) for request in group[:2]] for group in first_requests(LONG, 3000)]
-    # The standard error of a correlation over 3,000 pairs is under 0.02.
-    assert correlation(*zip(*pairs, strict=True)) == pytest.approx(0.3, abs=0.06)
-
-
-LONG = replace(SMALL, responses=replace(SMALL.responses, median_tokens=10_000, max_output_tokens=10**9))
-
-
-def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[Request]]:
-    return [group.requests for _, group in zip(range(groups_drawn), groups(world, seed), strict=False)]
-
-
-NOISELESS = replace(
-    SMALL,
-    name="noiseless",
-    passes=Passes(weights_s=0.01, request_s=0.0, kv_token_s=1e-6, prefill_tokens_per_s=UNHURRIED, mixes_prefill=True),
-    training=Training(tokens_per_gpu_s=5000, reference_gpus=1),
-    updates=Updates(),
-)
-
-
-def test_trainers_scale_with_the_exponent_they_have() -> None:
-    # Nothing but training takes time: twice the GPUs at an exponent of 0.5 are 1.41 times as fast.
-    world = replace(NOISELESS, training=replace(NOISELESS.training, tokens_per_gpu_s=500, scaling_exponent=0.5))
-    rates = [true_tokens_per_s(world, Layout(gpus, 6, 16), steps=12) for gpus in (1, 2)]
-    assert rates[1] / rates[0] == pytest.approx(2**0.5, rel=0.01)
-
-
-def test_an_engine_is_as_slow_at_every_layout_and_seed_and_the_first_or_every_other_by_a_factor() -> None:
-    uneven = replace(SMALL, engine_speed_sd=0.2)
-    factors = [slowness(uneven, engine) for engine in range(3)]
-    assert len(set(factors)) == 3
-    assert factors == [slowness(replace(uneven, gpus=16), engine) for engine in range(3)]
-    slow = replace(SMALL, slow_engine_factor=1.5)
-    assert [slowness(slow, engine) for engine in range(4)] == [1.5, 1.0, 1.0, 1.0]
-    assert [slowness(replace(slow, slow_engine_every=2), engine) for engine in range(4)] == [1.5, 1.0, 1.5, 1.0]
-
-
 @pytest.mark.parametrize(
     ("world", "layout", "words"),
     [
@@ -306,9 +212,3 @@ def test_the_simulator_imports_nothing_of_what_it_judges() -> None:
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
         assert not {name for name in names if name.split(".")[0] == "rlscope"}, path
-
-
-def test_no_other_split_is_better_than_the_best_one() -> None:
-    world, best, _ = BEST_ALREADY
-    rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.max_running), steps=20) for n in (2, 3, 4)}
-    assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)

@@ -211,16 +211,6 @@ def test_parts_of_an_analysis_are_frames(analysis: rlscope.Analysis) -> None:
         analysis.frame("model")  # type: ignore[arg-type]
 
 
-def test_an_analysis_is_written_in_every_format(run_dir: Path, tmp_path: Path) -> None:
-    analysis = rlscope.analyze(run_dir)
-    assert analysis.recommendation is None
-    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "unknown"
-    assert analysis.to_markdown().startswith("### ")
-    assert analysis.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
-    with pytest.raises(OutputError, match="found No such file or directory; expected a file that can be written"):
-        analysis.to_html(tmp_path / "no" / "page.html")
-
-
 def written(known: rlscope.Analysis) -> list[str]:
     """Everything that is not the page."""
     return [card(known, 120), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
@@ -233,6 +223,8 @@ def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir:
     pages = [each.to_html(tmp_path / "page.html").read_text() for each in (lean, whole)]
     assert pages[0] == pages[1] and 'id="figure-workers-all-spec"' in pages[0]
     assert dir(lean.charts) == dir(whole.charts)
+    with pytest.raises(OutputError, match="found No such file or directory; expected a file that can be written"):
+        whole.to_html(tmp_path / "no" / "page.html")
 
 
 def test_progress_is_told_and_a_cap_on_staleness_reaches_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,13 +255,6 @@ def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
 def test_a_cap_of_a_plan_that_is_out_of_range_is_refused() -> None:
     with pytest.raises(ArgumentError, match="max_staleness: found -1"):
         rlscope.plan(EXAMPLE, max_staleness=-1)
-
-
-def test_a_what_if_predicts_the_run_with_the_changes_that_were_asked_for(analysis: rlscope.Analysis) -> None:
-    answer = analysis.what_if(engine_speed=2, max_running=None)
-    assert answer.gain_ratio is not None and answer.obstacle is None
-    assert answer.now is analysis.model.forecasts.today  # type: ignore[union-attr]
-    assert json.loads(answer.to_json())["asked"]["engine_speed"] == 2
 
 
 def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:

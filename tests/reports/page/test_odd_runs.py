@@ -8,7 +8,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.page.html import render
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card
-from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 SECOND = 10**9
 SAMPLER = worker("e0", "sampler", 0, 20 * SECOND)
@@ -50,18 +50,6 @@ def test_a_run_that_lacks_something_says_what_and_why(tmp_path, name):
         assert words in page.text
     assert text.count('class="chart') == len(page.specs)
     assert all(any(rows for rows in spec["datasets"].values()) for spec in page.specs)
-
-
-@pytest.mark.nightly
-def test_a_thousand_workers_fit_a_page_that_can_be_mailed(tmp_path):
-    samplers = [worker(f"e{n}", "sampler", 0, 20 * SECOND) for n in range(999)]
-    waits = [activity("t0", 0, 2 * SECOND, "wait", "samples")]
-    run = write_run(tmp_path / "run", [*samplers, TRAINER], train_steps=steps(4), activities=waits)
-    text = render(analyze(run))
-    assert len(text) < 2_500_000 and "1,000" in Page(text).text
-    for spec in Page(text).specs:
-        assert all(len(rows) <= 5_000 for rows in spec["datasets"].values())
-    assert not re.search(r'<rect[^>]*width="NaN"', text)
 
 
 def test_a_run_without_a_worker_file_says_that_its_gpu_time_is_not_known(tmp_path):

@@ -1,8 +1,6 @@
 """The command: data on stdout, everything else on stderr, and an exit code that a script can act on."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from io import BytesIO, StringIO
@@ -97,14 +95,6 @@ def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr and done.stderr.startswith("rlscope: ")
     assert "Traceback" not in done.stderr
-
-
-def test_a_process_ends_as_the_command_does(tmp_path: Path, execute: Callable[..., Ended]) -> None:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "analyze", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env={**clean, "COLUMNS": "120"})
-    assert (done.returncode, done.stdout, done.stderr) == execute("analyze", tmp_path)
-    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(

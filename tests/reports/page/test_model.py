@@ -8,16 +8,12 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.reports.card import first_screen
 from rlscope.reports.charts import pass_frame
 from rlscope.reports.documents.analysis import as_document
-from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text.model import loss_bars
-from rlscope.reports.text.verdict import action_rows
-from tests.nightly import nightly
 from tests.reports.analysis_fixture import HOSTILE, full_analysis, without_frames
-from tests.reports.model_fixture import changing_model, short_model, tried_model
+from tests.reports.model_fixture import changing_model, tried_model
 from tests.reports.page.test_html import Page
 from tests.reports.terminal_card import card_words
 
@@ -103,25 +99,3 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     assert f"Predicted gain: {gain}. Staleness" in panel
     tried = card_words(with_model(tried_model())).partition("Actions, in")[0]
     assert tried.count("Use 4 trainer GPUs") == tried.count("(gain may be under 5%: try it for 20 steps first)") == 1
-
-
-def kept_model():
-    made = changing_model()
-    kept = replace(made.recommendation, reason="small_gain")
-    return replace(made, recommendation=kept, ranking=replace(made.ranking, actions=made.ranking.actions[1:]))
-
-
-@pytest.mark.parametrize("said", [changing_model, nightly(short_model), kept_model])
-def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(said):
-    analysis = with_model(said())
-    rows = action_rows(analysis)
-    page = " ".join(Page(page_with(said)).text.split())
-    digest = markdown(first_screen(analysis).values()).replace("\\", "")
-    terminal = card_words(with_model(said()), 120)
-    for number, row in enumerate(rows, 1):
-        for text in (page, digest, terminal):
-            assert all(value in text for value in row.values())
-        assert f"{number}. {row['what']}" in page and f"| {number}. | {row['what']} |" in digest
-        assert f"{number}. {row['what']}" in terminal
-    for text in (page, digest, terminal):
-        assert ("Actions, in the recommended order" in text) == bool(rows)

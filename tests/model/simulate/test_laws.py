@@ -48,6 +48,10 @@ def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
     assert min(*asdict(run.trainer_seconds).values(), *spent_s) >= 0.0
     assert run.staleness.tokens.max <= run.staleness.samples.max
     assert run.staleness.tokens.total == sum(run.step_trained_tokens)
+    # No limit is exceeded.
+    limits = system.admission
+    assert limits.staleness_policy == "admission" or run.staleness.samples.max <= (limits.max_staleness or math.inf)
+    assert run.mean_in_flight_samples <= (limits.max_in_flight_samples or math.inf)
     # Samples in flight are at least those that run and those that are queued; one that was preempted does not run.
     least = run.engines * run.mean_running + run.mean_queued_samples
     assert least * (1.0 - 1e-9) <= run.mean_in_flight_samples

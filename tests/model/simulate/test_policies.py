@@ -21,7 +21,6 @@ from tests.model.simulated_systems import (
     CASES,
     LAYOUT,
     LENGTHS,
-    PULLED,
     STARVED,
     WORKLOAD,
     constant,
@@ -109,39 +108,24 @@ def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_f
     assert run.mean_in_flight_samples * run.step_s == pytest.approx(in_flight_s)
 
 
-def test_every_kind_of_case_meets_its_limit() -> None:
-    runs = {
-        name: simulate(system, layout, steps=40, seed=2, settings=settings)
-        for name, (system, layout, settings) in CASES.items()
-    }
-    assert runs["trainer waits"].trainer_idle_ratio > 0.1
-    assert runs["trainer behind, queue waits"].idle_s["backpressure"] > 0
-    assert runs["trainer behind, queue waits"].trainer_idle_ratio < 0.01
-    assert sum(runs["oldest dropped"].step_dropped_tokens) > 0
-    assert not any(runs["oldest dropped"].idle_s.values())
-    for name in PULLED:
-        assert runs[f"{name}, pulled"] != runs[name]
-    assert runs["trainer behind, queue waits, pulled"].idle_s["backpressure"] > 0
-    assert runs["capped publication, pulled"].staleness.tokens.max == 1
-    assert runs["environment, pulled"].idle_s["environment"] > 0
-    assert sum(runs["dropped by age"].step_dropped_tokens) > 0
-    assert runs["dropped by age"].staleness.samples.max == 1
-    assert runs["staleness admission"].idle_s["staleness_cap"] > 0
-    assert runs["in-flight limit"].idle_s["staleness_cap"] > 0
-    assert runs["in-flight limit"].mean_running * 3 + runs["in-flight limit"].mean_queued_samples <= 40
-    assert runs["one by one, in-flight limit"].mean_in_flight_samples <= 40
-    assert runs["taken as they come"].idle_s["backpressure"] > 0
-    assert runs["capped publication"].staleness.tokens.max == 1
-    assert runs["capped publication"].trainer_seconds.wait_staleness_cap_s > 0
-    assert runs["synchronous"].staleness.tokens.max == 0
-    assert runs["cache overflows"].engine_totals.preemptions > 0 < runs["cache overflows"].engine_totals.recompute_s
-    assert runs["cache is computed again"].engine_totals.recompute_s > 0
-    assert runs["late weights"].staleness.tokens.mean > runs["trainer waits"].staleness.tokens.mean + 0.5
-    filtered = runs["filtered groups"]
-    assert sum(filtered.step_left_tokens) > sum(filtered.step_trained_tokens)
-    assert runs["a straggler"].trained_tokens_per_s < runs["trainer waits"].trained_tokens_per_s
-    assert np.std(runs["noisy steps"].step_periods_s) > 0.2 * runs["noisy steps"].step_s
-    assert runs["free prefill"].engine_totals.prefill_s == 0.0
+@pytest.mark.parametrize(
+    ("name", "met"),
+    [
+        ("trainer behind, queue waits", lambda run: run.idle_s["backpressure"]),
+        ("taken as they come", lambda run: run.idle_s["backpressure"]),
+        ("oldest dropped", lambda run: run.dropped_ratio),
+        ("dropped by age", lambda run: run.dropped_ratio),
+        ("staleness admission", lambda run: run.idle_s["staleness_cap"]),
+        ("in-flight limit", lambda run: run.idle_s["staleness_cap"]),
+        ("capped publication", lambda run: run.trainer_seconds.wait_staleness_cap_s),
+        ("environment, pulled", lambda run: run.idle_s["environment"]),
+        ("cache overflows", lambda run: run.engine_totals.preemptions),
+        ("cache is computed again", lambda run: run.engine_totals.recompute_s),
+    ],
+)
+def test_a_case_meets_its_limit(name, met) -> None:
+    system, layout, settings = CASES[name]
+    assert met(simulate(system, layout, steps=16, seed=5, settings=settings)) > 0
 
 
 def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap() -> (

@@ -16,10 +16,35 @@ def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> lis
     return [level_s * (1 + random.uniform(-spread, spread)) for _ in range(steps)]
 
 
-def test_the_least_number_of_steps_is_a_stretch_and_one_less_is_none() -> None:
-    assert last_stable_stretch([2.0] * LEAST_STEPS_TO_SETTLE) == Stretch(0, LEAST_STEPS_TO_SETTLE - 1)
-    assert last_stable_stretch([2.0] * (LEAST_STEPS_TO_SETTLE - 1)) is None
-    assert last_stable_stretch([]) is None
+STEADY = noisy(1.0, 40)
+EVEN = [1.0] * 20
+THREE_SIGMAS = math.exp(0.06)
+"""The least noise that is assumed is 2%, and a run without noise has it."""
+
+
+@pytest.mark.parametrize(
+    ("periods_s", "stretch"),
+    [
+        ([2.0] * LEAST_STEPS_TO_SETTLE, Stretch(0, LEAST_STEPS_TO_SETTLE - 1)),
+        ([2.0] * (LEAST_STEPS_TO_SETTLE - 1), None),
+        ([], None),
+        # Five steps are a level, four are outliers.
+        ([1.0] * 44 + [10.0] * 4 + [1.0] * 12, Stretch(0, 59)),
+        ([1.0] * 44 + [10.0] * 5 + [1.0] * 11, Stretch(49, 59)),
+        # It neither begins nor ends with an outlier: three sigmas above the rest is none, and a last bit more is.
+        ([10.0, *STEADY], Stretch(1, 40)),
+        ([10.0, 8.0, 6.0, 4.0, *STEADY], Stretch(4, 43)),
+        ([*STEADY, 3.0, 7.0], Stretch(0, 39)),
+        ([9.0, *STEADY, 9.0], Stretch(1, 40)),
+        ([math.nextafter(THREE_SIGMAS, 0), *EVEN], Stretch(0, 20)),
+        ([THREE_SIGMAS, *EVEN], Stretch(1, 20)),
+        # A period that changes within two percent, or takes no time, is one stretch.
+        ([1.0] * 30 + [1.01] * 30, Stretch(0, 59)),
+        ([0.0] * 60, Stretch(0, 59)),
+    ],
+)
+def test_the_last_stretch_has_ten_steps_or_more_and_no_outlier_at_its_ends(periods_s, stretch) -> None:
+    assert last_stable_stretch(periods_s) == stretch
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -36,38 +61,6 @@ def test_outlying_steps_cut_nothing(seed: int, factor: float, slow: tuple[int, .
     periods_s = noisy(1.0, 60, seed)
     for step in slow:
         periods_s[step] *= factor
-    assert last_stable_stretch(periods_s) == Stretch(0, 59)
-
-
-@pytest.mark.parametrize(("lasting", "first"), [(4, 0), (5, 49)])
-def test_five_steps_are_a_level_and_four_are_outliers(lasting: int, first: int) -> None:
-    after = 60 - 44 - lasting
-    assert last_stable_stretch([1.0] * 44 + [10.0] * lasting + [1.0] * after) == Stretch(first, 59)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "stretch"),
-    [
-        ([10.0], [], Stretch(1, 40)),
-        ([10.0, 8.0, 6.0, 4.0], [], Stretch(4, 43)),
-        ([], [3.0, 7.0], Stretch(0, 39)),
-        ([9.0], [9.0], Stretch(1, 40)),
-    ],
-)
-def test_a_stretch_neither_begins_nor_ends_with_an_outlier(
-    start: list[float], end: list[float], stretch: Stretch
-) -> None:
-    assert last_stable_stretch([*start, *noisy(1.0, 40), *end]) == stretch
-
-
-@pytest.mark.parametrize(("slow_s", "first"), [(math.nextafter(math.exp(0.06), 0), 0), (math.exp(0.06), 1)])
-def test_three_sigmas_above_the_rest_is_no_outlier_and_more_is(slow_s: float, first: int) -> None:
-    """The least noise that is assumed is 2%, and a run without noise has it; the two differ in their last bit."""
-    assert last_stable_stretch([slow_s, *[1.0] * 20]) == Stretch(first, 20)
-
-
-@pytest.mark.parametrize("periods_s", [[1.0] * 30 + [1.01] * 30, [0.0] * 60], ids=["within two percent", "no time"])
-def test_a_period_that_hardly_changes_is_one_stretch(periods_s: list[float]) -> None:
     assert last_stable_stretch(periods_s) == Stretch(0, 59)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.model.forecast import grid
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.grid import current_values, recommended_layout, solve_grid
+from rlscope.model.forecast.grid import recommended_layout, solve_grid
 from rlscope.model.system import Granularity, Layout
 from tests.kept import analyzed
 from tests.reports.model_fixture import changing_model
@@ -28,15 +28,6 @@ def solved(monkeypatch):
 
     monkeypatch.setattr(grid, "what_if", answer)
     return changes
-
-
-def test_every_point_is_the_what_if_of_its_change(solved):
-    model = replace(analyzed("starved_trainer").model)
-    points = solve_grid(model)
-    assert {point.setting for point in points} == {None, *current_values(model)}
-    for point in points:
-        alone = Change(point.split.trainer_gpus, point.split.sampler_gpus)
-        assert point.answer.change == (replace(alone, **{point.setting: point.value}) if point.setting else alone)
 
 
 def test_the_recommended_layout_is_first_then_the_splits_then_one_setting_at_the_current_and_at_its_split():

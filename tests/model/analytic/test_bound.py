@@ -5,9 +5,8 @@ import pytest
 from rlscope.model.analytic.bound import most_tokens_per_s
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
-from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
+from tests.model.golden_system import LENGTHS, PNorm, engine, layout, system
 
 
 def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
@@ -16,14 +15,6 @@ def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
     curve = PNorm()
     rate = running / (float(curve.pass_s(running)) + curve.kv_s_per_token * resident * running)
     assert most_tokens_per_s(system(), 16, running) == pytest.approx(16 / (1 / rate + 1 / 3000), rel=1e-9)
-
-
-def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
-    # Equal lengths in one wave on 16 GPUs, 64 requests each: packed perfectly.
-    alike = workload(lengths=LengthLaw([1000.0], [1.0]))
-    flat = system(workload=alike, engine=engine(curve=Affine(0.0, 1e-4), kv_capacity_tokens=None))
-    step = colocated_step(flat, 16)
-    assert most_tokens_per_s(flat, 16, 64.0) == pytest.approx(step.trained_tokens_per_s, rel=1e-4)
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])

@@ -106,9 +106,3 @@ def test_how_a_synchronous_run_replaces_filtered_groups_is_unknown(filtered_rati
 @pytest.mark.parametrize("at", [Layout(0, 8, 64), Layout(8, 0, 64), Layout(8, 8, 0)])
 def test_a_side_without_gpus_or_places_makes_no_step(at: Layout) -> None:
     assert split_step(system(), at) is None
-
-
-def test_sides_with_gpus_of_their_own_take_turns() -> None:
-    step = split_step(system(), Layout(8, 8, 256))
-    assert step.running == 128.0
-    assert step.train_s == pytest.approx(1024 * LENGTHS.mean_tokens / (3000 * 8))

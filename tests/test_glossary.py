@@ -58,12 +58,12 @@ NAMES = {
 }
 
 
-def test_the_glossary_has_about_fifty_words_and_rejects_some() -> None:
+def test_the_glossary_has_about_fifty_words_and_rejects_some():
     assert 50 <= len(ROWS) <= 80 and len(REJECTED) >= 15
 
 
 @pytest.mark.parametrize("where", NAMES)
-def test_no_public_name_is_a_word_that_the_glossary_rejects(where: str) -> None:
+def test_no_public_name_is_a_word_that_the_glossary_rejects(where):
     names = set(NAMES[where]())
     assert names
     wrong = {

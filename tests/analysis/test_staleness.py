@@ -22,7 +22,7 @@ from tests.trace_folder import Row, write_rows, write_run
 SECOND = 10**9
 
 
-def test_a_quantile_is_the_smallest_value_that_enough_of_the_weight_does_not_exceed() -> None:
+def test_a_quantile_is_the_smallest_value_that_enough_of_the_weight_does_not_exceed():
     histogram = ((0, 50), (1, 45), (4, 4), (7, 1))
     assert token_staleness(histogram) == TokenStaleness(0.68, 0, 1, 4, 7, histogram)
     assert [weighted_quantile(histogram, percent) for percent in (1, 50, 51, 95, 96, 99, 100)] == [0, 0, 1, 1, 4, 4, 7]
@@ -53,7 +53,7 @@ def assert_same(left: Mapping[str, pl.DataFrame], right: Mapping[str, pl.DataFra
 
 
 @pytest.mark.parametrize("seed", [1, nightly(0)])
-def test_the_same_rows_in_more_files_give_the_same_answers(seed: int, tmp_path: Path) -> None:
+def test_the_same_rows_in_more_files_give_the_same_answers(seed, tmp_path):
     workers, tables = scattered_rows(seed, 60)
     split = write_run(tmp_path / "split", workers)
     for table, rows in tables.items():
@@ -64,7 +64,7 @@ def test_the_same_rows_in_more_files_give_the_same_answers(seed: int, tmp_path: 
     assert_same(answers_as_written(seed), answers_of(split))
 
 
-def test_the_order_of_rows_in_a_file_changes_no_answer_but_the_one_about_it(tmp_path: Path) -> None:
+def test_the_order_of_rows_in_a_file_changes_no_answer_but_the_one_about_it(tmp_path):
     workers, tables = scattered_rows(1, 60)
     shuffled = {table: Random(9).sample(rows, len(rows)) for table, rows in tables.items()}
     sorted_rows = dict(answers_as_written(1))
@@ -74,7 +74,7 @@ def test_the_order_of_rows_in_a_file_changes_no_answer_but_the_one_about_it(tmp_
 
 
 @pytest.mark.parametrize("by_ns", [nightly(7), 1_700_000_000 * SECOND])
-def test_moving_every_clock_moves_times_and_changes_nothing_else(by_ns: int, tmp_path: Path) -> None:
+def test_moving_every_clock_moves_times_and_changes_nothing_else(by_ns, tmp_path):
     (workers, tables), here = scattered_rows(1, 60), answers_as_written(1)
 
     def moved(row: Row) -> Row:

@@ -40,7 +40,7 @@ def document(*arguments: str | Path) -> Any:
 
 
 @pytest.mark.usefixtures("known")
-def test_without_a_change_the_run_is_beside_itself() -> None:
+def test_without_a_change_the_run_is_beside_itself():
     found = document("run")
     assert found["current"] == found["predicted"]
     assert (found["gain_ratio"]["value"], found["obstacle"]) == (0.0, None)
@@ -49,7 +49,7 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
+def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns):
     asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
     done = invoke("what-if", "run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
@@ -65,7 +65,7 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
 
 
 @pytest.mark.usefixtures("known")
-def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
+def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained():
     done = invoke(
         "what-if", "run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4"
     )
@@ -77,7 +77,7 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
 
 
 @pytest.mark.usefixtures("known")
-def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published() -> None:
+def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published():
     found = document("run", "--publish-every", "4", "--weight-update-s", "0")
     asked = {name: value for name, value in found["asked"].items() if value is not None}
     assert asked == {"publish_every": 4, "weight_update_s": 0.0}
@@ -88,7 +88,7 @@ def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_pu
 
 
 @pytest.mark.usefixtures("known")
-def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
+def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures():
     done, found = invoke("what-if", "run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
     assert done.exit_code == 0
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in done.stdout
@@ -110,14 +110,14 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
         (("--publish-every", "391"), "100,096 samples between two weight updates; at most 100,000"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:
+def test_a_question_that_makes_no_sense_is_a_usage_error(options, message):
     done = invoke("what-if", "run", *options)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
 
 
-def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch):
     replay = model().replay
     rate = replace(replay.rate, measured=1_000.0, replayed=270.0)
     off = replace(model(), replay=replace(replay, compared=(rate, *replay.compared[1:])))
@@ -126,7 +126,7 @@ def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: p
         rlscope.analyze("runs/1").what_if(max_staleness=4)
 
 
-def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch):
     rough = replace(model(), warnings=(*model().warnings, ModelWarning.PREDICTION_MISSED))
     known = replace(full_analysis(), model=rough)
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
@@ -137,7 +137,7 @@ def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytes
     )
 
 
-def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch):
     nothing = replace(full_analysis(), model=NoModelResult("no pass was recorded"))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match=r"found no model: no pass was recorded; expected .* or `rlscope plan`"):
@@ -145,7 +145,7 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
 
 
 @pytest.mark.usefixtures("known")
-def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it() -> None:
+def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it():
     done = invoke("what-if", "run", "--target-tokens-per-s", "4000.5")
     text = " ".join(done.stdout.split())
     assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
@@ -153,7 +153,7 @@ def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it(
 
 
 @pytest.mark.usefixtures("known")
-def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached() -> None:
+def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached():
     done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
     assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout

@@ -6,7 +6,7 @@ import pytest
 from rlscope.model.lengths import measure_groups
 
 
-def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_groups_of_the_usual_size() -> None:
+def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_groups_of_the_usual_size():
     lengths = [10, 20, 30, 40, 99, 99, 7]
     finished = [True, True, True, True, True, False, True]
     measured = measure_groups(lengths, finished, ["a", "a", "b", "b", "c", "c", "d"])
@@ -26,13 +26,11 @@ def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_group
     ],
     ids=["nothing", "groups of one", "a single group", "none is whole"],
 )
-def test_nothing_is_measured_on_fewer_than_two_groups_of_two(
-    lengths: list[int], finished: list[bool], groups: list[str]
-) -> None:
+def test_nothing_is_measured_on_fewer_than_two_groups_of_two(lengths, finished, groups):
     assert measure_groups(lengths, finished, groups) is None
 
 
-def test_members_drawn_alone_are_not_alike_and_copies_are() -> None:
+def test_members_drawn_alone_are_not_alike_and_copies_are():
     rng = np.random.default_rng(0)
     alone = rng.integers(1, 100, 4000)
     ids = np.repeat(np.arange(1000), 4)

@@ -25,12 +25,12 @@ LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
     ],
 )
-def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name: str | None, device: str | None) -> None:
+def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name, device):
     found = find_device(driver_name)
     assert (found and found.name) == device
 
 
-def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing() -> None:
+def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing():
     entries = {"name": "m", "parameters": 7e9, "layers": 28, "kv_heads": True, "head_dim": -1, "bytes_per_weight": 0.5}
     assert ModelShape.of(entries) == ModelShape(parameters=7_000_000_000, layers=28, bytes_per_weight=0.5)
     assert ModelShape.of(None) == ModelShape()
@@ -46,11 +46,11 @@ def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing() -> 
         (ModelShape(layers=28, kv_heads=4, bytes_per_kv=2), None),
     ],
 )
-def test_bytes_of_a_token_in_the_cache(shape: ModelShape, token_bytes: float | None) -> None:
+def test_bytes_of_a_token_in_the_cache(shape, token_bytes):
     assert shape.kv_bytes_per_token() == token_bytes
 
 
-def test_heads_fewer_than_the_gpus_are_held_more_than_once() -> None:
+def test_heads_fewer_than_the_gpus_are_held_more_than_once():
     assert LLAMA_8B.kv_bytes_per_token(gpus=8) == 131_072
     assert LLAMA_8B.kv_bytes_per_token(gpus=16) == 262_144
 

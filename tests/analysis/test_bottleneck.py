@@ -252,22 +252,6 @@ def test_what_both_sides_wait_for_each_other_is_lost_to_lockstep_and_the_rest_to
     assert lost_to(turns(waits_gpu_s, barrier_gpu_s)) == lost
 
 
-@pytest.mark.parametrize("trainers", [1, 4])
-@pytest.mark.parametrize(("waits", "barrier"), [(0.5, 0.3), (0.3, 0.5), (0.5, 0.05), (0.0, 0.5)])
-def test_no_gpu_second_is_lost_to_two_causes(waits, barrier, trainers):
-    states: list[State] = [
-        ("trainer", "waiting_for_samples", "samples", trainers * 100.0 * waits),
-        ("trainer", "train", None, trainers * 100.0 * (1.0 - waits)),
-        ("sampler", "no_requests", "barrier", 100.0 * barrier),
-        ("sampler", "no_requests", "backpressure", 10.0),
-        ("sampler", "applying_weights", None, 5.0),
-        ("sampler", "decoding", None, 85.0 - 100.0 * barrier),
-    ]
-    losses = measure_losses(timeline(states), 10 * SECOND, JUDGED, 0.0)
-    assert sum(loss.gpu_s for loss in losses) == pytest.approx(100.0 * (trainers * waits + barrier) + 15.0)
-    assert all(loss.gpu_s >= 0.0 for loss in losses)
-
-
 @pytest.mark.parametrize(
     ("second_gpu_s", "tied"), [(18.0, ("weight_updates",)), (17.9, ()), (20.0, ("weight_updates",))]
 )
@@ -304,10 +288,3 @@ def test_the_ranking_says_balanced_below_5_percent_and_names_ties(gains, bottlen
     verdict = judged(timeline(waits), ranking=ranking_of(gains))
     assert (verdict.bottleneck, verdict.tied_with) == (bottleneck, tied)
     assert verdict.cause == (None if bottleneck == "balanced" else bottleneck)
-
-
-def test_too_little_data_is_unknown_whatever_the_ranking_says():
-    states = timeline(filled(("sampler", "unattributed", None, 51.0)))
-    verdict = judged(states, ranking=ranking_of({"samplers": 0.50, "trainers": 0.49}))
-    assert (verdict.bottleneck, verdict.tied_with, verdict.cause) == ("unknown", (), None)
-    assert verdict.unrecorded_side == "samplers"

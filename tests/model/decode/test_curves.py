@@ -6,21 +6,7 @@ import pytest
 
 from rlscope.model.decode.curves import RooflineCurve
 
-PNORM = RooflineCurve(8e-3, 3e-5, 2.0)
 EXPERTS = RooflineCurve(2e-3, 5e-5, 1.0, experts_s=30e-3, hit_rate=0.0645)
-
-
-@pytest.mark.parametrize("running", [1.0, 64.0, 266.7, 2000.0])
-def test_the_p_norm_is_the_root_of_the_summed_powers(running):
-    assert float(PNORM.pass_s(running)) == pytest.approx(math.hypot(8e-3, 3e-5 * running))
-
-
-@pytest.mark.parametrize("curve", [PNORM, EXPERTS])
-def test_a_pass_grows_with_its_batch_and_so_does_the_rate(curve):
-    running = np.linspace(1, 1024, 200)
-    pass_s = curve.pass_s(running)
-    assert np.all(np.diff(pass_s) > 0)
-    assert np.all(np.diff(running / pass_s) > 0)
 
 
 @pytest.mark.parametrize(("elasticity", "at_128_s"), [(0.0, 1e-2), (0.5, 1.414e-2), (2.0, 2e-2), (-1.0, 1e-2)])

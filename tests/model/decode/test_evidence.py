@@ -70,14 +70,6 @@ def test_the_slopes_are_those_of_the_residuals(form, prior, prompts):
     assert here.plain.shape[1] + here.robust.shape[1] == evidence.count
 
 
-def test_without_passes_a_search_starts_from_what_the_hardware_lets_one_expect():
-    evidence = CurveEvidence("expert_hit", DecodePoints.of([], []), EXPERTS)
-    start = evidence.named(evidence.starts()[0])
-    assert (start["flat_s"], start["per_request_s"]) == pytest.approx((5e-3, 1e-5))
-    assert (start["experts_s"], start["hit_rate"], start["kv_s_per_token"]) == pytest.approx((1e-2, 0.06, 1e-8))
-    assert np.abs(evidence.linearized(evidence.starts()).plain).max() < 1e-9
-
-
 def test_a_form_is_expected_to_be_as_far_off_elsewhere_as_it_is_in_the_run():
     running = 2.0 ** np.arange(10)
     even, uneven = (

@@ -44,14 +44,6 @@ def test_three_and_a_half_deviations_are_not_outlying_yet():
     assert kept == [6, 5]
 
 
-def test_a_cells_time_is_the_mean_over_its_rows():
-    cells = gather(DecodePoints.of([8, 9, 32], [1e-2, 2e-2, 5e-2], rows=[3, 1, 7], kv_tokens=[800, 1000, 9000]))
-    assert cells.running == pytest.approx([8.25, 32])
-    assert cells.pass_s == pytest.approx([1.25e-2, 5e-2])
-    assert cells.kv_tokens == pytest.approx([850, 9000])
-    assert cells.rows == pytest.approx([4, 7])
-
-
 @pytest.mark.parametrize(
     ("running", "kv_tokens", "cells"), [([32, 38], None, 1), ([32, 39], None, 2), ([8, 8], [1024, 2048], 2)]
 )

@@ -49,6 +49,11 @@ def fields(message: bytes) -> Iterator[Field]:
         at += length
 
 
+def messages(message: bytes, number: int) -> Iterator[bytes]:
+    """Yield the fields with this number that have a length, such as messages. Raises as `fields` does."""
+    return (value for each, value in fields(message) if each == number and isinstance(value, bytes))
+
+
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = 0
     for index in range(_LONGEST_VARINT):

@@ -30,10 +30,7 @@ _LARGEST_STATE_BYTES: Final = 256 << 20
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    for record in LogFile(path, progress, tally=tally).records():
-        row = row_of(record)
-        if row is not None:
-            yield row
+    return filter(None, map(row_of, LogFile(path, progress, tally=tally).records()))
 
 
 def _fits(source: ImportSource) -> bool:
@@ -53,10 +50,10 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
     tally.bad_lines += not isinstance(history, list)
     for each in items(history):
         tally.lines += 1
-        row = row_of(mapping(each))
-        tally.bad_lines += row is None
-        if row is not None:
+        if row := row_of(mapping(each)):
             yield row
+        else:
+            tally.bad_lines += 1
 
 
 def _is_state(source: ImportSource) -> bool:
@@ -72,10 +69,7 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         for record in reader:
             # Spreadsheets that separate by semicolons write commas before decimals.
             texts = {name: text.replace(",", ".") if mark == ";" else text for name, text in _texts(record)}
-            found = {name: number(text) for name, text in texts.items()}
-            values = {name: value for name, value in found.items() if value is not None}
-            row = row_of(values)
-            if row is not None:
+            if row := row_of({name: value for name, text in texts.items() if (value := number(text)) is not None}):
                 yield row
             if None in record or None in record.values():
                 tally.bad_lines += 1
@@ -134,11 +128,10 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
     for timestamp, step, text in connection.execute(ordered):
         tally.lines += 1
         document = parsed_json(text) if isinstance(text, str | bytes) else None
-        row = row_of(mapping(document))
-        if row is None:
+        if row := row_of(mapping(document)):
+            yield MetricRow(instant_ns(timestamp), step if isinstance(step, int) else row.step, row.values)
+        else:
             tally.bad_lines += 1
-            continue
-        yield MetricRow(instant_ns(timestamp), step if isinstance(step, int) else row.step, row.values)
 
 
 def _is_sqlite(source: ImportSource) -> bool:

@@ -12,16 +12,17 @@ from struct import unpack
 from typing import Final
 
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
+from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.quantities import epoch_ns
 from rlscope.importers.rows import Carrier, MetricRow, Tally, joined_by_step
 
 _LENGTH_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
 _LARGEST_RECORD: Final = 64 << 20
-_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
+_WALL_TIME, _STEP, _SUMMARY, _VALUE = 1, 2, 5, 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
-_TENSOR_BYTES, _TENSOR_FLOATS, _TENSOR_DOUBLES = 4, 5, 6
+_TENSOR_VALUES: Final = (4, 5, 6)
+"""Its bytes, its floats and its doubles, which are read if there is only one."""
 _EVENT_FILE: Final = b"brain.Event:"
 
 
@@ -42,37 +43,19 @@ def _events(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]
 
 
 def _event(record: bytes) -> MetricRow:
-    time_ns, step, values = None, 0, dict[str, float]()
-    for number, value in fields(record):
-        if number == _WALL_TIME:
-            time_ns = epoch_ns(real(value))
-        elif number == _STEP:
-            step = signed(value)
-        elif number == _SUMMARY and isinstance(value, bytes):
-            for part, item in fields(value):
-                if part == 1 and isinstance(item, bytes):
-                    values.update(_scalar(item))
-    return MetricRow(time_ns, step, values)
+    held, values = dict(fields(record)), dict[str, float]()
+    for summary in messages(record, _SUMMARY):
+        for value in messages(summary, _VALUE):
+            values.update(_scalar(value))
+    return MetricRow(epoch_ns(real(held.get(_WALL_TIME, 0))), signed(held.get(_STEP, 0)), values)
 
 
 def _scalar(message: bytes) -> dict[str, float]:
-    tag, found = "", None
-    for number, value in fields(message):
-        if number == _TAG:
-            tag = text(value)
-        elif number == _SIMPLE_VALUE:
-            found = real(value)
-        elif number == _TENSOR and isinstance(value, bytes):
-            found = _tensor_value(value)
-    return {tag: found} if tag and found is not None else {}
-
-
-def _tensor_value(message: bytes) -> float | None:
-    """Return the value of a tensor with a single float or double; None for any other tensor."""
-    for number, value in fields(message):
-        if number in (_TENSOR_BYTES, _TENSOR_FLOATS, _TENSOR_DOUBLES):
-            return real(value)
-    return None
+    held = dict(fields(message))
+    for tensor in messages(message, _TENSOR):
+        held[_SIMPLE_VALUE] = next((value for number, value in fields(tensor) if number in _TENSOR_VALUES), 0)
+    tag, value = text(held.get(_TAG, b"")), real(held.get(_SIMPLE_VALUE, 0))
+    return {tag: value} if tag and value is not None else {}
 
 
 def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:

@@ -6,15 +6,16 @@ leaves a torn last block. The layout is that of LevelDB's log
 (https://github.com/google/leveldb/blob/main/doc/log_format.md), and records are messages of wandb_internal.proto.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
 from rlscope.importers.importer import ImportSource, Progress
-from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
+from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _MAGIC: Final = b":W&B"
@@ -25,8 +26,14 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST_RECORD: Final = 64 << 20
 """Size limit for records, in bytes: larger ones hold tables and pictures, not scalars."""
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
-_KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
-_RUN_CONFIG = 4
+_ITEM, _KEY, _NESTED_KEY, _RUN_CONFIG = 1, 1, 2, 4
+_JSON, _NUMBER, _INTEGER = 16, 6, 5
+_VALUES: Final[Mapping[int, Callable[[int | bytes], Any]]] = {
+    _JSON: lambda value: parsed_json(text(value)),
+    _NUMBER: real,
+    _INTEGER: signed,
+}
+"""Functions that read the value of an item, by the field that holds it."""
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -38,45 +45,19 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
 
 
 def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
-    for number, value in fields(record):
-        if not isinstance(value, bytes):
-            continue
-        if number == _HISTORY:
-            row = row_of(dict(_items(value, 1)))
-            if row is not None:
-                yield row
-        elif number == _CONFIG:
-            _keep_config(value, tally)
-        elif number == _RUN:
-            for part, config in fields(value):
-                if part == _RUN_CONFIG and isinstance(config, bytes):
-                    _keep_config(config, tally)
+    yield from filter(None, (row_of(dict(_items(history))) for history in messages(record, _HISTORY)))
+    runs = messages(record, _RUN)
+    for config in chain(messages(record, _CONFIG), *(messages(run, _RUN_CONFIG) for run in runs)):
+        # A later setting of the same name wins. Dotted names are kept unchanged.
+        tally.config.update(_items(config))
 
 
-def _keep_config(message: bytes, tally: Tally) -> None:
-    """Store settings; a later one of the same name wins. Dotted names are kept unchanged."""
-    for name, value in _items(message, 1):
-        tally.config[name] = value
-
-
-def _items(message: bytes, number: int) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of the items under this field number; names with several parts are joined by slashes."""
-    for each, item in fields(message):
-        if each != number or not isinstance(item, bytes):
-            continue
-        key, nested, value = "", list[str](), None
-        for part, content in fields(item):
-            if part == _KEY:
-                key = text(content)
-            elif part == _NESTED_KEY:
-                nested.append(text(content))
-            elif part == _JSON and isinstance(content, bytes):
-                value = parsed_json(content)
-            elif part == _NUMBER:
-                value = real(content)
-            elif part == _INTEGER:
-                value = signed(content)
-        yield key or "/".join(nested), value
+def _items(message: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of the items of a message; names with several parts are joined by slashes."""
+    for item in messages(message, _ITEM):
+        held = dict(fields(item))
+        name = text(held.get(_KEY, b"")) or "/".join(map(text, messages(item, _NESTED_KEY)))
+        yield name, next((read(held[part]) for part, read in _VALUES.items() if part in held), None)
 
 
 def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:

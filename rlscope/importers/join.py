@@ -126,23 +126,19 @@ def import_run(
         )
         options = replace(options, with_files=files[1:], engine_logs=logs)
         try:
-            return _import(files[0], folder, options, progress, is_growing, relative_origin_ns)
+            target = ImportTarget(folder, _run_id(files[0]), relative_origin_ns=relative_origin_ns, given=files[0])
+            target.is_growing = is_growing
+            return _import(target, options, progress)
         except ImportFileError as error:
             # An unpacked file has the path of the compressed one below the temporary folder.
             raise ImportFileError(str(error).replace(temporary, "")) from error
 
 
-def _import(
-    path: Path,
-    folder: Path,
-    options: ImportOptions,
-    progress: "Progress",
-    is_growing: bool,
-    relative_origin_ns: int,
-) -> Imported:
+def _import(target: ImportTarget, options: ImportOptions, progress: "Progress") -> Imported:
     from rlscope.importers.recognize import NAMED, recognize, rotated_parts
     from rlscope.importers.steps import has_steps_of
 
+    path, folder, is_growing = target.given, target.folder, target.is_growing
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
             folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
@@ -153,8 +149,6 @@ def _import(
     logs = [each for each in options.engine_logs if not is_growing or each.is_file() or (each / RUN_FILE).is_file()]
     engines = [_of_engines(each, options) for each in logs]
     _refuse_same_steps((first, *others))
-    target = ImportTarget(folder, _run_id(path), relative_origin_ns=relative_origin_ns, given=path)
-    target.is_growing = is_growing
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {some(unread, NAMED)}. Pass one by name, or with --with if it is part of this run")
     if parts := rotated_parts(first.source.path):
@@ -180,7 +174,8 @@ def _read_all(
     progress: "Progress",
 ) -> None:
     """Read all files into the target."""
-    for each in sorted(files, key=_rank):
+    # The trainer's metrics come first, then other files, then files that only add to them.
+    for each in sorted(files, key=lambda each: 2 if each.importer.is_companion else not each.tells_trainer):
         each.importer.read(each.source, target, options, progress)
     for each in files:
         for companion in each.companions:
@@ -231,13 +226,6 @@ def _of_engines(path: Path, options: ImportOptions) -> "Recognized":
     if (folder / RUN_FILE).is_file():
         return Recognized(open_source(folder), ENGINE_FOLDER)
     return _joined(path, None, options)
-
-
-def _rank(each: "Recognized") -> int:
-    """Return the order of reading: the trainer's metrics, then other files, then files that only add to them."""
-    if each.importer.is_companion:
-        return 2
-    return 0 if each.tells_trainer else 1
 
 
 def _run_id(path: Path) -> str:

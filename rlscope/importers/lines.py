@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rlscope.errors import ImportFileError
-from rlscope.importers.importer import Progress, open_regular, open_source
+from rlscope.importers.importer import ImportSource, Progress, open_regular, open_source
 from rlscope.importers.rows import Tally, mapping, parsed_json
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import SourceFile
@@ -235,6 +235,11 @@ def clean_lines(text: str) -> Iterator[ConsoleLine]:
     return _joined(_head_lines(text), _columns(text))
 
 
+def prints(pattern: re.Pattern[str], source: ImportSource) -> bool:
+    """Return whether a line in the head of a file matches."""
+    return any(pattern.search(line.text) for line in clean_lines(source.text))
+
+
 @lru_cache(maxsize=2)
 def _columns(text: str) -> int:
     """Return the columns of the terminal that wrapped the lines of the head of a file; 0 if none did."""
@@ -359,7 +364,7 @@ def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTa
     if not target.is_growing:
         return _fitting_offset_s(path, recorded_ns, run, target)
     # The newest line of a log in local time was written when the file last changed.
-    ahead_s = target.written_s - run[1] / _SECOND_NS
+    ahead_s = target.given.stat().st_mtime - run[1] / _SECOND_NS
     return 0 if target.clock == "relative" else _QUARTER_HOUR_S * round(ahead_s / _QUARTER_HOUR_S)
 
 

@@ -44,17 +44,12 @@ def _consoles(table: Framework) -> list[Importer]:
     return [*timers, *([block_console(table)] if prints_blocks(table) else [])]
 
 
-def _metrics(table: Framework) -> list[Importer]:
-    """Return the importer of the step metrics that a framework's table describes, if it has phases."""
-    return [step_importer(table)] if table.phases else []
-
-
 IMPORTERS: Final[tuple[Importer, ...]] = (
     *chain.from_iterable(map(_consoles, frameworks())),
     PRIME_RL,
     MILES_DASHBOARD,
     AREAL_SESSIONS,
-    *chain.from_iterable(map(_metrics, frameworks())),
+    *(step_importer(each) for each in frameworks() if each.phases),
     SGLANG_LOG,
     SGLANG_REQUESTS,
     NEMO_RL_SAMPLES,
@@ -162,7 +157,8 @@ def _candidates(source: ImportSource, framework: str | None) -> list[Importer]:
 def _importers(own: Framework | None) -> tuple[Importer, ...]:
     if own is None:
         return IMPORTERS
-    return (*_consoles(own), *_metrics(own), *(each for each in IMPORTERS if each.is_companion))
+    metrics = [step_importer(own)] if own.phases else []
+    return (*_consoles(own), *metrics, *(each for each in IMPORTERS if each.is_companion))
 
 
 def _the_one(source: ImportSource, found: Sequence[Importer]) -> Recognized:

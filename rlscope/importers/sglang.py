@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -22,9 +23,9 @@ from rlscope.importers.lines import (
     ConsoleLine,
     LogClock,
     LogFile,
-    clean_lines,
     engine_name,
     open_clock,
+    prints,
     process_of,
     safe_worker_id,
     to_ns,
@@ -167,10 +168,6 @@ class _Placed(NamedTuple):
     length_ns: int
     rows: list[tuple[int, dict[str, object]]]
     """Rows in order, up to the decode line, each with its length in ns."""
-
-
-def _recognize(source: ImportSource) -> bool:
-    return any(STAMPED.search(line.text) for line in clean_lines(source.text))
 
 
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
@@ -450,4 +447,4 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
     log.say_merged(target, {lane.engine: lane.rows for lane in lanes})
 
 
-SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", _recognize, _read, is_companion=True)
+SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", partial(prints, STAMPED), _read, is_companion=True)

@@ -4,7 +4,6 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +17,11 @@ from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schem
 from rlscope_otel.schema import TIMES as STORED_TIMES
 
 from rlscope.errors import OutputError
-from rlscope.format import counted, duration
+from rlscope.format import counted, duration, finite
 from rlscope.frameworks.table import ACTIVITIES, Framework, PhaseKind
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.imported import Certainty, Clock, Imported, ReportedKind, SourceFile, TableOrigin, as_document
+from rlscope.trace.ranges import joined
 
 _BATCH_ROWS: Final = 20_000
 _LONGEST_NAME: Final = 200
@@ -41,10 +41,6 @@ _WHOLES: Final = {
 """The integer columns of each table, and the exclusive upper bound of their values."""
 _BY_SAMPLE: Final = "samples", "deliveries"
 _ALWAYS: Final = -LATEST_NS, LATEST_NS
-_REALS: Final = {
-    table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
-    for table, columns in TABLES.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +131,7 @@ class ImportTarget:
 
         Raises KeyError if the format has no such table or column, which is a bug in the importer.
         """
-        held = dict(row)
-        for name in _REALS[table]:
-            value = held.get(name)
-            if isinstance(value, float) and not math.isfinite(value):
-                held[name] = None
+        held = {name: finite(value) if isinstance(value, float) else value for name, value in row.items()}
         if not held.keys() <= {column.name for column in TABLES[table]}:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
         if not _fits(table, held):
@@ -191,12 +183,7 @@ class ImportTarget:
         cover the other steps. A run that goes on keeps them, because a watch never goes back in time. Call this before
         adding the first row after a time range.
         """
-        cuts: list[tuple[int, int]] = []
-        for start_ns, end_ns in () if self.is_growing else sorted([*self._cuts, *stretches]):
-            if cuts and start_ns <= cuts[-1][1]:
-                start_ns, end_ns = cuts[-1][0], max(end_ns, cuts.pop()[1])
-            cuts.append((start_ns, end_ns))
-        self._cuts = cuts
+        self._cuts = [] if self.is_growing else joined(sorted([*self._cuts, *stretches]))
 
     def _shift(self, table: str, row: dict[str, Any]) -> bool:
         """Move a row's times to account for the cuts; return False if nothing of the row is left.
@@ -261,11 +248,6 @@ class ImportTarget:
             return
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
-
-    @property
-    def written_s(self) -> float:
-        """When the imported file last changed, UTC epoch. Raises OSError if it is gone."""
-        return self.given.stat().st_mtime
 
     def extent(self) -> tuple[int, int] | None:
         """Return the first start and the last end of all workers by the clock of the files; None without workers."""

@@ -16,7 +16,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, open_clock, prints, to_ns
 from rlscope.importers.quantities import (
     COUNTS,
     FINITE,
@@ -255,12 +255,8 @@ class _Reader:
 def timer_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     kind = f"console of {framework.title or framework.name}"
-    return Importer(framework.name, kind, partial(_recognize, framework), partial(_read, framework), is_console=True)
-
-
-def _recognize(framework: Framework, source: ImportSource) -> bool:
     timer = re.compile(framework.console.timer or "")
-    return any(timer.search(line.text) for line in clean_lines(source.text))
+    return Importer(framework.name, kind, partial(prints, timer), partial(_read, framework), is_console=True)
 
 
 def _read(

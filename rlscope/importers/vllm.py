@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,9 +19,9 @@ from rlscope.importers.lines import (
     ConsoleLine,
     LogClock,
     LogFile,
-    clean_lines,
     engine_name,
     open_clock,
+    prints,
     process_of,
     safe_worker_id,
 )
@@ -203,10 +204,6 @@ class _Reader:
         return stated and stated * engine.count
 
 
-def _recognize(source: ImportSource) -> bool:
-    return any(_STATS.search(line.text) for line in clean_lines(source.text))
-
-
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, VLLM_LOG.kind):
@@ -268,4 +265,4 @@ def _say(target: ImportTarget, log: LogFile, engines: Collection[_Engine]) -> No
     log.say_merged(target, {engine.worker_id: engine.rows for engine in engines})
 
 
-VLLM_LOG: Final = Importer("vllm", "vLLM engine log", _recognize, _read, is_companion=True)
+VLLM_LOG: Final = Importer("vllm", "vLLM engine log", partial(prints, _STATS), _read, is_companion=True)

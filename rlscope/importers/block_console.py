@@ -16,9 +16,9 @@ from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric
 from rlscope.importers.console import PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import longest_pause_ns
-from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.lines import LogClock, LogFile, open_clock, prints, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, whole
-from rlscope.importers.rows import MetricRow, Tally
+from rlscope.importers.rows import MetricRow
 from rlscope.importers.step_rows import fill
 from rlscope.importers.steps import step_log
 from rlscope.importers.target import ImportOptions, ImportTarget
@@ -90,11 +90,8 @@ def block_console(framework: Framework) -> Importer:
 
 
 def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
-    lines = [line.text for line in clean_lines(source.text)]
-    if any(blocks.total.search(line) for line in lines):
-        return True
-    has_numbers = any(pattern.search(line) for line in lines for pattern in blocks.numbers.values())
-    return has_numbers and any(blocks.heading.search(line) for line in lines)
+    has_numbers = any(prints(pattern, source) for pattern in blocks.numbers.values())
+    return prints(blocks.total, source) or (has_numbers and prints(blocks.heading, source))
 
 
 def _read(
@@ -102,11 +99,10 @@ def _read(
 ) -> None:
     """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
     clock = open_clock(source.path, blocks.stamp, target, options)
-    log, config = LogFile(source.path, progress), PrintedConfig()
-    steps = [step for step in _steps(blocks, log, clock, config) if step.values.get(_TOTAL)]
+    log = LogFile(source.path, progress)
+    steps = [step for step in _steps(blocks, log, clock) if step.values.get(_TOTAL)]
     rows = list(_rows(blocks, steps))
-    tally = Tally(config=config.settings, earlier=config.earlier, is_config_unread=config.is_unread)
-    found = step_log(iter(rows), blocks.table, tally)
+    found = step_log(iter(rows), blocks.table, log.tally)
     if found is None:
         raise ImportFileError.of(
             source.path,
@@ -126,7 +122,7 @@ def _read(
     target.add_file("console", log.source())
 
 
-def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: PrintedConfig) -> Iterator[_Step]:
+def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_Step]:
     """Yield the blocks in file order, including incomplete ones. The config is printed before the first.
 
     Some blocks have no heading: those of NeMo-RL's single controller, or the first one of a log that is cut off. Such a
@@ -135,7 +131,7 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None, config: Printe
     Steps of a console that announces epochs are counted from the beginning of their epoch.
     """
     step, has_begun, has_heading = _Step(1), False, False
-    steps_before, before = dict[int, int](), 0
+    config, steps_before, before = PrintedConfig(log.tally), dict[int, int](), 0
     for line in log:
         try:
             if opening := blocks.heading.search(line.text):

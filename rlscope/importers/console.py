@@ -110,7 +110,7 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 
 def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
-    config, table, is_head = PrintedConfig(), _PrintedTable(), True
+    config, table, is_head = PrintedConfig(tally), _PrintedTable(), True
     lines = map(without_time, _unwrapped(LogFile(path, progress, tally=tally)))
     for line in _closed(lines, leads[:-1]):
         text = line.text
@@ -122,20 +122,17 @@ def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -
             if values:
                 yield MetricRow(None, real(found[1]), values)
             continue
-        if table.takes(text):
+        if (finished := table.take(text)) is not None:
             is_head = False
-            yield from table.finished
+            yield from finished
             continue
         config.read(line)
         if text.startswith(_CRASH) or (is_head and "=" in text and _COMMAND.search(text)):
             tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(text))
         elif is_head and (stated := _YAML.match(text)):
             tally.overrides.setdefault(stated[1], parsed_json(stated[2]))
-        row = _printed_row(text, leads) if text.endswith("}") and ":" in text else None
-        if row is not None:
+        if text.endswith("}") and ":" in text and (row := _printed_row(text, leads)):
             yield row
-    tally.config, tally.earlier = tally.config or config.settings, config.earlier
-    tally.is_config_unread = config.is_unread and not tally.config
     yield from table.last()
 
 
@@ -206,21 +203,18 @@ class _PrintedTable:
         self._step: float | None = None
         self._cells = _TABLES[0][-1]
         self._values: dict[str, float] = {}
-        self.finished: tuple[MetricRow, ...] = ()
-        """The step that the last line completed, if any."""
 
-    def takes(self, text: str) -> bool:
-        """Return whether a line belongs to a table."""
-        self.finished = ()
+    def take(self, text: str) -> tuple[MetricRow, ...] | None:
+        """Read a line of a table, and return the step that it completed, if any; None for any other line."""
         if self._step is not None and (held := self._cells.findall(text)):
             self._values.update((name, real(value)) for name, value in held)
-            return True
+            return ()
         for above, step, cells in _TABLES:
             if above in text and (found := step.search(text)):
-                self.finished = self.last()
+                finished = self.last()
                 self._step, self._cells, self._values = real(found[1]), cells, {}
-                return True
-        return False
+                return finished
+        return None
 
     def last(self) -> tuple[MetricRow, ...]:
         """Return the step whose tables are being read; empty if they have held no number."""
@@ -228,37 +222,30 @@ class _PrintedTable:
 
 
 class PrintedConfig:
-    """Collects the first complete dictionary that is printed over several lines, as the config of a run is.
+    """Puts into a tally the first complete dictionary that is printed over several lines, as the config of a run is.
 
     A later one with the same names takes its place: it is of another run in the file, whose steps count too.
     """
 
-    def __init__(self) -> None:
-        self.settings: dict[str, Any] = {}
-        """The dictionary, with its nesting; empty until it is complete."""
-        self.earlier: list[dict[str, Any]] = []
-        """Dictionaries whose place it took."""
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self._printer = self._first = ""
         self._lines: list[str] = []
         self._size = 0
         self._parsed = 0
         self._starts = 0
 
-    @property
-    def is_unread(self) -> bool:
-        """Whether a dictionary began but has not been read."""
-        return bool(self._starts and not self.settings)
-
     def read(self, line: ConsoleLine) -> None:
         """Read one line."""
-        if self.settings and not self._lines and self._first not in line.text:
+        if self._tally.config and not self._lines and self._first not in line.text:
             return
         line = without_time(line)
         if not self._lines:
             text = line.text.lstrip()
             if text.startswith(("{'", '{"')) and not text.endswith("}") and self._starts < _MOST_STARTS:
                 self._printer, self._lines, self._size = line.printer, [text], len(text)
-                self._starts += not self.settings
+                self._starts += not self._tally.config
+                self._tally.is_config_unread = not self._tally.config
         elif line.printer in (self._printer, self._printer.removeprefix(TIMED)) and _PRINTED_VALUE.match(line.text):
             self._add(line.text)
 
@@ -266,9 +253,11 @@ class PrintedConfig:
         self._lines.append(text)
         self._size += len(text)
         found = self._without_strays() if text.endswith("}}") and self._parsed <= _MOST_PARSED else None
-        if found and (not self.settings or self.settings.keys() == found.keys()):
-            self.earlier += [self.settings] if self.settings else []
-            self.settings, self._first = found, self._lines[0].partition(":")[0]
+        known = self._tally.config
+        if found and (not known or known.keys() == found.keys()):
+            self._tally.earlier += [known] if known else []
+            self._tally.config, self._first = found, self._lines[0].partition(":")[0]
+            self._tally.is_config_unread = False
         if found or self._size > _LONGEST_CONFIG:
             self._lines = []
 

@@ -4,7 +4,6 @@ The dumps have lengths and versions but no times; the sessions have times but no
 `areal/infra/workflow_executor.py` and `areal/utils/perf_tracer.py` write them.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from rlscope.trace.imported import Certainty
 
 _SESSIONS: Final = "sessions-r*.jsonl"
 _SESSION_KEYS: Final = ('"session_id"', '"submit_ts"')
-_VERSION_FOLDER: Final = re.compile(r"\d+$")
 _LOOKED_AT: Final = 5
 """Depth of the search for files, in folder levels below the given one."""
 _OUTCOMES: Final[Mapping[str, str]] = {
@@ -77,7 +75,7 @@ def _below(folder: Path, pattern: str) -> Iterator[Path]:
 
 def _dumps(folder: Path) -> Iterator[Path]:
     for version in _below(folder, "rollout/[0-9]*"):
-        if version.is_dir() and _VERSION_FOLDER.match(version.name):
+        if version.is_dir() and version.name.isdecimal():
             yield from sorted(version.glob("*.jsonl"))
 
 
@@ -234,9 +232,8 @@ def _deliver(run: _Run, options: ImportOptions) -> None:
 def _say(run: _Run) -> None:
     target = run.target
     target.say_origins(Certainty.RECORDED, "samples")
-    if target.rows_of("deliveries"):
-        rule = "the trainer's version is the newest version of any sample finished by then"
-        target.say_origin("deliveries", Certainty.INFERRED, rule)
+    rule = "the trainer's version is the newest version of any sample finished by then"
+    target.say_origins(Certainty.INFERRED, "deliveries", rule=rule)
     if run.samples < run.sessions:
         target.note(
             f"{run.sessions - run.samples:,} of {run.sessions:,} sessions have no dumped trajectory, so lengths and"

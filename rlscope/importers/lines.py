@@ -100,7 +100,7 @@ class LogFile:
     def __init__(
         self,
         path: Path,
-        progress: Progress,
+        progress: Progress = lambda _bytes: None,
         longest_bytes: int = LONGEST_LINE_BYTES,
         tally: Tally | None = None,
     ) -> None:
@@ -320,15 +320,11 @@ class LogClock:
     def time_ns(self, stamp: str) -> int | None:
         """Return the time of a timestamp; None if the text is not one."""
         if stamp != self._last[0]:
-            self._last = stamp, self._parsed_ns(stamp)
+            self._last = stamp, None
+            if local := _local(stamp, self._latest):
+                self._latest = max(self._latest, local.replace(tzinfo=None))
+                self._last = stamp, _ns(local, self.offset_s if local.tzinfo is None else self._shift_s)
         return self._last[1]
-
-    def _parsed_ns(self, stamp: str) -> int | None:
-        local = _local(stamp, self._latest)
-        if local is None:
-            return None
-        self._latest = max(self._latest, local.replace(tzinfo=None))
-        return _ns(local, self.offset_s if local.tzinfo is None else self._shift_s)
 
 
 def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, options: ImportOptions) -> LogClock | None:
@@ -341,7 +337,7 @@ def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, optio
 
     Raises ImportFileError if no zone fits the log into the run, or several do and UTC is not among them.
     """
-    first, last = _first_stamp(path, pattern), _last_stamp(path, pattern)
+    first, last = next(_stamps(LogFile(path), pattern), None), _last_stamp(path, pattern)
     if first is None or last is None:
         return None
     run = target.extent() if target.clock != "relative" and "-" in first[:5] else None
@@ -426,11 +422,9 @@ def _overlap_ns(naive: tuple[int, int], run: tuple[int, int], offset_s: int) -> 
     return min(naive[1] - shift, run[1]) - max(naive[0] - shift, run[0]) + 1
 
 
-def _first_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
-    for line in LogFile(path, lambda _bytes: None):
-        if (found := pattern.search(line.text)) and found["ts"]:
-            return found["ts"]
-    return None
+def _stamps(lines: Iterable[ConsoleLine], pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield the timestamps of lines."""
+    return (found["ts"] for line in lines if (found := pattern.search(line.text)) and found["ts"])
 
 
 def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
@@ -443,9 +437,8 @@ def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
             file.seek(start)
             lines = (file.read(end - start) + rest).splitlines()
             texts = (clean(raw.decode("utf-8", errors="replace")) for raw in (lines if start == 0 else lines[1:]))
-            for line in reversed([*_joined(texts, columns)]):
-                if (found := pattern.search(line.text)) and found["ts"]:
-                    return found["ts"]
+            if last := next(_stamps(reversed([*_joined(texts, columns)]), pattern), None):
+                return last
             rest = lines[0][:LONGEST_LINE_BYTES] if lines else b""
             end = start
     return None

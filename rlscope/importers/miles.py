@@ -183,7 +183,7 @@ def _find_starts(run: _Run) -> None:
     """
     phases, trained_ns, updated_ns = Spans(), list[int](), list[int]()
     for path in _files(run.folder, "phases"):
-        for record in LogFile(path, lambda _bytes: None, LONGEST_RECORD_BYTES).records():
+        for record in LogFile(path, longest_bytes=LONGEST_RECORD_BYTES).records():
             span = _span(record)
             if span is not None and record.get("role") == "train" and record.get("rank") == 0:
                 kind = _CONSOLE.timers.get(str(record.get("name")))
@@ -456,8 +456,8 @@ def _say(run: _Run) -> None:
         )
     recorded = "train_steps", "activities", "weight_updates", "engine_steps", "queue_depths", "samples"
     target.say_origins(Certainty.RECORDED, *recorded)
-    if target.rows_of("deliveries"):
-        target.say_origin("deliveries", Certainty.INFERRED, "each rollout is trained in the step with the same number")
+    rule = "each rollout is trained in the step with the same number"
+    target.say_origins(Certainty.INFERRED, "deliveries", rule=rule)
     if run.unmatched:
         target.note(
             f"{run.unmatched:,} turns have no lengths in dashboard_columns/, so their tokens' staleness is unknown."

@@ -58,9 +58,8 @@ def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, p
             untold += 1
     if untold:
         target.note(f"{untold:,} sample files left out: the console log does not contain their steps.")
-    if target.rows_of("samples"):
-        target.say_origin("samples", Certainty.INFERRED, "all samples of a step finish when its generation ends")
-        target.say_origin("deliveries", Certainty.INFERRED, "a step takes its samples when its training begins")
+    target.say_origins(Certainty.INFERRED, "samples", rule="all samples of a step finish when its generation ends")
+    target.say_origins(Certainty.INFERRED, "deliveries", rule="a step takes its samples when its training begins")
 
 
 def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
@@ -78,7 +77,7 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
         sample: dict[str, object] = {
             "sample_id": name,
             "segment": 0,
-            "group_id": _group(step, index, target.setting("group_size")),
+            "group_id": _group(step, index, target.config.get("group_size")),
             "worker_id": target.samplers_id,
             "finished_ns": times.generated_ns,
             "prompt_tokens": total - output,

@@ -125,9 +125,7 @@ def _offset_s(text: str) -> int:
         raise ArgumentError.of(
             "--utc-offset", found=repr(text), expected="an offset from UTC", next_step="Example: --utc-offset +02:00."
         )
-    if found[1] is None:
-        return 0
-    seconds = int(found[2]) * 3600 + int(found[3]) * 60
+    seconds = int(found[2] or 0) * 3600 + int(found[3] or 0) * 60
     return -seconds if found[1] == "-" else seconds
 
 

@@ -108,7 +108,7 @@ def _read_inference(run: _Run, log: Path | None, options: ImportOptions, progres
         return
     VLLM_LOG.read(open_source(log), run.target, options, progress)
     if len(run.target.engines) == 1:
-        run.engine = run.target.engines[0]
+        (run.engine,) = run.target.engines
     else:
         run.target.note("No file states which engine answered a model call, so there are no results by engine.")
 

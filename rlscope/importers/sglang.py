@@ -198,7 +198,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
 
 def _look_over(path: Path, clock: LogClock) -> _Survey:
     """Read the start of the log for its settings and pass times."""
-    scratch, survey = LogFile(path, lambda _bytes: None), _Survey()
+    scratch, survey = LogFile(path), _Survey()
     gaps: list[_Gap] = []
     kept: Counter[tuple[int, bool]] = Counter()
     for _, gap in _entries(scratch, clock, "", survey.settings):

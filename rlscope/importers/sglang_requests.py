@@ -23,7 +23,9 @@ def _recognize(source: ImportSource) -> bool:
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add each request as a sample. Raises ImportFileError if no record has times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
-    engine = target.engines[0] if len(target.engines) == 1 else safe_worker_id(f"sglang-{source.path.parent.name}")
+    engine = safe_worker_id(f"sglang-{source.path.parent.name}")
+    if len(target.engines) == 1:
+        (engine,) = target.engines
     versions = _Versions()
     first_ns: int | None = None
     last_ns = 0

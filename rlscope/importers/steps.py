@@ -468,17 +468,16 @@ def _trains_behind(placement: Placement, processes: tuple[ProcessSteps, ...]) ->
 
 def _is_shown(marks: Names, settings: Mapping[str, str], met: frozenset[str], config: Mapping[str, Any]) -> bool:
     """Whether the file contains one of these names, or the config has one of these settings."""
-    for mark in marks:
-        if mark in met or (mark.endswith("/") and any(name.startswith(mark) for name in met)):
-            return True
-    for path, word in settings.items():
-        value = setting(config, path)
-        if word == ">":
-            if isinstance(value, int | float) and value > 0:
-                return True
-        elif word in str(value):
-            return True
-    return False
+    prefixes = tuple(mark for mark in marks if mark.endswith("/"))
+    values = [(setting(config, path), word) for path, word in settings.items()]
+    return (
+        not met.isdisjoint(marks)
+        or any(name.startswith(prefixes) for name in met)
+        or any(
+            isinstance(value, int | float) and value > 0 if word == ">" else word in str(value)
+            for value, word in values
+        )
+    )
 
 
 def _tables(source: ImportSource) -> tuple[Framework, ...]:

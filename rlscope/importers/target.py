@@ -94,7 +94,8 @@ class ImportTarget:
         self.thinned_evenly: list[str] = []
         self.knows_samplers = False
         """Whether some file records the samplers' work, so that it need not be inferred."""
-        self._config: dict[str, object] = {}
+        self.config: dict[str, object] = {}
+        """Settings added so far, by their names in run.json."""
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
         self.trainer_id: str | None = None
@@ -109,7 +110,8 @@ class ImportTarget:
         self.aligned_s: int | None = None
         """Seconds from the run to further files, if its steps have no times and such a file was put at its start."""
         self._claimed: set[tuple[str, Path]] = set()
-        self._engines: dict[str, None] = {}
+        self.engines: dict[str, None] = {}
+        """Ids of the engines added so far."""
         self._replaced: set[str] = set()
         """Engines in whose place another one was started."""
         self._shared: list[tuple[str, dict[str, Any]]] = []
@@ -225,22 +227,13 @@ class ImportTarget:
         Step metrics have one worker for all samplers; if engines are added, they take over its GPUs.
         """
         self.add_worker(worker_id, "sampler", **facts)
-        self._engines[worker_id] = None
-
-    def setting(self, name: str) -> object:
-        """Return a setting of the run that was added before; None if there is none."""
-        return self._config.get(name)
+        self.engines[worker_id] = None
 
     @property
     def gpus_per_engine(self) -> int | None:
         """GPUs of each engine that an option or the config states; None if neither does."""
-        stated = self.setting("gpus_per_engine")
+        stated = self.config.get("gpus_per_engine")
         return stated if isinstance(stated, int) else None
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Ids of the engines added so far."""
-        return tuple(self._engines)
 
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
         """Extend a worker's time range to include this one, unless the times are out of range."""
@@ -259,7 +252,7 @@ class ImportTarget:
         """Add settings by their names in run.json; None is ignored, and so are settings added before."""
         for name, value in settings.items():
             if value is not None:
-                self._config.setdefault(name, value)
+                self.config.setdefault(name, value)
 
     def say_origin(self, table: str, certainty: Certainty, rule: str | None = None) -> None:
         """Set the certainty of a table's rows; with several importers, the lowest certainty applies."""
@@ -268,11 +261,10 @@ class ImportTarget:
         if known is None or order.index(certainty) > order.index(known.certainty):
             self._origins[table] = TableOrigin(certainty, rule)
 
-    def say_origins(self, certainty: Certainty, *tables: str) -> None:
+    def say_origins(self, certainty: Certainty, *tables: str, rule: str | None = None) -> None:
         """Set the certainty of those tables that have rows."""
-        for table in tables:
-            if self.rows_of(table):
-                self.say_origin(table, certainty)
+        for table in filter(self.rows_of, tables):
+            self.say_origin(table, certainty, rule)
 
     def say_coverage(self, worker_id: str, ratio: float) -> None:
         """Set the share of a worker's time range that the files cover, 0 to 1; the lowest share applies."""
@@ -336,7 +328,7 @@ class ImportTarget:
             "version": FORMAT_VERSION,
             "run_id": self.run_id,
             "created_ns": self._moved(extent[0]) if extent else self.relative_origin_ns,
-            "config": {"framework": framework, **self._config},
+            "config": {"framework": framework, **self.config},
             "imported": as_document(imported),
         }
         # Written last: a folder without run.json is not a run, so an interrupted import leaves no partial run.
@@ -345,14 +337,14 @@ class ImportTarget:
 
     def _settle_engines(self) -> None:
         """Divide the GPUs, weight updates and idle times of the worker for all samplers among the engines."""
-        if not self._engines:
+        if not self.engines:
             return
-        others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
+        others = {name: worker for name, worker in self._workers.items() if name not in self.engines}
         wholes = {name: worker for name, worker in others.items() if worker["role"] == "sampler"}
         gpus = sum(int(str(worker.get("gpu_count") or 0)) for worker in wholes.values())
         is_colocated = any(worker["role"] == "colocated" for worker in others.values())
         places = self._places()
-        for engine in self._engines:
+        for engine in self.engines:
             worker = self._workers[engine]
             if is_colocated:
                 worker["gpu_count"] = 0
@@ -368,7 +360,7 @@ class ImportTarget:
                 for engines in places:
                     self._cover(engines, *self._extents[name])
         for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
-            for engine in self._engines:
+            for engine in self.engines:
                 start_ns, end_ns = self._extents.get(engine, _ALWAYS)
                 if start_ns < row["end_ns"] and row["start_ns"] < end_ns:
                     self.add(table, {**row, "worker_id": engine})
@@ -388,7 +380,7 @@ class ImportTarget:
 
     def _places(self) -> list[list[str]]:
         """Return the engines by place: one that logs only after another has ended was started again in its place."""
-        moved_ns = {each: [*map(self._moved, self._extents.get(each, _ALWAYS))] for each in self._engines}
+        moved_ns = {each: [*map(self._moved, self._extents.get(each, _ALWAYS))] for each in self.engines}
         places: list[list[str]] = []
         for engine in sorted(moved_ns, key=lambda each: moved_ns[each]):
             free = next((each for each in places if moved_ns[each[-1]][1] < moved_ns[engine][0]), None)

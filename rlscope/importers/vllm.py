@@ -235,7 +235,7 @@ def _usual_window_s(path: Path, clock: LogClock) -> int:
     """Return the most frequent time between two lines of an engine; vLLM's default if none was seen twice."""
     last_ns: dict[tuple[str, str | None], int] = {}
     lengths: list[int] = []
-    for line in LogFile(path, lambda _bytes: None):
+    for line in LogFile(path):
         found = _STATS.search(line.text) if "Avg prompt throughput" in line.text else None
         time_ns = clock.time_ns(found["ts"]) if found else None
         if found is None or time_ns is None:
@@ -258,10 +258,8 @@ def _say(target: ImportTarget, log: LogFile, engines: Collection[_Engine]) -> No
     target.note(
         f"{timed:,} of {rows:,} windows in vLLM's log give an engine step time: their batch size stayed constant."
     )
-    if target.rows_of("activities"):
-        target.say_origin(
-            "activities", Certainty.INFERRED, "an engine is idle if it logs nothing after reporting zeros"
-        )
+    rule = "an engine is idle if it logs nothing after reporting zeros"
+    target.say_origins(Certainty.INFERRED, "activities", rule=rule)
     log.say_merged(target, {engine.worker_id: engine.rows for engine in engines})
 
 

@@ -6,7 +6,7 @@ raises BrokenMessageError. A length stated in a file never causes an allocation.
 
 from collections.abc import Iterator
 from struct import unpack_from
-from typing import Final, NamedTuple
+from typing import Final
 
 _VARINT: Final = 0
 _FIXED64: Final = 1
@@ -19,23 +19,18 @@ class BrokenMessageError(Exception):
     """The bytes are not a valid message."""
 
 
-class Field(NamedTuple):
-    """One field of a message."""
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields in order: number, and bytes if the field has a length or a fixed width, otherwise a number.
 
-    number: int
-    value: int | bytes
-    """Bytes of a field with a length or a fixed width; otherwise a number."""
-
-
-def fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields in order. Raises BrokenMessageError if the message ends within a field."""
+    Raises BrokenMessageError if the message ends within a field.
+    """
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
         kind, number = key & 7, key >> 3
         if kind == _VARINT:
             value, at = _varint(message, at)
-            yield Field(number, value)
+            yield number, value
             continue
         if kind == _BYTES:
             length, at = _varint(message, at)
@@ -45,13 +40,14 @@ def fields(message: bytes) -> Iterator[Field]:
             raise BrokenMessageError(f"wire type {kind}")
         if length > len(message) - at:
             raise BrokenMessageError("the message ends within a field")
-        yield Field(number, message[at : at + length])
+        yield number, message[at : at + length]
         at += length
 
 
-def messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the fields with this number that have a length, such as messages. Raises as `fields` does."""
-    return (value for each, value in fields(message) if each == number and isinstance(value, bytes))
+def messages(message: int | bytes, number: int) -> Iterator[bytes]:
+    """Yield the fields with this number that have a length, such as messages; none of a number. Raises as `fields`."""
+    found = fields(message) if isinstance(message, bytes) else ()
+    return (value for each, value in found if each == number and isinstance(value, bytes))
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

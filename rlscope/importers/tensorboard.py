@@ -44,15 +44,14 @@ def _events(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]
 
 def _event(record: bytes) -> MetricRow:
     held, values = dict(fields(record)), dict[str, float]()
-    for summary in messages(record, _SUMMARY):
-        for value in messages(summary, _VALUE):
-            values.update(_scalar(value))
+    for value in messages(held.get(_SUMMARY, 0), _VALUE):
+        values.update(_scalar(value))
     return MetricRow(epoch_ns(real(held.get(_WALL_TIME, 0))), signed(held.get(_STEP, 0)), values)
 
 
 def _scalar(message: bytes) -> dict[str, float]:
     held = dict(fields(message))
-    for tensor in messages(message, _TENSOR):
+    if isinstance(tensor := held.get(_TENSOR), bytes):
         held[_SIMPLE_VALUE] = next((value for number, value in fields(tensor) if number in _TENSOR_VALUES), 0)
     tag, value = text(held.get(_TAG, b"")), real(held.get(_SIMPLE_VALUE, 0))
     return {tag: value} if tag and value is not None else {}

@@ -55,8 +55,9 @@ def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
 def _items(message: bytes) -> Iterator[tuple[str, Any]]:
     """Yield names and values of the items of a message; names with several parts are joined by slashes."""
     for item in messages(message, _ITEM):
-        held = dict(fields(item))
-        name = text(held.get(_KEY, b"")) or "/".join(map(text, messages(item, _NESTED_KEY)))
+        parts = [*fields(item)]
+        held = dict(parts)
+        name = text(held.get(_KEY, 0)) or "/".join(text(value) for part, value in parts if part == _NESTED_KEY)
         yield name, next((read(held[part]) for part, read in _VALUES.items() if part in held), None)
 
 

@@ -119,7 +119,7 @@ def _read(
         )
     if not any(step.values.keys() & set(blocks.console.gpu_ratio or ()) for step in steps):
         target.note("The log has no token counts per step, so throughput is unknown.")
-    target.add_file("console", log.source())
+    target.add_file("console", log.tally.source_file(source.path))
 
 
 def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_Step]:

@@ -88,17 +88,15 @@ def _unpack(path: Path, into: Path) -> Path:
     try:
         into.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(path) as packed, into.open("wb") as file:
-            while file.tell() <= LARGEST_UNPACKED_BYTES:
-                if not (chunk := packed.read(_CHUNK_BYTES)):
-                    break
+            while chunk := packed.read(_CHUNK_BYTES):
                 file.write(chunk)
-            else:
-                raise ImportFileError.of(
-                    path,
-                    found=f"a compressed file with more than {LARGEST_UNPACKED_BYTES:,} bytes",
-                    expected="a smaller one",
-                    next_step="Unpack it and pass the file inside.",
-                )
+                if file.tell() > LARGEST_UNPACKED_BYTES:
+                    raise ImportFileError.of(
+                        path,
+                        found=f"a compressed file with more than {LARGEST_UNPACKED_BYTES:,} bytes",
+                        expected="a smaller one",
+                        next_step="Unpack it and pass the file inside.",
+                    )
         os.utime(into, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     except (OSError, EOFError, zlib.error) as error:
         raise ImportFileError.of(

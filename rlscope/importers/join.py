@@ -126,7 +126,9 @@ def import_run(
         )
         options = replace(options, with_files=files[1:], engine_logs=logs)
         try:
-            target = ImportTarget(folder, _run_id(files[0]), relative_origin_ns=relative_origin_ns, given=files[0])
+            target = ImportTarget(
+                folder, files[0].resolve().stem or "imported", relative_origin_ns=relative_origin_ns, given=files[0]
+            )
             target.is_growing = is_growing
             return _import(target, options, progress)
         except ImportFileError as error:
@@ -226,8 +228,3 @@ def _of_engines(path: Path, options: ImportOptions) -> "Recognized":
     if (folder / RUN_FILE).is_file():
         return Recognized(open_source(folder), ENGINE_FOLDER)
     return _joined(path, None, options)
-
-
-def _run_id(path: Path) -> str:
-    name = path.resolve().name
-    return Path(name).stem or name or "imported"

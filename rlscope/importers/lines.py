@@ -19,7 +19,6 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import ImportSource, Progress, open_regular, open_source
 from rlscope.importers.rows import Tally, mapping, parsed_json
 from rlscope.importers.target import ImportOptions, ImportTarget
-from rlscope.trace.imported import SourceFile
 
 _CHUNK_BYTES: Final = 1 << 20
 LONGEST_LINE_BYTES: Final = 1 << 20
@@ -165,17 +164,13 @@ class LogFile:
             " the workers' own logs."
         )
 
-    def source(self) -> SourceFile:
-        """Return what was read of the file so far."""
-        return self.tally.source_file(self.path)
-
 
 def records_of(path: Path, target: ImportTarget, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
     """Yield the JSON objects of a file with one per line, each with the file, and then add the file to the target."""
     file = LogFile(path, progress, LONGEST_RECORD_BYTES)
     for record in file.records():
         yield file, record
-    target.add_file("jsonl", file.source())
+    target.add_file("jsonl", file.tally.source_file(path))
 
 
 def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes | None]:

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rlscope.importers.importer import ImportSource, Progress, open_source
 from rlscope.importers.lines import LogFile
@@ -68,17 +68,15 @@ def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRo
         reader = csv.DictReader(lines, delimiter=mark)
         for record in reader:
             # Spreadsheets that separate by semicolons write commas before decimals.
-            texts = {name: text.replace(",", ".") if mark == ";" else text for name, text in _texts(record)}
+            texts = {name: text for name, text in record.items() if isinstance(text, str)}
+            if mark == ";":
+                texts = {name: text.replace(",", ".") for name, text in texts.items()}
             if row := row_of({name: value for name, text in texts.items() if (value := number(text)) is not None}):
                 yield row
             if None in record or None in record.values():
                 tally.bad_lines += 1
     except csv.Error:
         tally.bad_lines += 1
-
-
-def _texts(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    return ((name, text) for name, text in record.items() if isinstance(text, str))
 
 
 def _delimiter(head: bytes) -> str:

@@ -193,7 +193,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         lane.place()
         _add_engine(lane, target, options, survey.settings)
     _say(target, log, lanes.values())
-    target.add_file("engine log", log.source())
+    target.add_file("engine log", log.tally.source_file(source.path))
 
 
 def _look_over(path: Path, clock: LogClock) -> _Survey:

@@ -23,9 +23,8 @@ def _recognize(source: ImportSource) -> bool:
 def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
     """Add each request as a sample. Raises ImportFileError if no record has times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
-    engine = safe_worker_id(f"sglang-{source.path.parent.name}")
-    if len(target.engines) == 1:
-        (engine,) = target.engines
+    folder = source.path.parent.name
+    engine = next(iter(target.engines)) if len(target.engines) == 1 else safe_worker_id(f"sglang-{folder}")
     versions = _Versions()
     first_ns: int | None = None
     last_ns = 0
@@ -50,7 +49,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
     target.say_origin("samples", Certainty.RECORDED)
     if versions.is_unknown:
         target.note("Some requests have no weight version, so the staleness of their tokens is unknown.")
-    target.add_file("request metrics", file.source())
+    target.add_file("request metrics", file.tally.source_file(source.path))
 
 
 class _Versions:

@@ -6,6 +6,7 @@ places the steps in time.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby, islice, pairwise
@@ -142,20 +143,15 @@ def names_in(source: ImportSource) -> frozenset[str]:
 
 
 def _rows_names(source: ImportSource, carrier: Carrier) -> frozenset[str]:
-    left = _BYTES_TO_KNOW
+    tally, names = Tally(), set[str]()
 
-    def spend(read: int) -> None:
-        nonlocal left
-        left -= read
-        if left <= 0:
+    def stop(_bytes: int) -> None:
+        if tally.bytes >= _BYTES_TO_KNOW:
             raise _EnoughReadError
 
-    names: set[str] = set()
-    try:
-        for row in islice(carrier.rows(source.path, Tally(), spend), _ROWS_TO_KNOW):
+    with suppress(_EnoughReadError, OSError, ImportFileError):
+        for row in islice(carrier.rows(source.path, tally, stop), _ROWS_TO_KNOW):
             names |= row.values.keys()
-    except (_EnoughReadError, OSError, ImportFileError):
-        pass
     return frozenset(names)
 
 
@@ -489,11 +485,11 @@ def _tables(source: ImportSource) -> tuple[Framework, ...]:
 def has_steps_of(role: Role, source: ImportSource) -> bool:
     """Return whether a metrics file contains steps of a role."""
     names = names_in(source)
-    for each in _tables(source):
-        bare = {each.bare(name) for name in names}
-        if any(process.role == role and bare.intersection(process.marks) for process in each.phases.values()):
-            return True
-    return False
+    return any(
+        process.role == role and not {*map(each.bare, names)}.isdisjoint(process.marks)
+        for each in _tables(source)
+        for process in each.phases.values()
+    )
 
 
 def known_names(framework: Framework) -> str:

@@ -30,6 +30,7 @@ TIMES: Final = frozenset(
     ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
 )
 """The columns with times, UTC epoch."""
+_COLUMNS: Final = {table: {column.name for column in columns} for table, columns in TABLES.items()}
 _WHOLES: Final = {
     table: tuple(
         (column.name, min(LATEST_NS, 1 << (column.type.bit_width - 1)))
@@ -134,8 +135,8 @@ class ImportTarget:
         Raises KeyError if the format has no such table or column, which is a bug in the importer.
         """
         held = {name: finite(value) if isinstance(value, float) else value for name, value in row.items()}
-        if not held.keys() <= {column.name for column in TABLES[table]}:
-            raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
+        if unknown := held.keys() - _COLUMNS[table]:
+            raise KeyError(f"{table} has no {unknown}")
         if not _fits(table, held):
             self._refused += 1
             return

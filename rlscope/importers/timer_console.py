@@ -278,7 +278,7 @@ def _read(
     reader.add_workers(options.gpus)
     reader.add_held()
     _say(reader, log)
-    target.add_file("console", log.source())
+    target.add_file("console", log.tally.source_file(source.path))
     if reader.engine_lines:
         SGLANG_LOG.read(source, target, replace(options, utc_offset_s=clock.offset_s), lambda _bytes: None)
 

@@ -228,7 +228,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             next_step="Remove disable_log_stats (--disable-log-stats) and set VLLM_LOGGING_LEVEL to INFO.",
         )
     _say(target, log, engines)
-    target.add_file("engine log", log.source())
+    target.add_file("engine log", log.tally.source_file(source.path))
 
 
 def _usual_window_s(path: Path, clock: LogClock) -> int:

@@ -53,7 +53,7 @@ def test_lines_are_the_same_wherever_a_block_of_the_file_ends(
     monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
     log = LogFile(path, lambda _bytes: None)
     assert [line.text for line in log] == ["é one", "two", "10%", "20%", "last"]
-    assert (log.tally.lines, log.tally.bad_lines, log.source().bytes) == (5, 0, 25)
+    assert (log.tally.lines, log.tally.bad_lines, log.tally.bytes) == (5, 0, 25)
 
 
 @pytest.mark.parametrize(("length", "bad"), [(100, 0), (101, 1), (5_000, 1)])

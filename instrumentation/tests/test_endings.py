@@ -183,3 +183,16 @@ def test_multiprocessing_children_join_the_run_and_write_their_rows_at_exit(
     found = sorted((row["worker_id"], row["start_ns"]) for row in rows("engine_steps"))
     assert found == [("child-0", 0), ("child-1", 1), ("parent", 100)]
     assert all(worker(name)["stopped_ns"] for name in ("child-0", "child-1", "parent"))
+
+
+def test_the_time_that_a_slow_disk_may_hold_up_sigterm_is_bounded(start_script) -> None:
+    then = """
+from rlscope_otel import exits, open_journal
+exits._SIGTERM_TIMEOUT_S = 0.2
+open_journal.OpenJournal._write = lambda *_: threading.Event().wait(60)
+""" + WAIT_FOREVER.replace("signal.pause", "print('slow', flush=True); signal.pause")
+    process = start_script(script(then=then))
+    until_ready(process)
+    assert process.stdout.readline() == "slow\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM

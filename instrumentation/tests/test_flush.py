@@ -232,3 +232,11 @@ def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_und
     assert read_back(tmp_path / "moved")[0] == [0]
     found, completeness = read_back(folder)
     assert (found, [(gap.kind, gap.rows) for gap in completeness.gaps]) == ([1], [("missing", 1)])
+
+
+def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
+    run.flush()
+    before = os.listdir("/proc/self/fd")
+    run.engine_step(0, 1)
+    run.flush()
+    assert os.listdir("/proc/self/fd") == before

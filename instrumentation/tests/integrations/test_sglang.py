@@ -1,6 +1,7 @@
 """The hooks on objects shaped as in the source of SGLang 0.5.23: what they read of its objects, in the order in which
 its scheduler calls them. SGLang itself does not install on a machine without a GPU."""
 
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -367,3 +368,10 @@ def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
     found = worker("s1")
     assert (found["role"], found["gpu_count"], found["framework"]) == ("sampler", 4, "sglang")
     assert (found["kv_capacity_tokens"], found["max_running"]) == (1000, 64)
+
+
+def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.LogCaptureFixture) -> None:
+    del sys.modules[UPDATER].SchedulerWeightUpdaterManager.begin_weight_update
+    sglang.register()
+    assert hasattr(host.Scheduler.run_batch, "__wrapped__")
+    assert "has no function begin_weight_update; less detail is recorded" in caplog.text

@@ -856,3 +856,13 @@ def test_rows_of_many_passes_come_in_order_and_none_is_kept_back_for_long(core, 
     play(core, clock, "; ".join(["step"] * 100))
     starts = [row["start_ns"] for row in rows("engine_steps")]
     assert len(starts) == 104 and starts == sorted(starts)
+
+
+def test_closing_gives_every_method_back(run, clock, engine_class):
+    core = make_core(clock)
+    before = {owner: dict(vars(owner)) for owner in (type(core), type(core.scheduler), engine_class)}
+    recorder = hook.instrument(engine_class(clock, core), run)
+    assert recorder is not None
+    assert vars(type(core))["collective_rpc"] is not before[type(core)]["collective_rpc"]
+    recorder.close()
+    assert {owner: dict(vars(owner)) for owner in before} == before

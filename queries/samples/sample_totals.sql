@@ -13,9 +13,13 @@
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token
 -- out  finish_reason     VARCHAR  of its last segment
+-- out  outside_ns        BIGINT   time outside the engines, recorded or between two segments; NULL if unknown
 -- grain: one row per sample, in no order
 -- partition: sample
 -- merge: concatenate
+--
+-- Between two segments, a sample waits for a tool or environment. If the first one was cut off, it waits to go on
+-- instead, which does not count.
 WITH resumed AS MATERIALIZED (
     SELECT sample_id FROM samples GROUP BY sample_id HAVING count(*) > 1
 ),
@@ -24,11 +28,20 @@ segments AS (
         submitted_ns, coalesce(started_ns, submitted_ns) AS started_ns, finished_ns,
         list_min(list_transform(versions, lambda run: run.version)) AS oldest_version,
         list_max(list_transform(versions, lambda run: run.version)) AS newest_version,
-        finish_reason
+        finish_reason, env_wait_ns
     FROM samples
+),
+turns AS (
+    SELECT *, if(
+        finish_reason IN ('abort', 'error', 'length'), NULL,
+        lead(coalesce(submitted_ns, started_ns)) OVER (PARTITION BY sample_id ORDER BY segment) - finished_ns
+    ) AS gap_ns
+    FROM segments
+    SEMI JOIN resumed USING (sample_id)
 )
 SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 1 AS segments, submitted_ns, started_ns,
-    finished_ns, oldest_version, newest_version, finish_reason
+    finished_ns, oldest_version, newest_version, finish_reason,
+    env_wait_ns AS outside_ns
 FROM segments
 ANTI JOIN resumed USING (sample_id)
 UNION ALL
@@ -44,7 +57,8 @@ SELECT
     max(finished_ns),
     min(oldest_version),
     max(newest_version),
-    arg_max_null(finish_reason, segment)
-FROM segments
-SEMI JOIN resumed USING (sample_id)
+    arg_max_null(finish_reason, segment),
+    (sum(greatest(coalesce(env_wait_ns, 0) + coalesce(gap_ns, 0), 0))
+        FILTER (env_wait_ns IS NOT NULL OR gap_ns IS NOT NULL))::BIGINT
+FROM turns
 GROUP BY sample_id

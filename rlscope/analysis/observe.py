@@ -96,7 +96,7 @@ def observe(
         **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
         began_samples=int(answers["length_counts"]["samples"].sum()),
-        finished_samples=in_flight["finished_segments"],
+        finished_samples=in_flight["finished_samples"],
         environment_samples=in_flight["environment_mean"],
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         delivered=_delivered(answers["judged_outcomes"]),

@@ -172,7 +172,7 @@ class Observed:
     """Mean prompt tokens of those samples."""
     group_size: int
     finished_samples: int
-    """Segments whose last token lies in the steady state."""
+    """Samples whose last token lies in the steady state."""
     environment_samples: float
     """Mean number of running samples that are outside the engine."""
     delivered: Delivered

@@ -70,8 +70,8 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "group_members": rows(
             "group_id output_tokens is_ended", ("a", 50, True), ("a", 150, True), ("b", 100, True), ("b", 100, True)
         ),
-        "samples_in_flight": rows("in_flight_mean environment_mean finished_segments", (12.0, 3.0, 40)),
-        "environment_waits": rows("part wait_s segments", (1, 0.0, 1), (2, 3.0, 1)),
+        "samples_in_flight": rows("in_flight_mean environment_mean finished_samples", (12.0, 3.0, 40)),
+        "environment_waits": rows("part wait_s samples", (1, 0.0, 1), (2, 3.0, 1)),
         "batches_ahead": taken(batches_ahead=0.75),
         "preemptions": rows("preemptions prefill_tokens prompt_tokens segments", (3, 100, 80, 8)),
         "group_deliveries": rows("samples queued_earlier delivery_s", (20, 18, 0.25)),

@@ -8,6 +8,7 @@
 -- out  train_gpu_s    DOUBLE  compute without the spans recorded inside it, GPU-seconds
 -- out  logprobs_gpu_s DOUBLE  log-probabilities since the last step, GPU-seconds
 -- out  wait_gpu_s     DOUBLE  all waits since the last step, GPU-seconds
+-- out  held_gpu_s     DOUBLE  of these, waits for other work than sampling, such as another trainer's, GPU-seconds
 -- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the last step, GPU-seconds
 -- out  publish_gpu_s  DOUBLE  publications and transfers since the last step, GPU-seconds
 -- out  samples        BIGINT  samples, over all workers; NULL if not known
@@ -18,7 +19,8 @@
 --
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
 -- that of whichever began last, as in the ledger. Time under two spans of one phase, such as a transfer within its
--- publication, counts once. A worker may report a step in several rows, such as one for each micro-batch.
+-- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples or for the
+-- staleness cap, or without a reason: others may wait for that worker meanwhile. A worker may report a step in several rows, such as one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count,
@@ -32,20 +34,21 @@ spans AS (
             WHEN 'wait' THEN 'wait'
             WHEN 'weight_update' THEN 'publish'
             ELSE 'other'
-        END AS kind
+        END AS kind,
+        kind = 'wait' AND coalesce(reason, 'samples') IN ('samples', 'staleness_cap') AS is_for_samples
     FROM activities WHERE activity NOT IN ('train', 'startup')
     UNION ALL
-    SELECT worker_id, start_ns, end_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
+    SELECT worker_id, start_ns, end_ns, 'publish', false FROM weight_updates WHERE phase IN ('publish', 'transfer')
 ),
 placed AS (
-    SELECT spans.worker_id, step, gpu_count, kind, spans.start_ns,
+    SELECT spans.worker_id, step, gpu_count, kind, is_for_samples, spans.start_ns,
         spans.start_ns >= steps.start_ns AS is_inside,
         if(is_inside, spans.end_ns, least(spans.end_ns, steps.start_ns)) AS end_ns
     FROM spans
     ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
 ),
 parts AS (
-    SELECT step, gpu_count, kind,
+    SELECT worker_id, step, gpu_count, kind, is_for_samples,
         greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier)) AS part_ns,
         greatest(0, end_ns - greatest(start_ns, max(end_ns) FILTER (is_inside) OVER earlier_of_any)) AS any_ns,
         is_inside
@@ -70,6 +73,11 @@ costs AS (
     FROM parts
     GROUP BY step
 ),
+sampling AS (
+    SELECT step, max(waited_ns) / 1e9 AS waited_s
+    FROM (SELECT step, sum(part_ns) AS waited_ns FROM parts WHERE is_for_samples GROUP BY step, worker_id)
+    GROUP BY step
+),
 totals AS (
     SELECT
         step,
@@ -91,9 +99,11 @@ SELECT
     (compute_gpu_ns - coalesce(inside_gpu_ns, 0)) / 1e9 AS train_gpu_s,
     coalesce(logprobs_gpu_s, 0) AS logprobs_gpu_s,
     coalesce(wait_gpu_s, 0) AS wait_gpu_s,
+    coalesce(greatest(0, wait_gpu_s - trainer_gpus * coalesce(waited_s, 0)), 0) AS held_gpu_s,
     coalesce(other_gpu_s, 0) AS other_gpu_s,
     coalesce(publish_gpu_s, 0) AS publish_gpu_s,
     samples, tokens, published
 FROM totals
 LEFT JOIN costs USING (step)
+LEFT JOIN sampling USING (step)
 ORDER BY totals.step

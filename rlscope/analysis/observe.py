@@ -47,6 +47,9 @@ _FEWEST_QUEUED: Final = 20
 """Minimum number of samples or pairs. A share of fewer is uncertain by more than a tenth."""
 _UNRECORDED_RATIO: Final = 0.10
 """Share of the trainers' time without a state that may hide their waits."""
+_HELD_RATIO: Final = 0.10
+"""Share of the trainers' time in waits for other work that may count as a fixed part of a step. Of longer ones, a
+faster trainer may only wait longer."""
 
 
 class UnobservableError(Exception):
@@ -165,6 +168,13 @@ def _delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> 
             f"no recorded sample was delivered to steps {numbers[0]} to {numbers[-1]}; `deliveries` must name the steps"
             " of `train_steps` and the ids of `samples`"
         )
+    taken = answers["trainer_steps"].filter(pl.col("step").is_in(numbers.implode()))
+    held_gpu_s, gpu_s = float(taken["held_gpu_s"].sum()), float(taken["trainer_gpus"].to_numpy() @ steps.period_s)
+    if held_gpu_s > _HELD_RATIO * gpu_s:
+        raise UnobservableError(
+            f"trainers waited for other work than sampling {held_gpu_s / gpu_s:.0%} of their time, such as at a "
+            "`barrier`; how long that takes in another layout is unknown"
+        )
     return steps, numbers
 
 
@@ -193,8 +203,11 @@ def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tup
         raise UnobservableError("how many samples and tokens a training step had is not recorded")
     per_gpu = {
         name: (inside[f"{name}_gpu_s"] / inside["trainer_gpus"]).to_numpy()
-        for name in ("train", "logprobs", "publish", "other", "wait")
+        for name in ("train", "logprobs", "publish", "other", "wait", "held")
     }
+    # The queue explains no wait for other work: like checkpoints, it is part of every step.
+    held_s = per_gpu.pop("held")
+    per_gpu["wait"], per_gpu["other"] = per_gpu["wait"] - held_s, per_gpu["other"] + held_s
     steps = TrainerSteps(
         period_s=inside["step_s"].to_numpy(),
         **{f"{name}_s": seconds for name, seconds in per_gpu.items()},

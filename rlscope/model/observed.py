@@ -29,8 +29,9 @@ class TrainerSteps:
     publish_s: Reals
     """Publications and transfers done by the trainers themselves."""
     other_s: Reals
-    """Checkpoints, evaluations and rewards."""
+    """Checkpoints, evaluations, rewards, and waits for other work than sampling."""
     wait_s: Reals
+    """Waits for samples or for the staleness cap."""
     samples: Counts
     tokens: Counts
     """Prompt and response tokens processed."""

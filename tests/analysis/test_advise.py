@@ -36,7 +36,7 @@ def taken(batches_ahead: float | None, steps: int = 4, batches: int = 4) -> pl.D
 def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Four steps of two seconds on two engines, 8 samples of 100 tokens each."""
     steps = pl.DataFrame({"step": [1, 2, 3, 4], "end_ns": [2 * SECOND, 4 * SECOND, 6 * SECOND, 8 * SECOND]})
-    zeros = {f"{name}_gpu_s": [0.0] * 4 for name in ("logprobs", "other")}
+    zeros = {f"{name}_gpu_s": pl.lit(0.0) for name in ("logprobs", "other", "held")}
     return {
         "worker_devices": rows(
             "worker_id role gpu_count device_name kv_capacity_tokens max_running",
@@ -172,6 +172,18 @@ def test_an_update_costs_what_engines_stood_still_for_it_over_those_in_the_stret
     assert run.apply_s == 0.5
     assert run.update_delay_s == 1.5
     assert run.kv_kept
+
+
+def with_held(gpu_s: float) -> Observed:
+    given = answers()
+    return seen({**given, "trainer_steps": given["trainer_steps"].with_columns(held_gpu_s=pl.lit(gpu_s))})
+
+
+def test_waits_of_trainers_for_other_work_are_part_of_a_step_up_to_a_tenth_of_their_time():
+    run = with_held(0.8)  # of 8 GPU-seconds a step
+    assert (run.steps.wait_s.tolist(), run.steps.other_s.tolist()) == ([0.55] * 3, [0.2] * 3)
+    with pytest.raises(UnobservableError, match="other work than sampling 10% of their time, such as at a `barrier`"):
+        with_held(0.81)
 
 
 def test_engines_are_numbered_as_one_counts_and_not_as_one_spells():

@@ -144,7 +144,8 @@ class LiveRun:
         window = usual_window({}, written)
         written, odd_times = with_usual_times(written, {}, window)
         # If a time was removed, the window of the other workers may change.
-        new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window)
+        due_ns = 0 if self._ticks is None else self._ticks.at_ns(self._filled) + CORRECTED_NS
+        new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window, due_ns)
         self._pending += [piece for piece in new.pieces if piece.table in _READ]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest = replace(manifest, created_ns=created_ns)

@@ -203,6 +203,18 @@ def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("due_ns", "held", "again"), [(7, [], [0, 3, 6]), (8, [0, 1, 2, 3, 4, 5, 6], [])])
+def test_rows_that_are_due_at_once_are_held_however_many_they_are(
+    due_ns: int, held: list[int], again: list[int], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_ROWS", 0)
+    monkeypatch.setattr(files, "_PIECE_NS", 3)
+    flush(run, range(4))
+    found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID, due_ns=due_ns)
+    assert [start_ns for read in found.read for start_ns in read.rows["start_ns"].to_pylist()] == held
+    assert [piece.first_ns for piece in found.pieces] == again
+
+
 def test_a_file_of_another_writer_is_read_once_whatever_its_name(run: Path) -> None:
     watch = Watch(run)
     (run / TABLE).mkdir()

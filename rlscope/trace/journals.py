@@ -97,14 +97,16 @@ def decoded(table: str, read: Sequence[Batches]) -> pa.Table:
 
     Raises ValueError or pa.ArrowException if the batches do not hold what their seals state.
     """
-    parts = [_contract(table).empty_table()]
+    parts: list[pa.Table] = []
     for schema, own in groupby(read, _schema_of):
         same = list(own)
         stream = pa.ipc.open_stream(pa.py_buffer(b"".join([schema.serialize(), *(each.messages for each in same)])))
-        rows, stated = stream.read_all(), sum(each.rows for each in same)
+        batches, stated = list(stream), sum(each.rows for each in same)
+        for batch in batches:
+            batch.validate()
+        rows = pa.concat_batches([pa.RecordBatch.from_pylist([], schema), *batches])
         if rows.num_rows != stated:
             raise ValueError(f"it holds {rows.num_rows:,} rows, but its seals state {stated:,}")
-        rows.validate()
         parts.append(fitted(rows, table))
     # A seal proves that nothing changed since it was written. Offsets and text could be wrong from the start. Those at
     # both ends of a batch are checked before the batches are joined, the others faster afterwards.
@@ -276,13 +278,13 @@ def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
     return (fitted(possible.to_arrow_table(), table), left_out) if left_out else (rows, 0)
 
 
-def fitted(rows: pa.Table, table: str) -> pa.Table:
+def fitted(rows: pa.Table | pa.RecordBatch, table: str) -> pa.Table:
     """Return the rows with the columns and types of the format; missing columns are NULL."""
     return pa.Table.from_arrays([_column(rows, field) for field in _contract(table)], schema=_contract(table))
 
 
-def _column(rows: pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    if field.name not in rows.column_names:
+def _column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    if field.name not in rows.schema.names:
         return pa.nulls(rows.num_rows, field.type)
     column = rows[field.name]
     return column if column.type == field.type else column.cast(field.type)

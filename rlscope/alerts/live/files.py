@@ -31,8 +31,6 @@ from rlscope.trace.worker_files import Worker
 
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
 """Tables whose rows show how far a worker has progressed, as in worker_extents."""
-_MOST_ROWS: Final = 1_000_000
-"""Maximum rows of one look that are held before they are due. Others are read again then."""
 _MOST_BYTES: Final = 1 << 26
 """Bytes of journals that are decoded together."""
 _PIECE_NS: Final = 300_000_000_000
@@ -64,8 +62,6 @@ class LiveFiles:
         self._workers: Mapping[str, Worker] = {}
         self._window: Window | None = None
         self._run_id = ""
-        self._rows_left = 0
-        """Rows that may still be held from this look before they are due."""
         self._now_ns = self._due_ns = 0
         self.last_ns: dict[str, int] = {}
         """The end of each worker's latest row."""
@@ -80,11 +76,11 @@ class LiveFiles:
     ) -> FoundRows:
         """Return the new rows. What is not readable is retried for patience_ns.
 
-        window: that of these workers. due_ns: all rows that end before it are needed at once.
+        window: that of these workers. due_ns: rows that end before it are needed at once; the others are read again.
         """
         self._workers = {each.worker_id: each for each in workers}
         self._window, self._run_id, self._now_ns = window or usual_window({}, workers), run_id, now_ns
-        self._rows_left, self._due_ns = _MOST_ROWS, due_ns
+        self._due_ns = due_ns
         found = FoundRows([], [])
         for table in TABLES:
             listed = self._listed(table)
@@ -311,8 +307,7 @@ class LiveFiles:
             for new, last_ns in zip(own, lasts_ns.tolist(), strict=True):
                 if last_ns:
                     self._note_end(table, new.journal.worker_id, last_ns)
-            if self._rows_left > 0 or lasts_ns.max() < self._due_ns:
-                self._rows_left -= read.rows.num_rows
+            if lasts_ns.max() < self._due_ns:
                 found.read.append(read.part(can_be))
             else:
                 found.pieces.extend(_pieces(own, read, can_be))

@@ -109,7 +109,7 @@ class LiveRun:
         self._files = LiveFiles(folder, grace_ns, _READ)
         self._rows = LiveRows()
         self._pending: list[Piece] = []
-        """Rows that start after the last requested time, and that are too many to hold."""
+        """Rows that start after the last requested time."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
         self._progress = _Progress() if state is None else _Progress.of(state)
@@ -143,15 +143,16 @@ class LiveRun:
         written, faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, written)
         written, odd_times = with_usual_times(written, {}, window)
-        # If a time was removed, the window of the other workers may change.
-        due_ns = 0 if self._ticks is None else self._ticks.at_ns(self._filled) + CORRECTED_NS
-        new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window, due_ns)
-        self._pending += [piece for piece in new.pieces if piece.table in _READ]
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest = replace(manifest, created_ns=created_ns)
-        workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
         if self._progress.origin_ns is None:
-            self._progress.origin_ns = workers.start_ns if created_ns is None else created_ns
+            starts_ns = [each.started_ns for each in written]
+            self._progress.origin_ns = min(starts_ns, default=None) if created_ns is None else created_ns
+        due_ns = 0 if self._ticks is None else self._ticks.at_ns(self._filled) + CORRECTED_NS
+        # If a time was removed, the window of the other workers may change.
+        new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window, due_ns)
+        self._pending += [piece for piece in new.pieces if piece.table in _READ]
+        workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
         self._keep(new.read)
         resolved = self._catch_up(manifest, workers, now_ns)
         problems = (*(f"skipped {file.path}: {file.why}" for file in faulty), *odd_times, *odd_creation)

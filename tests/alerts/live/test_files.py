@@ -49,21 +49,42 @@ def run(tmp_path: Path) -> Path:
 
 
 class Watch:
-    def __init__(self, folder: Path, tables: Sequence[str] = (TABLE,), window: Window | None = None) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, tables: Sequence[str] = (TABLE,), window: Window | None = None, due_ns: int = 10
+    ) -> None:
+        self.folder, self.due_ns = folder, due_ns
         self.files = LiveFiles(folder, PATIENCE_NS, tables)
         self.window = window
 
     def look(self, now_ns: int = 0, stated: int | None = None) -> list[int]:
         """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
         owner = replace(E0, rows=None if stated is None else {TABLE: stated})
-        found = self.files.look([owner], now_ns, journals.RUN_ID, self.window)
+        found = self.files.look([owner], now_ns, journals.RUN_ID, self.window, self.due_ns)
         tables = [read.rows for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
         return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
 
     @property
     def said(self) -> list[str]:
         return self.files.skipped
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("due_ns", [10, 0])
+@pytest.mark.parametrize("seen", range(5))
+def test_each_row_is_found_once_whenever_a_parquet_file_replaces_the_journal(
+    seen: int, due_ns: int, keep: bool, run: Path
+) -> None:
+    watch, rows = Watch(run, due_ns=due_ns), sum(FLUSHES[:seen])
+    if seen:
+        flush(run, range(seen))
+    assert watch.look(stated=rows) == [*range(rows)]
+    if seen < len(FLUSHES):
+        flush(run, range(seen, len(FLUSHES)))
+    close(journal_path(run, TABLE, "e0"), keep=keep)
+    append(run, TABLE, "e0", rows_from(7, 2), first_row=7, number=2)
+    assert watch.look(stated=9) == [*range(rows, 9)]
+    assert [watch.look(now_ns, stated=9) for now_ns in (5, 50)] == [[], []]
+    assert (watch.files.stored_rows, watch.files.last_ns, watch.said) == (9, {"e0": 9}, [])
 
 
 def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
@@ -175,7 +196,7 @@ def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -
     append_table(run, held, "e0", TABLE, first_row=0)
     append_table(run, held.slice(0, 1), "e0", TABLE, first_row=2)
     watch = Watch(run)
-    (read,) = watch.files.look([E0], 0, journals.RUN_ID).read
+    (read,) = watch.files.look([E0], 0, journals.RUN_ID, due_ns=3).read
     assert read.rows["start_ns"].to_pylist() == [1]
     assert (read.left_out, read.first_ns.tolist(), read.last_ns.tolist()) == (2, [1], [2])
 
@@ -188,10 +209,9 @@ def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(run: Path) ->
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
+def test_rows_that_are_not_due_yet_are_read_again_wherever_they_are_by_then(
     is_closed: bool, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_ROWS", 0)
     monkeypatch.setattr(files, "_PIECE_NS", 3)
     close(flush(run, [0]))
     path = flush(run, [1, 2, 3], journal=2)
@@ -204,10 +224,9 @@ def test_rows_that_cannot_all_be_held_are_read_again_wherever_they_are_by_then(
 
 
 @pytest.mark.parametrize(("due_ns", "held", "again"), [(7, [], [0, 3, 6]), (8, [0, 1, 2, 3, 4, 5, 6], [])])
-def test_rows_that_are_due_at_once_are_held_however_many_they_are(
+def test_rows_that_are_due_at_once_are_held_and_others_are_read_again(
     due_ns: int, held: list[int], again: list[int], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_ROWS", 0)
     monkeypatch.setattr(files, "_PIECE_NS", 3)
     flush(run, range(4))
     found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID, due_ns=due_ns)

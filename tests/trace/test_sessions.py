@@ -11,7 +11,7 @@ from rlscope.reports.documents.analysis import as_document
 from rlscope.trace.execution import SqlLimits
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
-from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, update_row, worker, write_run
+from tests.trace_folder import Row, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 pytestmark = pytest.mark.usefixtures("no_model")
 analyze = partial(pipeline.analyze, also_ask=())
@@ -203,26 +203,6 @@ def test_a_user_s_sql_sees_the_last_recording_alone(recording: Recording, tmp_pa
         asked = "SELECT count(*), min(worker_id), max(worker_id) FROM samples"
         assert run.locked.open(SqlLimits()).sql(asked).fetchall() == [(10, "sampler.r1", "sampler.r1")]
         assert run.row_counts["samples"] == 10
-
-
-@pytest.mark.parametrize("ahead_s", [-3, 3])
-def test_clocks_are_corrected_in_the_last_recording(ahead_s: int, recording: Recording, tmp_path: Path) -> None:
-    recording.loop(0, 20)
-    recording.loop(100, 20, ".r1")
-    for row in list(recording.tables["train_steps"]):
-        at_ns, to = row["end_ns"], row["worker_id"].replace("trainer", "sampler")
-        for worker_id, phase, from_ns in ((row["worker_id"], "publish", at_ns), (to, "apply", at_ns + 2000)):
-            update = update_row(worker_id, from_ns, from_ns + 1000, row["step"] + 1, phase)
-            recording.tables["weight_updates"].append(update)
-    rows = [*recording.tables["deliveries"], *recording.tables["train_steps"]]
-    rows += [row for row in recording.tables["weight_updates"] if row["phase"] == "publish"]
-    rows += [document for document in recording.workers if document["role"] == "trainer"]
-    for row in rows:
-        times = {name: value + ahead_s * SECOND for name, value in row.items() if name.endswith("_ns")}
-        row |= {**times, **({"host": "host-b"} if "host" in row else {})}
-    analysis = analyze(recording.write(tmp_path))
-    assert (analysis.run.steps, analysis.run.tokens_trained) == (20, 20 * TOKENS)
-    assert [offset.is_corrected for offset in analysis.data_quality.clock_offsets] == [True]
 
 
 def test_more_tokens_trained_than_generated_take_the_verdict_away(recording: Recording, tmp_path: Path) -> None:

@@ -6,15 +6,12 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from rlscope_otel.schema import TABLES
 
 from rlscope.errors import UnreadableDataError
-from rlscope.trace.files import list_table
 from rlscope.trace.query import ask, standard_arguments
-from rlscope.trace.questions import WORKER, find_question, questions
-from rlscope.trace.shares import merge_answers, plan_shares
+from rlscope.trace.questions import find_question, questions
+from rlscope.trace.shares import merge_answers
 from rlscope.trace.store import OpenRun, Partitioner, open_run
-from rlscope.trace.worker_files import read_workers
 from tests.case_files import open_empty
 from tests.in_shares import in_one_process
 from tests.scattered_run import UNORDERED, scattered_run
@@ -61,16 +58,6 @@ def test_clocks_are_corrected_in_shares_as_in_one_piece(tmp_path: Path) -> None:
     with open_run(folder) as run:
         assert run.clocks.corrected == {"be1"}
     assert_equal_bits(answers_of(folder, None, FEW), answers_of(folder, in_one_process(2, 2), FEW))
-
-
-def test_shares_of_workers_are_about_equal_in_rows_and_hold_every_worker_once(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    for name, count in {"e0": 5, "e1": 1, "e2": 2, "e3": 3}.items():
-        record(folder, name, "sampler", {"engine_steps": [[engine_row(name, at, at + 1) for at in range(count)]]})
-    tables = {table: list_table(folder, table)[0] for table in TABLES}
-    by_worker = [share for share in plan_shares(read_workers(folder)[0], tables, 2, 3) if share.partition == WORKER]
-    assert [share.workers for share in by_worker] == [("e0", "e1"), ("e2", "e3")]
-    assert [len(share.files("engine_steps", tables["engine_steps"])) for share in by_worker] == [2, 2]
 
 
 def test_a_row_that_names_a_worker_of_another_share_than_its_file_is_in_that_worker_s_share(tmp_path: Path) -> None:
@@ -122,16 +109,6 @@ def test_sums_keep_what_no_share_recorded_and_add_what_some_did() -> None:
     ]
     assert merged("preemptions", [{"preemptions": None, **counts}], [{"preemptions": None, **counts}]) == [
         {"preemptions": None, **doubled}
-    ]
-
-
-def test_rows_are_one_where_their_keys_agree_and_in_the_question_s_order() -> None:
-    first = [{"step": 2, "staleness": 0, "samples": 1}, {"step": 2, "staleness": 1, "samples": 1}]
-    second = [{"step": 1, "staleness": 5, "samples": 7}, {"step": 2, "staleness": 1, "samples": 10}]
-    assert merged("oldest_staleness", first, second) == [
-        {"step": 1, "staleness": 5, "samples": 7},
-        {"step": 2, "staleness": 0, "samples": 1},
-        {"step": 2, "staleness": 1, "samples": 11},
     ]
 
 

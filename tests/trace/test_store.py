@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -82,10 +81,8 @@ def table_with(change: Callable[[pa.Table], pa.Table]) -> bytes:
 GOOD_BYTES = table_with(lambda table: table)
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "no byte": (b"", "0 bytes long, too short for a Parquet file"),
-    "eleven bytes": (b"PAR1...PAR1", "11 bytes long, too short for a Parquet file"),
     "cut off": (GOOD_BYTES[:-20], "no Parquet magic bytes at its start and end: truncated, or not a Parquet file"),
     "text": (b"a long enough line of text", "no Parquet magic bytes at its start and end"),
-    "zeros": (bytes(4096), "no Parquet magic bytes at its start and end"),
     "damaged footer": (GOOD_BYTES[:-200] + b"\xff" * 192 + GOOD_BYTES[-8:], "cannot be read: "),
     "footer longer than the file": (b"PAR1" + b"\xff\xff\xff\x00PAR1", "cannot be read: "),
     "wrong type": (
@@ -178,14 +175,6 @@ def test_the_files_of_a_table_may_differ_in_their_columns(
     ]  # fmt: skip
 
 
-def test_an_optional_column_that_no_file_has_reads_as_null_of_its_type(tmp_path: Path) -> None:
-    write_run(tmp_path, [worker("t0")])
-    (tmp_path / "activities").mkdir()
-    (tmp_path / "activities" / "t0-000001.parquet").write_bytes(table_with(lambda t: t.drop_columns(["reason"])))
-    with open_run(tmp_path) as run:
-        assert ask_own(run, "SELECT reason, typeof(reason) AS type FROM activities").rows() == [(None, "VARCHAR")]
-
-
 @pytest.mark.parametrize(
     ("content", "found"),
     [
@@ -196,11 +185,9 @@ def test_an_optional_column_that_no_file_has_reads_as_null_of_its_type(tmp_path:
         ),
         ('{"format": "rlscope-trace", "version": "1"}', "format 'rlscope-trace' version '1'"),
         ('{"format": "other", "version": 1}', "format 'other' version 1"),
-        ("{}", "format None version None"),
         ("", "unreadable JSON"),
         ("\udcff", "unreadable JSON"),
         ("[]", "a JSON list"),
-        ("null", "a JSON NoneType"),
     ],
 )
 def test_a_run_json_of_another_format_is_refused(content: str, found: str, tmp_path: Path) -> None:
@@ -272,19 +259,16 @@ def good_worker(**changes: Any) -> str:
         (good_worker(started_ns=None), "started_ns is None, expected a 64-bit whole number of at least 0"),
         (good_worker(started_ns=-1), "started_ns is -1, expected"),
         (good_worker(gpu_count="4"), "gpu_count is '4', expected"),
-        (good_worker(gpu_count=True), "gpu_count is True, expected"),
         (good_worker(stopped_ns="now"), "stopped_ns is 'now', expected a 64-bit whole number or null"),
         (good_worker(last_flush_ns=0.5), "last_flush_ns is 0.5, expected a 64-bit whole number or null"),
         (good_worker(gpu_count=2**31), "gpu_count is 2147483648, expected a 32-bit whole number of at least 0"),
         (good_worker(started_ns=2**63), "expected a 64-bit whole number of at least 0"),
-        (good_worker(stopped_ns=2**70), "expected a 64-bit whole number or null"),
         (good_worker(last_flush_ns=-(2**63) - 1), "expected a 64-bit whole number or null"),
         (
             good_worker(stopped_ns=2**63 - 1),
             f"stopped_ns is {2**63 - 1}, expected nanoseconds since 1970, before the year 2116 (2^62); correct it, or "
             "write null if it is unknown",
         ),
-        (good_worker(last_flush_ns=2**62), f"last_flush_ns is {2**62}, expected nanoseconds since 1970, before the"),
         (good_worker(started_ns=2**62), "before the year 2116 (2^62); correct the time"),
     ],
 )
@@ -333,12 +317,6 @@ def test_open_phases_have_their_age_by_the_workers_own_clock_and_those_that_make
     with open_run(write_run(tmp_path, workers)) as run:
         frame = ask_own(run, "SELECT worker_id, unnest(open, recursive := true) FROM workers ORDER BY ALL")
     assert frame.rows() == [("w", "apply", None, None, 0), ("w", "wait", "samples", None, 40)]
-
-
-def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(tmp_path: Path) -> None:
-    findings = analyze(small_run(tmp_path, None, max_running=10**12)).findings
-    underfilled = next(finding for finding in findings if finding.rule == "underfilled_engines")
-    assert underfilled.evidence["running_cap"] == 10**12
 
 
 @pytest.mark.parametrize("created_ns", ["then", 2**70])
@@ -432,14 +410,6 @@ def test_a_run_of_nothing_but_run_json_is_analyzed(tmp_path: Path) -> None:
     assert sum(gap.split(":")[0] in TABLES for gap in analysis.data_quality.gaps) == 6
 
 
-def test_files_are_read_in_the_order_they_were_written_also_past_a_million(tmp_path: Path) -> None:
-    write_run(tmp_path, [worker("e0", "sampler")])
-    for sequence, start_ns in ((999_999, 0), (1_000_000, 10), (2, -10)):
-        write_rows(tmp_path, "engine_steps", "e0", [engine_row("e0", start_ns, start_ns + 10)], sequence)
-    with open_run(tmp_path) as run:
-        assert ask(run, "engine_row_order").rows() == [(3, True, 30.0)]
-
-
 def test_files_that_are_not_the_formats_and_folders_that_look_like_files_are_handled(tmp_path: Path) -> None:
     small_run(tmp_path)
     (tmp_path / "samples" / "notes.txt").write_text("not ours")
@@ -485,15 +455,6 @@ def test_a_table_that_is_small_or_of_many_short_files_is_held_in_memory_with_the
         assert ask(run, "engine_row_order").rows() == [(5, True, 25.0)]
     assert held == [*([("engine_steps",)] * is_held), ("worker_extents",), ("worker_spans",)]
     assert rows == [(0, 7), (10, 7), (20, 7), (30, None), (40, 7)]
-
-
-def test_what_duckdb_writes_to_temporary_files_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MEMORY_LIMIT", "60MB")
-    monkeypatch.setattr(store, "LEAST_SPILL_BYTES", 20_000_000)
-    folder = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 100)], engine_steps=[engine_row("e0", 0, 50)])
-    wide = "SELECT repeat('x', 60) || random()::VARCHAR AS text FROM range(2000000)"
-    with open_run(folder) as run, pytest.raises(duckdb.OutOfMemoryException, match="max_temp_directory_size"):
-        run.connection.sql(f"SELECT count(*) FROM (SELECT text, count(*) FROM ({wide}) GROUP BY text)").fetchall()
 
 
 @pytest.mark.parametrize(("rows", "memory"), [(2, "60.0 MiB"), (3, "90.0 MiB")])

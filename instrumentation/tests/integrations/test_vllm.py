@@ -336,10 +336,6 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
         {steps: [(30, 130, 100)]},
     ),
     "a schedule without tokens is no pass": ("step", {steps: []}),
-    "a label is the version of what is sampled after it": (
-        "add a b; step; update; label 4; step b=length; step a=stop",
-        {versions: {"a": ("engine", [(0, 0, 1), (4, 1, 3)]), "b": ("engine", [(0, 0, 1), (4, 1, 2)])}},
-    ),
     "a label between scheduling and output counts for that pass as in vLLM": (
         "add a; step; schedule; label 1; output a=stop",
         {versions: {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}},
@@ -350,10 +346,6 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
             versions: {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])},
             updates: [("apply", 1, None, 115, 175), ("apply", 2, None, 290, 350)],
         },
-    ),
-    "a sample from before the first uncounted update is still the engine's": (
-        "add a; step a=stop; update; add b; step b=stop",
-        {versions: {"a": ("engine", [(0, 0, 1)]), "b": ("time_join", [(1, 0, 1)])}},
     ),
     "an update between two passes is paused, keeps the cache and is recorded between them": (
         "add a; step; update; label 1; step a=stop",
@@ -399,10 +391,6 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
     "a pause that ends before its update does has no parts": (
         "add a; state PAUSED_ALL; start_weight_update; state UNPAUSED; finish_weight_update; label 1; step a=stop",
         {updates: [("apply", 1, "1", 0, 40)]},
-    ),
-    "a pause without an update is a wait for no known reason": (
-        "state PAUSED_ALL; wait 30; state UNPAUSED; wait 5",
-        {spans: [("wait", None, 0, 30), ("wait", "requests", 30, 35)]},
     ),
     "passes that drain during a pause are passes and what is left is the pause": (
         "add a; step; state PAUSED_NEW; step a=stop; wait 1000; state UNPAUSED",

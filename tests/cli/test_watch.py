@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from rlscope.alerts.live import watch
 from rlscope.alerts.live.watch import watch_run
 from rlscope.cli import app
 from rlscope.errors import RlscopeError, RuleError
-from tests.alerts.notify.listener import Listener, listening
+from tests.alerts.conftest import listener as listener
 from tests.trace_folder import activity, train_row, worker, write_run
 
 IN_OWN_TIME = """
@@ -83,12 +82,6 @@ kind = "webhook"
 url_env = "BROKEN_URL"
 timeout = "1s"
 """
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    with listening() as started:
-        yield started
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def model() -> ModelResult:
     return model_run(observed(), None, replace(QUESTION, candidates=candidates, granularity=granularity))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
     known = replace(full_analysis(), model=model())
@@ -39,7 +39,6 @@ def document(*arguments: str | Path) -> Any:
     return json.loads(invoke("what-if", *arguments, "--json", "-").stdout)
 
 
-@pytest.mark.usefixtures("known")
 def test_without_a_change_the_run_is_beside_itself():
     found = document("run")
     assert found["current"] == found["predicted"]
@@ -47,7 +46,6 @@ def test_without_a_change_the_run_is_beside_itself():
     assert "Predicted throughput: no change" in invoke("what-if", "run").stdout
 
 
-@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns):
     asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
@@ -64,7 +62,6 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
     assert "Training was measured on one number of GPUs only" in " ".join(done.stdout.split())
 
 
-@pytest.mark.usefixtures("known")
 def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained():
     done = invoke(
         "what-if", "run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4"
@@ -76,7 +73,6 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
     assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
 
 
-@pytest.mark.usefixtures("known")
 def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published():
     found = document("run", "--publish-every", "4", "--weight-update-s", "0")
     asked = {name: value for name, value in found["asked"].items() if value is not None}
@@ -87,7 +83,6 @@ def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_pu
     assert found["predicted"]["staleness_mean"] < 0.5 * still["predicted"]["staleness_mean"]
 
 
-@pytest.mark.usefixtures("known")
 def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures():
     done, found = invoke("what-if", "run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
     assert done.exit_code == 0
@@ -98,7 +93,6 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures():
     assert {name: value for name, value in found["predicted"].items() if value is not None} == layout
 
 
-@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -144,7 +138,6 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
         rlscope.analyze("runs/1").what_if()
 
 
-@pytest.mark.usefixtures("known")
 def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it():
     done = invoke("what-if", "run", "--target-tokens-per-s", "4000.5")
     text = " ".join(done.stdout.split())
@@ -152,7 +145,6 @@ def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it(
     assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)
 
 
-@pytest.mark.usefixtures("known")
 def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached():
     done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())

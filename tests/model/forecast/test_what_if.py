@@ -1,6 +1,5 @@
 """What a changed run would do: against the truth that the calibration was made from, and against the recommendation."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -27,7 +26,6 @@ from rlscope.model.system import (
     Admission,
     Granularity,
     Layout,
-    System,
     Trainer,
     TrainerPhase,
     WeightUpdateCost,
@@ -81,7 +79,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
     "named",
     [("trainer_gpus",), ("sampler_gpus",), ("trainer_gpus", "sampler_gpus"), ("total_gpus", "trainer_gpus")],
 )
-def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named: tuple[str, ...]):
+def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named):
     said = model()
     candidate = said.forecasts.rivals[0]
     layout = candidate.layout
@@ -115,7 +113,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named: tu
         (Change(max_in_flight_samples=400), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
     ],
 )
-def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
+def test_a_changed_run_does_what_the_changed_truth_does(change, system):
     found, expected = what_if(model(), change), steady(system)
     # What the fit errs at this context; engines that are slower fill batches beyond those that the run had, where the
     # truth lies in the outer tenth of the draws.
@@ -138,7 +136,7 @@ def test_gpus_alone_are_split_the_fastest_way():
 
 
 @pytest.mark.parametrize("said", [model, synchronous_model])
-def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said: Callable[[], ModelResult]):
+def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said):
     def shown(found: WhatIf) -> float:
         return found.now.tokens_per_s * (1.0 + found.gain_ratio.value)
 
@@ -182,7 +180,7 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
         (Change(publish_every=4), None),  # 1,024 samples of a version, taken 256 at a time
     ],
 )
-def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
+def test_what_cannot_run_has_no_rate_and_says_why(change, obstacle):
     with few_draws():
         found = what_if(queued_model(), change)
     assert found.obstacle == obstacle
@@ -202,7 +200,7 @@ def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str 
         (Admission(max_in_flight_samples=400), Change(), Admission(max_in_flight_samples=400)),
     ],
 )
-def test_a_limit_is_set_moved_or_removed(today: Admission, change: Change, expected: Admission):
+def test_a_limit_is_set_moved_or_removed(today, change, expected):
     (changed,) = changed_systems((replace(TRUTH, admission=today),), change, 1.0, "admission")
     assert changed.admission == expected
 
@@ -223,9 +221,7 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     ("per_version", "added_s", "left_s"),
     [(1.0, 0.5, [2.5]), (4.0, 0.5, [4.0]), (4.0, -0.25, [1.0]), (4.0, -0.5, []), (1.0, -3.0, [])],
 )
-def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
-    per_version: float, added_s: float, left_s: list[float]
-):
+def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(per_version, added_s, left_s):
     own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False)
     system = replace(TRUTH, trainer=Trainer(100.0, 2, phases=(TrainerPhase("log-probabilities", 1.0, True), own)))
     (changed,) = changed_systems((system,), Change(added_checkpoint_s=added_s), per_version, "admission")
@@ -237,7 +233,7 @@ def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
     ("today", "asked", "samples", "batches"),
     [(1.0, 3, 768, 3), (4.0, 8, 512, 2), (4.0, 2, 128, 1), (4.0, 4, 256, 1)],
 )
-def test_steps_that_share_a_batch_today_go_on_to_share_it(today: float, asked: int, samples: int, batches: int):
+def test_steps_that_share_a_batch_today_go_on_to_share_it(today, asked, samples, batches):
     workload = changed_workload(TRUTH.workload, Change(publish_every=asked), today)
     assert (workload.samples_per_step, workload.batches_per_version) == (samples, batches)
     assert changed_workload(TRUTH.workload, Change(samples_per_step=100), today).samples_per_step == 100 * today
@@ -258,7 +254,7 @@ PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)
         (Change(total_gpus=4), Layout(2, 2, 8)),
     ],
 )
-def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layout):
+def test_the_side_that_is_not_named_gets_the_rest(change, expected):
     assert asked_layouts(Layout(4, 4, 8), change, PAIRS) == (expected,)
 
 
@@ -272,7 +268,7 @@ def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layo
         (Change(total_gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
     ],
 )
-def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, message: str):
+def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change, message):
     with pytest.raises(ImpossibleChangeError, match=message):
         asked_layouts(Layout(4, 4, 8), change, PAIRS)
 
@@ -288,7 +284,7 @@ def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, 
         (Change(length_factor=0.5, max_output_tokens=150), [50, 100, 150], 150),
     ],
 )
-def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap: int):
+def test_lengths_are_scaled_and_then_cut(change, support, cap):
     law = changed_workload(Workload(CAPPED, 50.0, 4, 64), change, 1.0).lengths
     assert (law.support.tolist(), law.max_output_tokens) == (support, cap)
 
@@ -306,7 +302,7 @@ def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap
         (Change(), ()),
     ],
 )
-def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
+def test_lengths_that_the_cap_hid_are_doubted(change, expected):
     capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
     assert warnings_of(change, capped, trainer_gpus=2, new_cap_policy="admission") == expected
     assert warnings_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)

@@ -24,7 +24,6 @@ from rlscope.errors import (
     QueryError,
     RlscopeError,
     RuleError,
-    RunFolderError,
 )
 from rlscope.format import printable
 from rlscope.model.forecast.change import Change
@@ -129,12 +128,6 @@ def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir):
 def test_a_question_that_cannot_be_asked_says_what_can(name, arguments, message, run_dir):
     with rlscope.open(run_dir) as run, pytest.raises(QueryError, match=message):
         run.query(name, **arguments)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("function", [rlscope.open, rlscope.analyze, rlscope.check])
-def test_a_folder_that_is_no_run_is_refused_by_every_function(function, tmp_path):
-    with pytest.raises(RunFolderError, match=r"found no run\.json"):
-        function(tmp_path)
 
 
 def test_everything_says_what_it_is_in_one_line(analysis, tmp_path):

@@ -26,20 +26,6 @@ def test_a_setting_that_is_no_whole_number_is_no_limit(value, number):
     assert (facts.integer_setting("max_running"), facts.integer_setting("max_staleness")) == (number, None)
 
 
-def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path):
-    run = write_run(
-        tmp_path,
-        [
-            worker("t", "trainer", 0, 10 * SECOND, gpu_count=4),
-            worker("t.r1", "trainer", 10 * SECOND, 30 * SECOND, gpu_count=4),
-            worker("e", "sampler", 0, 30 * SECOND, gpu_count=2),
-            worker("f", "sampler", 29 * SECOND, 30 * SECOND, gpu_count=2),
-        ],
-    )
-    facts = analyze(run, also_ask=()).run
-    assert (facts.trainer_gpus, facts.sampler_gpus, facts.total_gpus) == (4, 4, 8)
-
-
 def delivered(
     folder: Path, step_of: Callable[[int], int | None] = lambda at: at, tokens: int = 5, repeated: int = 0
 ) -> AnalysisResult:

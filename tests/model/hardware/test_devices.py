@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from rlscope.model.hardware.devices import ModelShape, find_device
@@ -36,23 +38,10 @@ def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing():
     assert ModelShape.of(None) == ModelShape()
 
 
-@pytest.mark.parametrize(
-    ("shape", "token_bytes"),
-    [
-        (LLAMA_8B, 131_072),
-        (ModelShape(layers=28, kv_heads=4, head_dim=128, bytes_per_kv=2), 57_344),
-        (ModelShape(layers=48, kv_heads=4, head_dim=128, bytes_per_kv=2), 98_304),
-        (ModelShape(layers=61, kv_latent_dim=576, bytes_per_kv=2), 70_272),
-        (ModelShape(layers=28, kv_heads=4, bytes_per_kv=2), None),
-    ],
-)
-def test_bytes_of_a_token_in_the_cache(shape, token_bytes):
-    assert shape.kv_bytes_per_token() == token_bytes
-
-
 def test_heads_fewer_than_the_gpus_are_held_more_than_once():
     assert LLAMA_8B.kv_bytes_per_token(gpus=8) == 131_072
     assert LLAMA_8B.kv_bytes_per_token(gpus=16) == 262_144
+    assert replace(LLAMA_8B, head_dim=None).kv_bytes_per_token(gpus=16) is None
 
 
 @pytest.mark.parametrize(("whole", "token_bytes"), [(1, 2), (None, None)], ids=["one layer without", "not known which"])

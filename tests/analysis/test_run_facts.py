@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
-from rlscope.analysis.run_facts import window_reason
+from rlscope.analysis.run_facts import most_gpus, window_reason
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.trace.query import bucket_count, make_grid
@@ -24,6 +24,12 @@ SECOND = 10**9
 def test_a_setting_that_is_no_whole_number_is_no_limit(value, number):
     facts = replace(empty_analysis().run, settings={"max_running": value})
     assert (facts.integer_setting("max_running"), facts.integer_setting("max_staleness")) == (number, None)
+
+
+def test_a_worker_that_is_started_again_owns_its_gpus_once():
+    """Four GPUs whose worker starts again at 10, and two workers of two at once at the end."""
+    extents = pl.DataFrame({"start_ns": [0, 10, 0, 29], "end_ns": [10, 30, 30, 30], "gpu_count": [4, 4, 2, 2]})
+    assert most_gpus(extents) == 8
 
 
 def delivered(

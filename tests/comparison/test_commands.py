@@ -1,4 +1,4 @@
-"""`rlscope compare`, `list` and `check --baseline`: what they print, write and exit with."""
+"""`rlscope compare` and `list`: what they print, write and exit with."""
 
 import json
 
@@ -23,11 +23,6 @@ def test_compare_prints_a_card_and_writes_what_it_is_asked_for(tmp_path, monkeyp
 def test_compare_refuses_two_things_on_stdout_and_a_missing_run():
     assert invoke("compare", SLOW, FAST, "--json", "-", "--format", "json").exit_code == 2
     assert invoke("compare", SLOW).exit_code == 2
-
-
-def test_check_exits_three_on_a_regression():
-    rule = "throughput.steady_tokens_per_s < 1.6 * baseline"
-    assert invoke("check", FAST, "--baseline", SLOW, "--fail-if", rule).exit_code == 3
 
 
 def test_list_prints_a_line_a_run(tmp_path, monkeypatch):

@@ -37,51 +37,42 @@ MENU = TypeAdapter(Menu)
 DRINKS = '[[drinks]]\nkind = "coffee"\n'
 
 
+ASK, EXAMPLE = "Ask the bar.", "`menu --example` prints one."
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "key", "found", "expected", "next_step"),
     [
-        ("", "m.toml, drinks: found no such key; expected a list of tables. Ask the bar."),
-        ("drinks = [3]", "m.toml, drinks[0]: found 3; expected a table. Ask the bar."),
+        ("", "drinks", "no such key", "a list of tables.", ASK),
+        ("drinks = [3]", "drinks[0]", "3", "a table.", ASK),
         (
-            DRINKS + "shot = 1",
-            "m.toml, drinks[0].shot: found unknown key 'shot'; expected one of kind, shots, pin, milk."
-            " Did you mean 'shots'? Ask the bar.",
+            DRINKS + "shot = 1", "drinks[0].shot", "unknown key 'shot'",
+            "one of kind, shots, pin, milk. Did you mean 'shots'?", ASK,
+        ),
+        (DRINKS + "shots = 5", "drinks[0].shots", "5", "a whole number at least 1 and at most 4.", ASK),
+        (
+            DRINKS + "shots = 1\npin = 1234", "drinks[0].pin", "a value that is hidden because it may be secret",
+            "a string.", ASK,
         ),
         (
-            DRINKS + "shots = 5",
-            "m.toml, drinks[0].shots: found 5; expected a whole number at least 1 and at most 4. Ask the bar.",
+            '[[drinks]]\nkind = "cofee"', "drinks[0].kind", "'cofee'",
+            "one of 'coffee', 'espresso'. Did you mean 'coffee'?", ASK,
+        ),
+        ("drinks = []\nsize = 'larg'", "size", "'larg'", "one of 'small', 'large'. Did you mean 'large'?", EXAMPLE),
+        (
+            "drinks = []\ntip = {a = 'b'}", "tip", "{'a': 'b'}", "a number, or a table, each value a number.",
+            EXAMPLE,
         ),
         (
-            DRINKS + "shots = 1\npin = 1234",
-            "m.toml, drinks[0].pin: found a value that is hidden because it may be secret; expected a string."
-            " Ask the bar.",
-        ),
-        (
-            '[[drinks]]\nkind = "cofee"',
-            "m.toml, drinks[0].kind: found 'cofee'; expected one of 'coffee', 'espresso'. Did you mean 'coffee'?"
-            " Ask the bar.",
-        ),
-        (
-            "drinks = []\nsize = 'larg'",
-            "m.toml, size: found 'larg'; expected one of 'small', 'large'. Did you mean 'large'?"
-            " `menu --example` prints one.",
-        ),
-        (
-            "drinks = []\ntip = {a = 'b'}",
-            "m.toml, tip: found {'a': 'b'}; expected a number, or a table, each value a number."
-            " `menu --example` prints one.",
-        ),
-        (
-            f"drinks = []\nsize = {list(range(60))}",
-            "m.toml, size: found list of 230 characters; expected one of 'small', 'large'."
-            " `menu --example` prints one.",
+            f"drinks = []\nsize = {list(range(60))}", "size", "list of 230 characters", "one of 'small', 'large'.",
+            EXAMPLE,
         ),
     ],
-)
-def test_what_does_not_fit_is_said_with_key_found_expected_and_the_next_step(text, said):
+)  # fmt: skip
+def test_what_does_not_fit_is_said_with_key_found_expected_and_the_next_step(text, key, found, expected, next_step):
     with pytest.raises(RlscopeError) as raised:
         parse_source(text, "m.toml", KIND).validated(MENU)
-    assert str(raised.value) == said
+    assert str(raised.value) == f"m.toml, {key}: found {found}; expected {expected} {next_step}"
 
 
 def test_a_schema_is_described_without_the_width_of_a_column():

@@ -19,8 +19,9 @@
 --
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
 -- that of whichever began last, as in the ledger. Time under two spans of one phase, such as a transfer within its
--- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples or for the
--- staleness cap, or without a reason: others may wait for that worker meanwhile. A worker may report a step in several rows, such as one for each micro-batch.
+-- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples, for the
+-- staleness cap or without a reason: the others may wait for it meanwhile. A worker may report a step in several rows,
+-- such as one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count,
@@ -29,12 +30,8 @@ WITH steps AS (
 ),
 spans AS (
     SELECT worker_id, start_ns, end_ns,
-        CASE activity
-            WHEN 'logprobs' THEN 'logprobs'
-            WHEN 'wait' THEN 'wait'
-            WHEN 'weight_update' THEN 'publish'
-            ELSE 'other'
-        END AS kind,
+        CASE activity WHEN 'weight_update' THEN 'publish' WHEN 'logprobs' THEN activity WHEN 'wait' THEN activity
+            ELSE 'other' END AS kind,
         kind = 'wait' AND coalesce(reason, 'samples') IN ('samples', 'staleness_cap') AS is_for_samples
     FROM activities WHERE activity NOT IN ('train', 'startup')
     UNION ALL
@@ -48,10 +45,9 @@ placed AS (
     ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
 ),
 parts AS (
-    SELECT worker_id, step, gpu_count, kind, is_for_samples,
+    SELECT worker_id, step, gpu_count, kind, is_for_samples, is_inside,
         greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier)) AS part_ns,
-        greatest(0, end_ns - greatest(start_ns, max(end_ns) FILTER (is_inside) OVER earlier_of_any)) AS any_ns,
-        is_inside
+        greatest(0, end_ns - greatest(start_ns, max(end_ns) FILTER (is_inside) OVER earlier_of_any)) AS any_ns
     FROM placed
     WINDOW
         earlier AS (
@@ -63,8 +59,7 @@ parts AS (
         )
 ),
 costs AS (
-    SELECT
-        step,
+    SELECT step,
         sum(part_ns * gpu_count) FILTER (kind = 'logprobs') / 1e9 AS logprobs_gpu_s,
         sum(part_ns * gpu_count) FILTER (kind = 'wait') / 1e9 AS wait_gpu_s,
         sum(part_ns * gpu_count) FILTER (kind = 'other') / 1e9 AS other_gpu_s,
@@ -74,15 +69,10 @@ costs AS (
     GROUP BY step
 ),
 sampling AS (
-    SELECT step, max(waited_ns) / 1e9 AS waited_s
-    FROM (SELECT step, sum(part_ns) AS waited_ns FROM parts WHERE is_for_samples GROUP BY step, worker_id)
-    GROUP BY step
+    SELECT step, sum(part_ns) / 1e9 AS waited_s FROM parts WHERE is_for_samples GROUP BY step, worker_id
 ),
 totals AS (
-    SELECT
-        step,
-        min(start_ns) AS start_ns,
-        max(end_ns) AS end_ns,
+    SELECT step, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         (sum(gpu_count) FILTER (is_first))::BIGINT AS trainer_gpus,
         sum((end_ns - start_ns) * gpu_count) AS compute_gpu_ns,
         sum(samples)::BIGINT AS samples,
@@ -99,11 +89,11 @@ SELECT
     (compute_gpu_ns - coalesce(inside_gpu_ns, 0)) / 1e9 AS train_gpu_s,
     coalesce(logprobs_gpu_s, 0) AS logprobs_gpu_s,
     coalesce(wait_gpu_s, 0) AS wait_gpu_s,
-    coalesce(greatest(0, wait_gpu_s - trainer_gpus * coalesce(waited_s, 0)), 0) AS held_gpu_s,
+    coalesce(greatest(0, wait_gpu_s - trainer_gpus * coalesce(longest_s, 0)), 0) AS held_gpu_s,
     coalesce(other_gpu_s, 0) AS other_gpu_s,
     coalesce(publish_gpu_s, 0) AS publish_gpu_s,
     samples, tokens, published
 FROM totals
 LEFT JOIN costs USING (step)
-LEFT JOIN sampling USING (step)
+LEFT JOIN (SELECT step, max(waited_s) AS longest_s FROM sampling GROUP BY step) USING (step)
 ORDER BY totals.step

@@ -15,6 +15,7 @@ import polars as pl
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH, ASKED_OF_THE_WHOLE, UnobservableError, observe
 from rlscope.analysis.result import Constraints, RunFacts
+from rlscope.analysis.run_facts import most_gpus
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.causes import LossCause
 from rlscope.model.decode.prior import hardware_prior
@@ -28,6 +29,9 @@ from rlscope.model.system import Admission, Granularity
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import Grid, ask
 from rlscope.trace.store import OpenRun
+
+_ABSENT_RATIO: Final = 0.10
+"""Share of the samplers' GPU time that may be missing, such as while a few of many engines start again."""
 
 _DROPPED_RATIO: Final = 0.001
 """Share of the delivered tokens. A cap that drops less than this is enforced by other means than dropping."""
@@ -98,13 +102,33 @@ def advise(
     stretch = Interval(window.start_ns, window.end_ns)
     try:
         answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_THE_WHOLE)}
-        observed = partial(_observe, run, facts.sampler_gpus, grid, answers)
+        observed = partial(_observe, run, sampler_gpus_in(answers["worker_extents"], stretch), grid, answers)
         whole, parts = observed(stretch), _halves(answers["training_steps"], stretch)
         halves = None if parts is None else (observed(parts[0]), observed(parts[1]))
         model_config = _model_config(run.config, facts, whole, constraints)
         return model_run(whole, halves, replace(model_config, others=others, lost_gpu_s=lost_gpu_s))
     except (UnobservableError, UncalibratableError) as error:
         return NoModelResult(str(error))
+
+
+def sampler_gpus_in(extents: pl.DataFrame, stretch: Interval) -> int:
+    """Return the GPUs that samplers owned at once in the interval, from worker_extents.
+
+    Raises UnobservableError if they owned notably fewer on average: a layout has as many all the time.
+    """
+    start_ns = pl.max_horizontal("start_ns", pl.lit(stretch.start_ns))
+    end_ns = pl.min_horizontal("end_ns", pl.lit(stretch.end_ns))
+    inside = extents.filter(role="sampler").with_columns(start_ns=start_ns, end_ns=end_ns)
+    inside = inside.filter(pl.col("end_ns") > pl.col("start_ns"))
+    gpus = most_gpus(inside)
+    gpu_ns = int((inside["gpu_count"] * (inside["end_ns"] - inside["start_ns"])).sum())
+    mean_gpus = gpu_ns / (stretch.end_ns - stretch.start_ns)
+    if mean_gpus < (1.0 - _ABSENT_RATIO) * gpus:
+        raise UnobservableError(
+            f"samplers joined or left in the steady state: of up to {gpus} sampler GPUs, {mean_gpus:.1f} were there on "
+            "average"
+        )
+    return gpus
 
 
 def _observe(

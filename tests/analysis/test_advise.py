@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.advise import _model_config, read_scheduling
+from rlscope.analysis.advise import _model_config, read_scheduling, sampler_gpus_in
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import UnobservableError, observe
 from rlscope.analysis.result import Constraints
@@ -184,6 +184,22 @@ def test_waits_of_trainers_for_other_work_are_part_of_a_step_up_to_a_tenth_of_th
     assert (run.steps.wait_s.tolist(), run.steps.other_s.tolist()) == ([0.55] * 3, [0.2] * 3)
     with pytest.raises(UnobservableError, match="other work than sampling 10% of their time, such as at a `barrier`"):
         with_held(0.81)
+
+
+def extents(*samplers: tuple[float, float]) -> pl.DataFrame:
+    """Samplers of two GPUs by their start and end in seconds, beside a trainer."""
+    given = [("sampler", 2, round(start * SECOND), round(end * SECOND)) for start, end in samplers]
+    return rows("role gpu_count start_ns end_ns", *given, ("trainer", 8, 0, 99 * SECOND))
+
+
+def test_sampler_gpus_are_those_of_the_stretch_whatever_joins_before_it_or_leaves_after_it():
+    stretch = Interval(10 * SECOND, 20 * SECOND)
+    assert sampler_gpus_in(extents((0, 99), (0, 10), (20, 99), (5, 20)), stretch) == 4
+    assert sampler_gpus_in(extents((0, 15), (15.5, 99), (0, 99)), stretch) == 4  # one started again
+    assert sampler_gpus_in(extents((0, 18), (0, 99)), stretch) == 4  # a tenth of the time is missing
+    with pytest.raises(UnobservableError, match=r"of up to 4 sampler GPUs, 3\.6 were there on average"):
+        sampler_gpus_in(extents((0, 17.9), (0, 99)), stretch)
+    assert sampler_gpus_in(extents(), stretch) == 0
 
 
 def test_engines_are_numbered_as_one_counts_and_not_as_one_spells():

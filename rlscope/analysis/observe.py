@@ -47,6 +47,8 @@ _FEWEST_QUEUED: Final = 20
 """Minimum number of samples or pairs. A share of fewer is uncertain by more than a tenth."""
 _UNRECORDED_RATIO: Final = 0.10
 """Share of the trainers' time without a state that may hide their waits."""
+_COUNTED_RATIO: Final = 1.5
+"""Ratio of the samples that steps count and those delivered to them, either way, beyond which one of the two is wrong."""
 _HELD_RATIO: Final = 0.10
 """Share of the trainers' time in waits for other work that may count as a fixed part of a step. Of longer ones, a
 faster trainer may only wait longer."""
@@ -175,7 +177,23 @@ def _delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> 
             f"trainers waited for other work than sampling {held_gpu_s / gpu_s:.0%} of their time, such as at a "
             "`barrier`; how long that takes in another layout is unknown"
         )
+    _check_samples(steps, answers["judged_outcomes"])
     return steps, numbers
+
+
+def _check_samples(steps: TrainerSteps, outcomes: pl.DataFrame) -> None:
+    """Raise UnobservableError if steps count clearly more or fewer samples than were delivered to them.
+
+    The ends of the interval may cut the deliveries of one step off.
+    """
+    counted, delivered = int(steps.samples.sum()), int(outcomes.filter(outcome="trained")["samples"].sum())
+    less, more = sorted((counted, delivered))
+    if more > _COUNTED_RATIO * less + more / steps.samples.size:
+        raise UnobservableError(
+            f"a step counts {counted / steps.samples.size:,.0f} samples, and {delivered / steps.samples.size:,.0f} were"
+            " delivered to it: either every rank passes its own share to `train_step`, or one rank passes all, and a"
+            " sample is delivered once"
+        )
 
 
 def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:

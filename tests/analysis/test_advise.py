@@ -87,10 +87,10 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "queue_level": rows("queue depth_mean_samples", ("samples", 4.5)),
         "group_engines": rows("groups one_engine_groups engines", (4, 3, 2)),
         "judged_outcomes": rows(
-            "outcome tokens queued_tokens",
-            ("trained", 2_400, 0),
-            ("dropped_stale", 100, 50),
-            ("filtered", 200, 150),
+            "outcome samples tokens queued_tokens",
+            ("trained", 24, 2_400, 0),
+            ("dropped_stale", 1, 100, 50),
+            ("filtered", 2, 200, 150),
         ),
         "weight_update_latency": rows(
             "applied_ns publish_to_applied_s kv",
@@ -184,6 +184,19 @@ def test_waits_of_trainers_for_other_work_are_part_of_a_step_up_to_a_tenth_of_th
     assert (run.steps.wait_s.tolist(), run.steps.other_s.tolist()) == ([0.55] * 3, [0.2] * 3)
     with pytest.raises(UnobservableError, match="other work than sampling 10% of their time, such as at a `barrier`"):
         with_held(0.81)
+
+
+@pytest.mark.parametrize(("counted", "fits"), [(11, True), (10, False), (54, True), (55, False)])
+def test_steps_that_count_other_samples_than_were_delivered_to_them_are_no_run_to_model(counted: int, fits: bool):
+    given = answers()
+    counts = given["trainer_steps"].with_columns(samples=pl.lit(counted))
+    delivered = given["judged_outcomes"].with_columns(samples=pl.lit(72))  # 24 a step
+    both = {**given, "trainer_steps": counts, "judged_outcomes": delivered}
+    if fits:
+        assert seen(both).steps.samples.tolist() == [counted] * 3
+    else:
+        with pytest.raises(UnobservableError, match=f"counts {counted} samples, and 24 were delivered to it"):
+            seen(both)
 
 
 def extents(*samplers: tuple[float, float]) -> pl.DataFrame:

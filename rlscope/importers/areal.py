@@ -215,9 +215,8 @@ def _spans(record: Mapping[str, Any]) -> list[tuple[int, int]]:
 def _deliver(run: _Run, options: ImportOptions) -> None:
     """Add the deliveries. The trainer's version is at least the newest version of any sample that finished before."""
     run.seen.sort()
-    times, newest = [time for time, _ in run.seen], [0]
-    for _, version in run.seen:
-        newest.append(max(newest[-1], version))
+    times = [time for time, _ in run.seen]
+    newest = [*accumulate((version for _, version in run.seen), max, initial=0)]
     for row in run.taken:
         if row["outcome"] == "trained":
             version = newest[bisect_right(times, row["taken_ns"])]

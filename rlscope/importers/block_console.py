@@ -145,7 +145,8 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_S
                 step, has_begun, has_heading = _Step(number), True, True
                 continue
             total = blocks.total.search(line.text)
-            if step.values.get(_TOTAL) and (total or _is_stated_again(blocks, step, line.text)):
+            again = (pattern.search(line.text) for name, pattern in blocks.numbers.items() if name in step.values)
+            if step.values.get(_TOTAL) and (total or any(again)):
                 yield step
                 step = _Step(step.step + 1)
             if total:
@@ -160,10 +161,6 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_S
             log.tally.bad_lines += 1
     if has_begun:
         yield step
-
-
-def _is_stated_again(blocks: _Blocks, step: _Step, text: str) -> bool:
-    return any(name in step.values and pattern.search(text) for name, pattern in blocks.numbers.items())
 
 
 def _rows(blocks: _Blocks, steps: list[_Step]) -> Iterator[MetricRow]:

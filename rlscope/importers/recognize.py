@@ -360,8 +360,7 @@ def _closest(source: ImportSource) -> ImportFileError | None:
         names = frozenset().union(*(each.wanted for each in releases)) & {*_NAMED.findall(source.text)}
     if carrier is None or len(names) < (_FEWEST_KEYS if is_console else 1):
         return None
-    tables = [each for each in releases if any(map(each.names, names))]
-    known = {each: sum(map(each.knows, names)) for each in tables}
+    known = {each: sum(map(each.knows, names)) for each in releases if any(map(each.names, names))}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
     if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):
         shown = sorted(names, key=lambda name: (not is_duration(name), name))

@@ -143,8 +143,6 @@ def _placed(steps: ProcessSteps, log: StepLog, target: ImportTarget) -> tuple[li
 def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Leave out the time in which the run was down, with the steps that it had to repeat."""
     pairs = [(a, b, b.start_ns - a.end_ns) for a, b in pairwise(placed) if b.start_ns > a.end_ns]
-    if not pairs:
-        return
     longest_ns = longest_pause_ns([each.end_ns for each in placed])
     left_out = [(a, b, gap_ns) for a, b, gap_ns in pairs if b.step.starts > a.step.starts or gap_ns > longest_ns]
     for a, b, gap_ns in left_out[:_SHOWN_GAPS]:

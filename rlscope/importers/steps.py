@@ -501,15 +501,10 @@ def known_names(framework: Framework) -> str:
 
 def derived_gpus(steps: ProcessSteps) -> int | None:
     """Return the number of GPUs that the process's rates imply; None unless it is within 1% of an integer."""
-    process, ratios = steps.process, list[float]()
-    for step in steps.steps:
-        if process.gpu_ratio is not None:
-            above, below = (step.values.get(name) for name in process.gpu_ratio)
-        elif process.gpu_work is not None:
-            tokens, seconds, rate = (step.values.get(name) for name in process.gpu_work)
-            above, below = tokens, None if seconds is None or rate is None else seconds * rate
-        else:
-            return None
+    names, ratios = steps.process.gpu_ratio or steps.process.gpu_work or (), list[float]()
+    for step in steps.steps if names else ():
+        above, *factors = (step.values.get(name, 0.0) for name in names)
+        below = math.prod(factors)
         if above and below and math.isfinite(above / below):
             ratios.append(above / below)
     ratio = median(ratios) if ratios else 0.0

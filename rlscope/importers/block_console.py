@@ -90,8 +90,9 @@ def block_console(framework: Framework) -> Importer:
 
 
 def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
-    has_numbers = any(prints(pattern, source) for pattern in blocks.numbers.values())
-    return prints(blocks.total, source) or (has_numbers and prints(blocks.heading, source))
+    return prints(blocks.total, source) or (
+        prints(blocks.heading, source) and any(prints(pattern, source) for pattern in blocks.numbers.values())
+    )
 
 
 def _read(

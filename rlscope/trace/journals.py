@@ -246,9 +246,7 @@ def _content(path: Path, start: int) -> memoryview | str:
             return f"{facts.st_size:,} bytes long, more than any journal"
         if facts.st_size < start:
             return f"{facts.st_size:,} bytes long, shorter than before"
-        content = bytearray(facts.st_size - start)
-        length = os.preadv(descriptor, [content], start)
-        return memoryview(content)[:length]
+        return memoryview(os.pread(descriptor, facts.st_size - start, start))
     finally:
         os.close(descriptor)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, FileNumber
 
@@ -42,8 +43,8 @@ class FoundRows(NamedTuple):
 
     pieces: list[Piece]
     """Rows to read when they are due."""
-    read: list[ReadRows]
-    """Rows that were read."""
+    read: list[tuple[str, pa.Table]]
+    """Rows that were read, each with its table."""
 
 
 class LiveFiles:
@@ -308,23 +309,22 @@ class LiveFiles:
                 if last_ns:
                     self._note_end(table, new.journal.worker_id, last_ns)
             if lasts_ns.max() < self._due_ns:
-                found.read.append(read.part(can_be))
+                found.read.append((table, read.without(read.is_whole & ~can_be)))
             else:
                 found.pieces.extend(_pieces(own, read, can_be))
 
     def _can_be(self, found: Sequence[NewBatches], read: ReadRows) -> NDArray[np.bool_]:
         """Return whether a batch has rows with plausible times. Names the journals of batches whose times are not."""
-        has_rows = read.counts > 0
         if self._window is None:
-            return has_rows
+            return read.is_whole
         first_ns, last_ns = self._window.first_ns, self._window.last_ns
         can_be = (read.first_ns >= first_ns) & (read.last_ns <= last_ns)
         can_be &= (read.first_ns <= last_ns) & (read.last_ns >= first_ns)
-        if not can_be[has_rows].all():
+        if not can_be[read.is_whole].all():
             journals = [each.journal for each in found for _ in each.read.sealed]
-            for place in np.flatnonzero(has_rows & ~can_be):
+            for place in np.flatnonzero(read.is_whole & ~can_be):
                 self._skip_times(read.table, journals[place].path.name)
-        return can_be & has_rows
+        return can_be & read.is_whole
 
     def _add(self, table: str, worker_id: str, first: int, end: int) -> None:
         """Note rows as seen."""

@@ -30,7 +30,6 @@ from rlscope.alerts.live.facts import (
     facts_of,
 )
 from rlscope.alerts.live.files import LiveFiles
-from rlscope.alerts.live.journals import ReadRows
 from rlscope.alerts.live.pieces import Piece
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers, PhaseKind
@@ -148,13 +147,13 @@ class LiveRun:
         if self._progress.origin_ns is None:
             starts_ns = [each.started_ns for each in written]
             self._progress.origin_ns = min(starts_ns, default=None) if created_ns is None else created_ns
-        due_ns = 0 if self._ticks is None else self._ticks.at_ns(self._filled) + CORRECTED_NS
+        ticks = self._ticks
+        due_ns = 0 if ticks is None else ticks.at_ns(self._filled) + CORRECTED_NS
         # If a time was removed, the window of the other workers may change.
         new = self._files.look(written, now_ns, manifest.run_id, None if odd_times else window, due_ns)
         self._pending += [piece for piece in new.pieces if piece.table in _READ]
         workers = LiveWorkers.of(written, self._files, now_ns, self._grace_ns)
-        self._keep(new.read)
-        resolved = self._catch_up(manifest, workers, now_ns)
+        resolved = self._catch_up(new.read, manifest, workers, now_ns)
         problems = (*(f"skipped {file.path}: {file.why}" for file in faulty), *odd_times, *odd_creation)
         return self._view(manifest, workers, now_ns, resolved, problems)
 
@@ -163,8 +162,10 @@ class LiveRun:
         origin_ns = self._progress.origin_ns
         return None if origin_ns is None else Ticks(origin_ns, self._rules.interval_ns)
 
-    def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
-        """Evaluate the due ticks, and return the resolved alerts.
+    def _catch_up(
+        self, read: Sequence[tuple[str, pa.Table]], manifest: RunManifest, workers: LiveWorkers, now_ns: int
+    ) -> tuple[Alert, ...]:
+        """Keep the rows that were read, evaluate the due ticks, and return the resolved alerts.
 
         They are evaluated in pieces, so that a long run need not fit in memory if the watch starts late.
         """
@@ -172,6 +173,8 @@ class LiveRun:
         ticks = self._ticks
         if ticks is None:
             return ()
+        for table, rows in read:
+            self._note_old(self._rows.keep(table, rows), table, ticks)
         due = self._due(workers, now_ns, ticks)
         while self._filled < due:
             stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
@@ -189,34 +192,21 @@ class LiveRun:
             return self._filled
         return min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
 
-    def _keep(self, found: Sequence[ReadRows]) -> None:
-        """Keep the rows that were read, and note the first bucket that is out of date."""
-        for read in found:
-            self._rows.count_lacking(read.table, read.left_out)
-            self._rows.keep(read.table, read.rows)
-            if self._ticks is not None and read.rows.num_rows:
-                self._note_old(read.rows, read.table, self._ticks)
-
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
         """Read the pieces that start before until_ns, and note the first bucket that is out of date."""
         oldest_ns = ticks.at_ns(self._filled) - self._keep_ns
         due = [piece for piece in self._pending if piece.first_ns < until_ns and piece.last_ns >= oldest_ns]
         self._pending = [piece for piece in self._pending if piece.first_ns >= until_ns]
         for piece in due:
-            rows = self._added(piece)
-            if rows is not None and rows.num_rows:
-                self._note_old(rows, piece.table, ticks)
-
-    def _added(self, piece: Piece) -> pa.Table | None:
-        """Read and keep the rows of a piece. None if it cannot be read."""
-        try:
-            return self._rows.add(piece)
-        except (OSError, pa.ArrowException) as error:
-            self._files.skipped.append(f"skipped {piece.table}/{piece.path.name}: {error}")
-        return None
+            try:
+                self._note_old(self._rows.add(piece), piece.table, ticks)
+            except (OSError, pa.ArrowException) as error:
+                self._files.skipped.append(f"skipped {piece.table}/{piece.path.name}: {error}")
 
     def _note_old(self, rows: pa.Table, table: str, ticks: Ticks) -> None:
         """Count the late rows among these, and note the first bucket that they put out of date."""
+        if not rows.num_rows:
+            return
         filled_ns = ticks.at_ns(self._filled)
         count, first_ns = earliest(rows, table, filled_ns)
         if count and self._filled == self._progress.evaluated > 0:

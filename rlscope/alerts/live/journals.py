@@ -47,27 +47,18 @@ class ReadRows:
 
     table: str
     rows: pa.Table
-    """Rows with the format's columns and types, without rows that lack a required value."""
+    """Rows with the format's columns and types."""
     counts: NDArray[np.int64]
     """Rows of each batch."""
+    is_whole: NDArray[np.bool_]
+    """Whether a batch has a row with every required value. The times of the others mean nothing."""
     first_ns: NDArray[np.int64]
-    """The first time in the rows of each batch; means nothing for a batch without rows."""
+    """The first time in the rows of each batch with every required value."""
     last_ns: NDArray[np.int64]
-    left_out: int
-    """Rows that lacked a required value, in all that was read."""
 
-    def part(self, chosen: NDArray[np.bool_]) -> "ReadRows":
-        """Return the chosen batches."""
-        if chosen.all():
-            return self
-        return ReadRows(
-            self.table,
-            self.rows.filter(pa.array(np.repeat(chosen, self.counts))),
-            self.counts[chosen],
-            self.first_ns[chosen],
-            self.last_ns[chosen],
-            self.left_out,
-        )
+    def without(self, left_out: NDArray[np.bool_]) -> pa.Table:
+        """Return the rows of all other batches."""
+        return self.rows.filter(pa.array(np.repeat(~left_out, self.counts))) if left_out.any() else self.rows
 
 
 def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
@@ -79,11 +70,10 @@ def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequenc
 def _read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadRows:
     counts = np.array([batch.rows for each in found for batch in each.read.sealed], np.int64)
     starts = np.cumsum(counts) - counts
-    lacks = lacking_values(rows, table)
+    lacks, is_whole = lacking_values(rows, table), counts > 0
     firsts_ns, lasts_ns = (rows[name].fill_null(0).to_numpy() for name in TIMES[table])
     if lacks is not None:
         firsts_ns, lasts_ns = np.where(lacks, _NEVER_NS, firsts_ns), np.where(lacks, -_NEVER_NS, lasts_ns)
-        counts = np.add.reduceat(~lacks, starts, dtype=np.int64)
-        rows = rows.filter(pa.array(~lacks))
+        is_whole &= ~np.logical_and.reduceat(lacks, starts)
     firsts_ns, lasts_ns = np.minimum.reduceat(firsts_ns, starts), np.maximum.reduceat(lasts_ns, starts)
-    return ReadRows(table, rows, counts, firsts_ns, lasts_ns, 0 if lacks is None else int(lacks.sum()))
+    return ReadRows(table, rows, counts, is_whole, firsts_ns, lasts_ns)

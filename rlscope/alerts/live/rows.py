@@ -52,21 +52,16 @@ class LiveRows:
 
     def add(self, piece: Piece) -> pa.Table:
         """Read the rows of a piece and keep them. Raises OSError or ArrowException for a broken file."""
-        rows = fitted(piece.read(), piece.table)
-        lacks = lacking_values(rows, piece.table)
+        return self.keep(piece.table, fitted(piece.read(), piece.table))
+
+    def keep(self, table: str, rows: pa.Table) -> pa.Table:
+        """Keep rows of the contract's schema that were read already; returns those that lack no required value."""
+        lacks = lacking_values(rows, table)
         if lacks is not None:
-            self.count_lacking(piece.table, int(lacks.sum()))
+            self._count_left_out(table, _LACKS, int(lacks.sum()))
             rows = rows.filter(pa.array(~lacks))
-        self.keep(piece.table, rows)
-        return rows
-
-    def count_lacking(self, table: str, rows: int) -> None:
-        """Count rows that were left out because they lack a value."""
-        self._count_left_out(table, _LACKS, rows)
-
-    def keep(self, table: str, rows: pa.Table) -> None:
-        """Keep rows of the contract's schema that were read already."""
         self._added.setdefault(table, []).append(rows)
+        return rows
 
     def prune(self, now_ns: int) -> None:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""

@@ -60,7 +60,7 @@ class Watch:
         """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
         owner = replace(E0, rows=None if stated is None else {TABLE: stated})
         found = self.files.look([owner], now_ns, journals.RUN_ID, self.window, self.due_ns)
-        tables = [read.rows for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
+        tables = [LiveRows().keep(*read) for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
         return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
 
     @property
@@ -103,6 +103,25 @@ def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
     monkeypatch.setattr(os, "scandir", scandir)
     assert (watch.look(now_ns=0, stated=4), watch.said) == ([2, 3], [])
     assert (watch.look(now_ns=20, stated=4), watch.said) == ([0, 1], [])
+
+
+def test_only_what_is_new_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, path = Watch(run), flush(run, [0])
+    offsets, real = [], os.pread
+
+    def pread(descriptor: int, length: int, offset: int) -> bytes:
+        offsets.append(offset)
+        return real(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    ends = [0]
+    for number in range(len(FLUSHES)):
+        watch.look(stated=sum(FLUSHES[: number + 1]))
+        watch.look(stated=sum(FLUSHES[: number + 1]))
+        ends.append(path.stat().st_size)
+        if number + 1 < len(FLUSHES):
+            flush(run, [number + 1])
+    assert offsets == ends[:-1]
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 100, 600])
@@ -195,10 +214,11 @@ def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -
     held = pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in broken], schema)
     append_table(run, held, "e0", TABLE, first_row=0)
     append_table(run, held.slice(0, 1), "e0", TABLE, first_row=2)
-    watch = Watch(run)
+    watch, rows = Watch(run), LiveRows()
     (read,) = watch.files.look([E0], 0, journals.RUN_ID, due_ns=3).read
-    assert read.rows["start_ns"].to_pylist() == [1]
-    assert (read.left_out, read.first_ns.tolist(), read.last_ns.tolist()) == (2, [1], [2])
+    assert rows.keep(*read)["start_ns"].to_pylist() == [1]
+    assert rows.left_out() == (f"{TABLE}: 2 rows lack a value that the format requires; they are left out",)
+    assert watch.files.last_ns == {"e0": 2}
 
 
 def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(run: Path) -> None:
@@ -230,7 +250,7 @@ def test_rows_that_are_due_at_once_are_held_and_others_are_read_again(
     monkeypatch.setattr(files, "_PIECE_NS", 3)
     flush(run, range(4))
     found = LiveFiles(run, PATIENCE_NS, [TABLE]).look([E0], 0, journals.RUN_ID, due_ns=due_ns)
-    assert [start_ns for read in found.read for start_ns in read.rows["start_ns"].to_pylist()] == held
+    assert [start_ns for _, rows in found.read for start_ns in rows["start_ns"].to_pylist()] == held
     assert [piece.first_ns for piece in found.pieces] == again
 
 

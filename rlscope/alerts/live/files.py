@@ -350,7 +350,8 @@ class LiveFiles:
 def _pieces(found: Sequence[NewBatches], read: ReadRows, chosen: NDArray[np.bool_]) -> Iterator[Piece]:
     """Yield the chosen batches as pieces to be read again: those of one journal together that follow each other."""
     batches = [(each, batch) for each in found for batch in each.read.sealed]
-    before = np.cumsum(read.counts) - read.counts
+    counts = np.where(chosen, read.counts, 0)
+    before = np.cumsum(counts) - counts
 
     def of_one_piece(index: int) -> tuple[int, int, int]:
         new, batch = batches[index]

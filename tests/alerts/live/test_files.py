@@ -221,10 +221,13 @@ def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -
     assert watch.files.last_ns == {"e0": 2}
 
 
-def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(run: Path) -> None:
-    flush(run, [0, 1, 2])
-    watch = Watch(run, window=Window(0, 3, 0))
-    assert watch.look(stated=6) == [0, 1, 2]
+@pytest.mark.parametrize("due_ns", [10, 0])
+def test_a_batch_with_times_far_from_the_run_is_named_and_not_read(due_ns: int, run: Path) -> None:
+    flush(run, [0])
+    append(run, TABLE, "e0", [engine_row("e0", 900, 901)], first_row=2)
+    flush(run, [2])
+    watch = Watch(run, window=Window(0, 6, 0), due_ns=due_ns)
+    assert watch.look(stated=6) == [0, 1, 3, 4, 5]
     assert watch.said == [f"skipped {TABLE}/e0-000001.arrows: its times are missing, or far from the rest of the run"]
 
 

@@ -104,7 +104,8 @@ def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(ta
     for row in intervals.iter_rows(named=True):
         totals[row["worker_id"], row["state"], row["reason"]] += row["end_ns"] - row["start_ns"]
     assert [0, *intervals["end_ns"]] == [*intervals["start_ns"], EXTENT_NS]
-    assert coarse(totals) == counted(tables)
+    # Engine rows of a worker without GPUs count nothing.
+    assert coarse(totals) == counted(tables if has_gpu else {**tables, "engine_steps": []})
     assert states == (totals if has_gpu else Counter())
 
 

@@ -48,7 +48,7 @@ _FEWEST_QUEUED: Final = 20
 _UNRECORDED_RATIO: Final = 0.10
 """Share of the trainers' time without a state that may hide their waits."""
 _COUNTED_RATIO: Final = 1.5
-"""Ratio of the samples that steps count and those delivered to them, either way, beyond which one of the two is wrong."""
+"""Ratio of the samples that steps count to those delivered to them, either way, beyond which one count is wrong."""
 _HELD_RATIO: Final = 0.10
 """Share of the trainers' time in waits for other work that may count as a fixed part of a step. Of longer ones, a
 faster trainer may only wait longer."""

@@ -6,7 +6,6 @@ import pytest
 from rlscope.model.numerics.bootstrap import (
     LEAST_BLOCKS,
     autocorrelation_time,
-    block_draws,
     block_steps,
     few_blocks_factor,
     ratio_of_sums,
@@ -42,14 +41,6 @@ def test_a_block_of_related_steps_is_two_autocorrelation_times_and_at_most_half_
     series = related(4000, 0.9)
     assert block_steps(series) == round(2 * autocorrelation_time(series))
     assert block_steps(np.linspace(0.0, 1.0, 30)) == 15
-
-
-def test_draws_keep_neighbors_together():
-    drawn = block_draws(np.random.default_rng(0), steps=10, block=3, draws=200)
-    assert drawn.shape == (200, 10)
-    assert (drawn.min(), drawn.max()) == (0, 9)
-    inside = np.diff(drawn, axis=1)[:, [0, 1, 3, 4, 6, 7]]
-    assert (inside == 1).all()
 
 
 def test_a_rate_is_sum_over_sum_and_not_the_mean_of_rates():

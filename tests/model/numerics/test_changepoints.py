@@ -31,6 +31,7 @@ THREE_SIGMAS = math.exp(0.06)
         # Five steps are a level, four are outliers.
         ([1.0] * 44 + [10.0] * 4 + [1.0] * 12, Stretch(0, 59)),
         ([1.0] * 44 + [10.0] * 5 + [1.0] * 11, Stretch(49, 59)),
+        ([10.0 if place % 10 == 4 else 1.0 for place in range(60)], Stretch(0, 59)),
         # It neither begins nor ends with an outlier: three sigmas above the rest is none, and a last bit more is.
         ([10.0, *STEADY], Stretch(1, 40)),
         ([10.0, 8.0, 6.0, 4.0, *STEADY], Stretch(4, 43)),
@@ -52,16 +53,6 @@ def test_the_last_stretch_has_ten_steps_or_more_and_no_outlier_at_its_ends(perio
 def test_a_change_of_level_starts_the_last_stretch(seed, after_s):
     stretch = last_stable_stretch(noisy(1.0, 40, seed) + noisy(after_s, 30, seed + 100))
     assert (abs(stretch.first - 40) <= 1, stretch.last) == (True, 69)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("factor", [1.5, 10.0, 0.1])
-@pytest.mark.parametrize("slow", [(44,), (30, 31), (20, 21, 22, 23), (9, 19, 29, 39, 49)])
-def test_outlying_steps_cut_nothing(seed, factor, slow):
-    periods_s = noisy(1.0, 60, seed)
-    for step in slow:
-        periods_s[step] *= factor
-    assert last_stable_stretch(periods_s) == Stretch(0, 59)
 
 
 def steps_of(periods_s: list[float], lengths_tokens: Callable[[int], int] = lambda step: 100) -> pl.DataFrame:

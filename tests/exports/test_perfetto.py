@@ -239,13 +239,6 @@ def test_a_file_that_cannot_be_written_is_named(run_dir, tmp_path):
         rlscope.export_perfetto(run_dir, tmp_path / "nowhere" / "run.pftrace")
 
 
-def test_a_link_of_the_name_is_replaced_and_not_followed(run_dir, tmp_path):
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / "run.pftrace").symlink_to(tmp_path / "precious")
-    rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace")
-    assert (tmp_path / "precious").read_text() == "kept"
-
-
 def test_without_the_package_the_message_says_how_to_install_it(run_dir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
     with pytest.raises(RlscopeError, match=r"rlscope\[perfetto\]"):

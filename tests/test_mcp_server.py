@@ -53,44 +53,26 @@ def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path):
     write_run(tmp_path / "runs" / "a", [worker("t0", stop_ns=100)], train_steps=steps)
     (tmp_path / "runs" / os.fsdecode(b"b\xff")).mkdir()
     (tmp_path / "runs" / os.fsdecode(b"b\xff") / "run.json").write_text("{}")
-    answers = asked(
-        tmp_path / "runs",
-        ("analyze", {"path": "a"}),
-        ("query", {"path": "a", "query": "SELECT count(*) AS steps FROM train_steps"}),
-        ("query", {"path": "a"}),
-        ("doctor", {"path": "a"}),
-        ("list_runs", {}),
-        ("analyze", {"path": "."}),
-        ("analyze", {"path": "../.."}),
-        ("query", {"path": "a", "query": "SELECT * FROM read_text('/etc/passwd')"}),
-        ("query", {"path": "a", "query": "worker_extents", "arguments": {"name": 1}}),
-        ("what_if", {"path": "a", "changes": {"trainer_gpu": 2}}),
-        ("what_if", {"path": "a", "changes": {"trainer_gpus": 2}}),
-        ("plan", {"path": "a"}),
-        ("analyze", {"folder": "a"}),
-        ("query", {"path": "a", "query": "SELECT 1 AS one"}),
+    runs = tmp_path / "runs"
+    expected = (
+        ("analyze", {"path": "a"}, False, "### No verdict"),
+        ("query", {"path": "a", "query": "SELECT count(*) AS steps FROM train_steps"}, False, "steps\n3\n"),
+        ("query", {"path": "a"}, False, "batch_filling: Did"),
+        ("doctor", {"path": "a"}, False, "- "),
+        ("list_runs", {}, False, f"Below {runs}:\npath,run_id,"),
+        ("analyze", {"path": "."}, True, "2 recorded runs below it: a, b\N{REPLACEMENT CHARACTER}"),
+        ("analyze", {"path": "../.."}, True, f"no such path below an open folder; expected one below {runs}"),
+        ("query", {"path": "a", "query": "SELECT * FROM read_text('/x')"}, True, "been disabled by configuration"),
+        ("query", {"path": "a", "query": "worker_extents", "arguments": {"name": 1}}, True, "unknown argument name"),
+        ("what_if", {"path": "a", "changes": {"trainer_gpu": 2}}, True, "trainer_gpu; expected one of trainer_gpus"),
+        ("what_if", {"path": "a", "changes": {"trainer_gpus": 2}}, True, "no model"),
+        ("plan", {"path": "a"}, True, "plan"),
+        ("analyze", {"folder": "a"}, True, "Field required"),
+        ("query", {"path": "a", "query": "SELECT 1 AS one"}, False, "one\n1\n"),
     )
-    assert [failed for failed, _ in answers] == [False] * 5 + [True] * 8 + [False]
-    listed = f"Below {tmp_path / 'runs'}:\npath,run_id,"
-    begins = ["### No verdict", "steps\n3\n", "batch_filling: Did", "- ", listed]
-    for (_, text), begin in zip(answers, begins, strict=False):
-        assert text.startswith(begin), text
-    messages = [text for failed, text in answers if failed]
-    for message, part in zip(
-        messages,
-        (
-            "2 recorded runs below it: a, b\N{REPLACEMENT CHARACTER}",
-            f"no such path below an open folder; expected one below {tmp_path / 'runs'}",
-            "has been disabled by configuration",
-            "found unknown argument name",
-            "found trainer_gpu; expected one of trainer_gpus",
-            "no model",
-            "plan",
-            "Field required",
-        ),
-        strict=True,
-    ):
-        assert part in message.replace("No model", "no model"), message
+    answers = asked(runs, *((tool, arguments) for tool, arguments, _, _ in expected))
+    for (tool, _, fails, words), (failed, text) in zip(expected, answers, strict=True):
+        assert failed is fails and (words in text if fails else text.startswith(words)), f"{tool}: {text}"
 
 
 def test_an_answer_comes_in_parts_of_the_same_answer():

@@ -58,29 +58,13 @@ window = "5s"
 labels = { severity = "critical" }
 """
 RECEIVERS = """
-[[receivers]]
-name = "chat"
-kind = "apprise"
-url_env = "CHAT_URL"
-[[receivers]]
-name = "slack"
-kind = "apprise"
-url_env = "SLACK_URL"
-[[receivers]]
-name = "hook"
-kind = "webhook"
-url_file = "hook_url"
-token_env = "HOOK_TOKEN"
-interval = "0s"
-[[receivers]]
-name = "gone"
-kind = "webhook"
-url_env = "GONE_URL"
-[[receivers]]
-name = "broken"
-kind = "webhook"
-url_env = "BROKEN_URL"
-timeout = "1s"
+receivers = [
+    { name = "chat", kind = "apprise", url_env = "CHAT_URL" },
+    { name = "slack", kind = "apprise", url_env = "SLACK_URL" },
+    { name = "hook", kind = "webhook", url_file = "hook_url", token_env = "HOOK_TOKEN", interval = "0s" },
+    { name = "gone", kind = "webhook", url_env = "GONE_URL" },
+    { name = "broken", kind = "webhook", url_env = "BROKEN_URL", timeout = "1s" },
+]
 """
 
 
@@ -101,7 +85,7 @@ def text_of_files(folder: Path) -> str:
 
 def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(run_dir, tmp_path, listener):
     rules = tmp_path / "rules.toml"
-    rules.write_text(RULES + RECEIVERS)
+    rules.write_text(RECEIVERS + RULES)
     secret = listener.url.replace("//", "//hushuser:hushpassword@") + "/hook?key=hushquery"
     (tmp_path / "hook_url").write_text(secret)
     listener.headers = {"Location": secret}

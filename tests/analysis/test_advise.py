@@ -607,6 +607,5 @@ def test_what_is_left_open_is_tried_in_every_combination_up_to_eight():
     config = RunConfig(max_in_flight_samples=100, max_staleness=1)
     run = replace(showing(), one_engine_groups_ratio=0.0, delivered=KEEPING, staleness=((1, 10),))
     candidates = read_scheduling(config, run).candidates
-    assert (
-        len(candidates) == len(set(candidates)) == 8
-    )  # of 3 ways to keep the cap, 2 limits, 2 dispatches, 2 deliveries
+    # Of 3 ways to keep the cap, 2 limits, 2 dispatches, 2 deliveries.
+    assert len(candidates) == len(set(candidates)) == 8

@@ -92,9 +92,8 @@ def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed, count, f
 def test_runs_of_one_setting_are_called_different_in_few_pairs_even_if_steps_are_related(correlation):
     rng = np.random.default_rng(11)
     pairs = [difference(related(rng, 40, correlation), related(rng, 40, correlation), "ratio") for _ in range(200)]
-    assert (
-        sum(each.is_significant for each in pairs) <= 16
-    )  # 5% of 200, and six more: three standard deviations would be 19
+    # 5% of 200, and six more: three standard deviations would be 19.
+    assert sum(each.is_significant for each in pairs) <= 16
 
 
 def made_up_for(rng: np.random.Generator, count: int) -> StepSeries:

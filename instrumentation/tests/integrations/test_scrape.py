@@ -86,21 +86,6 @@ def waits(rows) -> list[tuple[object, ...]]:
     return [(row["reason"], row["start_ns"] - MS, row["end_ns"] - MS) for row in rows("activities")]
 
 
-def test_a_page_of_vllm_gives_its_engine_s_reading() -> None:
-    assert readings_of(points_of(VLLM.read_text())) == {
-        "0": Reading(
-            running=0,
-            waiting=0,
-            decode_tokens=28_800,
-            prefill_tokens=2160,
-            passes=2405,
-            preemptions=0,
-            kv_used_tokens=0,
-            kv_capacity_tokens=KV_CAPACITY_TOKENS,
-        )
-    }
-
-
 def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times() -> None:
     assert readings_of(points_of(SGLANG.read_text())) == {
         "0": Reading(

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from rlscope.alerts.notify.outbox import Outbox, of_run
@@ -123,26 +121,6 @@ def test_a_clock_that_is_set_back_does_not_hold_news_up() -> None:
     deliver(box, 0)
     box.take([alert(), alert("stale")])
     assert box.due(at(-3600)) is not None
-
-
-def test_what_fires_no_more_though_nobody_said_that_it_ended_is_ended() -> None:
-    box = outbox(alert("kept"), alert("gone"))
-    deliver(box, 0)
-    box.close_missing({alert("kept").fingerprint}, at(70))
-    assert deliver(box, 70) == [("kept", "firing"), ("gone", "resolved")]
-
-
-def test_a_watch_that_starts_again_says_nothing_twice() -> None:
-    box = outbox(alert("told"))
-    deliver(box, 0)
-    box.take([alert("told"), alert("untold", 1)])
-    again = Outbox(receiver())
-    again.restore(json.loads(json.dumps(box.saved())))
-    again.take([alert("told"), alert("untold", 1)])
-    assert deliver(again, 29) == []
-    assert deliver(again, 60) == [("told", "firing"), ("untold", "firing")]
-    again.take([alert("told", end_s=100), alert("untold", 1)])
-    assert deliver(again, 100) == [("untold", "firing"), ("told", "resolved")]
 
 
 def test_what_has_been_told_to_the_end_is_forgotten() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_what_brings_less_than_5_percent_is_not_listed():
 
 
 @pytest.mark.parametrize("what", ["engine_speed", "trainer_speed"])
-def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_cause(what):
+def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_cause(what: ActionWhat):
     cause: Cause = "samplers" if what == "engine_speed" else "trainers"
     faster = action(0.09, what, cause, "fix")
     assert _listed([faster]) == (faster,)
@@ -137,13 +138,15 @@ COLOCATED = action(0.3, "colocated", "trainers", "fix")
         ({"trainers": 0.04}, [COLOCATED], [("trainers", 0.3)]),
     ],
 )
-def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more(removed, actions, expected):
+def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more(
+    removed: Mapping[Cause, float], actions: list[Action], expected: list[tuple[Cause, float]]
+):
     gains = {cause: np.full(DRAWS, gain) for cause, gain in removed.items()}
     assert [(each.cause, each.gain_ratio.value) for each in _losses(gains, actions, {})] == expected
 
 
 @pytest.mark.parametrize(("ahead_in", "tied"), [(53, ("trainers",)), (54, ())])
-def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in, tied):
+def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in: int, tied: tuple[Cause, ...]):
     largest = np.full(DRAWS, 0.10)
     largest[:ahead_in] = 0.40
     losses = (CauseLoss("samplers", Estimate.of(largest), largest), loss("trainers", 0.10))
@@ -161,7 +164,9 @@ def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in, tied
         (0.0499, 0.0, None, ()),
     ],
 )
-def test_a_cause_is_named_from_5_percent_on_and_tied_with_those_within_2_percent(first, second, cause, tied):
+def test_a_cause_is_named_from_5_percent_on_and_tied_with_those_within_2_percent(
+    first: float, second: float, cause: Cause | None, tied: tuple[Cause, ...]
+):
     ranking = Ranking((), (loss("samplers", first), loss("trainers", second)))
     assert (ranking.cause, ranking.tied_with) == (cause, tied)
 
@@ -183,7 +188,7 @@ def test_of_tied_causes_the_one_that_most_was_measured_to_be_lost_to_is_named():
     [(None, 1.0), (0.0, 0.0), (20.0, 0.25), (50.0, 1.0), (100.0, 1.0)],
     ids=["not known", "no waits", "a fifth", "a half", "all of the time"],
 )
-def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waited_gpu_s, most):
+def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waited_gpu_s: float | None, most: float):
     run = replace(observed(), end_ns=50 * 10**9, trainer_gpus=2)
     removed: Mapping[Cause, Reals] = {"samplers": np.full(DRAWS, 1.0), "trainers": np.full(DRAWS, 0.7)}
     lost = {} if waited_gpu_s is None else {"samplers": waited_gpu_s}
@@ -265,7 +270,9 @@ def gaining(solver: Counterfactuals, gain: float, price: Price) -> Forecast:
         ("colocated", "fix", 0.5),
     ],
 )
-def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(what, kind, gain):
+def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_never_wait(
+    what: ActionWhat, kind: ActionKind, gain: float
+):
     """They wait for a fifth of the time."""
     solver = counterfactuals(calibrated(), worked_ratio=0.8)
     made = solver._action(kind, what, "samplers", None, None, gaining(solver, 0.5, Price()))
@@ -274,7 +281,7 @@ def test_an_action_that_leaves_the_trainers_work_alone_is_held_to_trainers_that_
 
 
 @pytest.mark.parametrize(("cause", "gain"), [("staleness_cap", 0.25), ("trainers", 0.5)])
-def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do(cause, gain):
+def test_what_is_removed_brings_no_more_than_trainers_that_never_wait_but_faster_trainers_do(cause: Cause, gain: float):
     solver = counterfactuals(calibrated(), worked_ratio=0.8)
     removed = solver._removal(cause, gaining(solver, 0.5, Price()))
     assert np.median(removed) == pytest.approx(gain, rel=0.1 if gain == 0.5 else 1e-6)
@@ -310,7 +317,9 @@ def limits(today: Layout) -> tuple[Layout, ...]:
         ("samplers", limits, "running_limit", "samplers"),
     ],
 )
-def test_a_layout_is_against_the_side_that_it_makes_faster(name, layouts, what, cause):
+def test_a_layout_is_against_the_side_that_it_makes_faster(
+    name: str, layouts: Callable[[Layout], tuple[Layout, ...]], what: ActionWhat, cause: Cause
+):
     ranking, advice, forecasts = ranked(of_small(name), layouts=layouts, grounds=CAPPED)
     assert advice.advice in ("change", "probe")
     found = first_of(ranking, what)
@@ -364,14 +373,14 @@ def priced(dropped: float, p95: int, longest: float = 1.0) -> Price:
         (priced(0.20, 4), Price(), False),  # unknown
     ],
 )
-def test_a_lower_limit_saves_drops_or_staleness_and_costs_neither(before, after, saves):
+def test_a_lower_limit_saves_drops_or_staleness_and_costs_neither(before: Price, after: Price, saves: bool):
     assert _saves(after, before) is saves
 
 
 @pytest.mark.parametrize(
     ("median", "low", "keeps"), [(-0.01, -0.06, True), (-0.0101, -0.02, False), (0.0, -0.061, False)]
 )
-def test_a_rate_is_kept_up_to_a_loss_of_1_percent_and_6_at_the_low_end(median, low, keeps):
+def test_a_rate_is_kept_up_to_a_loss_of_1_percent_and_6_at_the_low_end(median: float, low: float, keeps: bool):
     assert keeps_rate(gains_of(low, median)) is keeps
 
 
@@ -394,7 +403,9 @@ def test_what_keeps_the_rate_comes_after_leading_settings_and_before_fixes_and_s
         ({512: -0.02, 256: 0.0}, {512: 0.2, 256: 0.1}, None),
     ],
 )
-def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(monkeypatch, gains, dropped, most):
+def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
+    monkeypatch: pytest.MonkeyPatch, gains: Mapping[int, float], dropped: Mapping[int, float], most: int | None
+):
     """A batch has 256 samples, and the queue holds four."""
     found = counterfactuals(calibration_of(observed(), Admission(queue_capacity_samples=1024)))
     found._today = replace(found._today, price=priced(0.4, 4))
@@ -434,7 +445,9 @@ def with_an_environment() -> Observed:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_removed_or_made_faster_is_a_fix_of_its_cause(run, what, cause, before, after):
+def test_what_is_removed_or_made_faster_is_a_fix_of_its_cause(
+    run: Callable[[], Observed], what: ActionWhat, cause: Cause, before: Any, after: float | None
+):
     found = first_of(ranked(run())[0], what)
     assert (found.kind, found.cause, found.before, found.after) == ("fix", cause, before, after)
     assert not found.is_staler
@@ -467,7 +480,7 @@ def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():
 
 
 @pytest.mark.parametrize(("gain", "listed"), [(0.155, ["layout", "colocated"]), (0.1549, ["layout"])])
-def test_colocated_gpus_come_after_settings_and_must_bring_5_percent_more(gain, listed):
+def test_colocated_gpus_come_after_settings_and_must_bring_5_percent_more(gain: float, listed: list[str]):
     probe, shared = action(0.1, kind="probe"), action(gain + 1e-12, "colocated", kind="fix")
     assert [each.what for each in _listed([shared, probe])] == listed
     assert [each.what for each in _listed([shared])] == ["colocated"]
@@ -525,7 +538,7 @@ def test_every_limit_is_moved_by_a_step():
         ("publish_every", (1.0, 3.0), True),
     ],
 )
-def test_a_cap_does_not_excuse_what_loosens_it(what, setting, is_staler):
+def test_a_cap_does_not_excuse_what_loosens_it(what: ActionWhat, setting: tuple[float, float], is_staler: bool):
     found = calibration_of(of_small("samplers"), Admission(128, max_staleness=4))
     grounds = replace(PLAIN, capped=True, current_p95_steps=4)
     p95 = int(setting[1]) if what == "staleness_cap" else 3 if what == "publish_every" else 1_000

@@ -37,7 +37,9 @@ def prediction(off: float, predicted_sd: float = 0.0, achieved_sd: float = 0.0) 
         (0.02, 0.03, 0.04, 0.0),
     ],
 )
-def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(off, predicted_sd, achieved_sd, expected):
+def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(
+    off: float, predicted_sd: float, achieved_sd: float, expected: float
+) -> None:
     assert level_log_sd(prediction(off, predicted_sd, achieved_sd)) == pytest.approx(expected, abs=1e-6)
 
 
@@ -45,17 +47,19 @@ def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(off, predic
     ("achieved", "high", "misses"),
     [(1_100.0, 1_000.0, False), (1_100.1, 1_000.0, True), (899.9, 1_000.0, True), (1_100.1, 1_100.1, False)],
 )
-def test_a_prediction_misses_that_is_over_a_tenth_off_and_beyond_both_intervals(achieved, high, misses):
+def test_a_prediction_misses_that_is_over_a_tenth_off_and_beyond_both_intervals(
+    achieved: float, high: float, misses: bool
+) -> None:
     found = Prediction(20, 20, Estimate(1_000.0, 1_000.0, high), Estimate.exactly(achieved))
     assert found.misses is misses
 
 
-def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of_the_level():
+def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of_the_level() -> None:
     assert level_log_sd(None) == 0.0
     assert level_log_sd(Prediction(20, 20, Estimate(10.0, 9.0, 11.0), Estimate.exactly(0.0))) == 0.0
 
 
-def test_the_error_of_the_level_widens_every_rate_and_moves_no_gain():
+def test_the_error_of_the_level_widens_every_rate_and_moves_no_gain() -> None:
     def drawn(level: float, layout: Layout) -> Reals:
         return predict(replace(calibrated(), level_log_sd=level), layout).drawn_tokens_per_s
 

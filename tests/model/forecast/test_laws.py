@@ -186,7 +186,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     [range(0, RUNS, 3 * BLOCKS), *(nightly(range(block, RUNS, BLOCKS)) for block in range(BLOCKS))],
     ids=lambda seeds: f"from {seeds.start} by {seeds.step}",
 )
-def test_the_laws_hold_of_every_generated_run(seeds):
+def test_the_laws_hold_of_every_generated_run(seeds: range) -> None:
     with few_draws():
         runs = {seed: told(seed) for seed in seeds}
     modeled = {seed: run for seed, run in runs.items() if not isinstance(run.model, NoModelResult)}

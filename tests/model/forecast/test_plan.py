@@ -40,14 +40,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
     return plan_layouts(plan_from(tmp_path_factory.mktemp("small"), SMALL_PLAN))
 
 
-def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(small):
+def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(small: PlanResult) -> None:
     # A simulation knows its rate to about a hundredth.
     assert max(each.tokens_per_s or 0.0 for each in small.candidates) < 1.02 * small.bound_tokens_per_s
     assert small.best.tokens_per_s > small.synchronous.trained_tokens_per_s
     assert {each.grade for each in small.candidates if each.tokens_per_s} == {"assumed"}
 
 
-def test_guesses_with_a_spread_make_an_interval_and_odds(small):
+def test_guesses_with_a_spread_make_an_interval_and_odds(small: PlanResult) -> None:
     low, median, high = np.quantile(small.best.drawn_tokens_per_s, [0.05, 0.5, 0.95])
     assert low < 0.8 * median and high > 1.1 * median
     assert sum(small.best_probability.values()) == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_guesses_with_a_spread_make_an_interval_and_odds(small):
     ]
 
 
-def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small):
+def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: PlanResult) -> None:
     regrets = [each.regret_ratio for each in small.unknown_costs]
     # Choosing is free of regret where the unknown moves no layout past another.
     assert regrets[-1] == 0.0 < regrets[0] < 0.5
@@ -69,7 +69,7 @@ def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small):
     assert effects["training_rate"].low < -0.1 and effects["training_rate"].high >= 0.0
 
 
-def test_many_splits_are_tried_in_larger_steps(small):
+def test_many_splits_are_tried_in_larger_steps(small: PlanResult) -> None:
     def steps(gpus: int, replica: int = 1) -> set[int]:
         granularity = replace(small.plan.granularity, gpus_per_trainer_replica=replica)
         plan = replace(small.plan, gpus=gpus, granularity=granularity)
@@ -80,7 +80,7 @@ def test_many_splits_are_tried_in_larger_steps(small):
     assert (steps(4 * 49, 4), steps(4 * 50, 4)) == ({4}, {8})
 
 
-def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small):
+def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResult) -> None:
     # A batch of 8 is 1/60 of what the engines may run: 16 times fewer requests are still too many for a cap of 2.
     few = replace(small.plan, workload=replace(small.plan.workload, samples_per_step=8), most_staleness=2)
     limits = limits_of(few)
@@ -90,7 +90,7 @@ def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small):
     assert best.staleness.sample_p95 <= 2
 
 
-def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small):
+def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: PlanResult) -> None:
     # 16 bytes of 8.19 billion parameters are 131 GB: two GPUs of 80 GB hold them, one does not.
     assert {split(each.layout) for each in small.candidates if each.excluded == "trainer_memory"} == {(1, 5)}
     assert excluded_for(small, 80e9) == set()
@@ -103,7 +103,7 @@ def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]
     return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
 
 
-def test_a_poor_present_layout_is_left_and_the_best_one_kept(small):
+def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) -> None:
     poor = plan_layouts(replace(small.plan, present=Layout(2, 4, 2)))
     assert poor.present is not None and poor.advice is not None and poor.best is not None
     assert poor.advice.changes and poor.best is not poor.present
@@ -112,7 +112,7 @@ def test_a_poor_present_layout_is_left_and_the_best_one_kept(small):
     assert good.best is good.present and good.advice is not None and not good.advice.changes
 
 
-def test_the_median_draw_has_the_usual_shares_of_the_peaks_and_a_certain_guess_has_no_other(small):
+def test_the_median_draw_has_the_usual_shares_of_the_peaks_and_a_certain_guess_has_no_other(small: PlanResult) -> None:
     curve = planned_system(small.plan, {}).engine.curve
     assert curve.flat_s == pytest.approx(2 * 8_190_735_360 / (3.35e12 * 0.75))
     assert curve.per_request_s == pytest.approx(2 * 8_190_735_360 / (989e12 * 0.8))
@@ -122,7 +122,7 @@ def test_the_median_draw_has_the_usual_shares_of_the_peaks_and_a_certain_guess_h
     assert flat_s == pytest.approx([curve.flat_s] * 20)
 
 
-def test_no_draw_is_faster_than_the_device(small):
+def test_no_draw_is_faster_than_the_device(small: PlanResult) -> None:
     wide = replace(small.plan.decode, weight_bandwidth_log_sd=1.0, compute_log_sd=1.0, kv_bandwidth_log_sd=1.0)
     plan = replace(small.plan, decode=wide)
     curves = [draw.engine.curve for draw in drawn_systems(plan, 200)]
@@ -133,7 +133,7 @@ def test_no_draw_is_faster_than_the_device(small):
     assert min(curve.kv_s_per_token for curve in curves) == pytest.approx(147_456 / 3.35e12)
 
 
-def test_an_unknown_alone_moves_nothing_else(small):
+def test_an_unknown_alone_moves_nothing_else(small: PlanResult) -> None:
     routed = replace(small.plan.training, routing_s_per_token=LogNormal(1e-4, 0.5))
     plan = replace(small.plan, lengths_log_sd=0.3, update=replace(small.plan.update, seconds=LogNormal(3.0, 0.3)))
     plan = replace(plan, training=routed)
@@ -158,13 +158,13 @@ def test_an_unknown_alone_moves_nothing_else(small):
         assert is_unsure(plan, unknown)
 
 
-def test_the_exponent_of_training_stays_inside_what_can_be(small):
+def test_the_exponent_of_training_stays_inside_what_can_be(small: PlanResult) -> None:
     plan = replace(small.plan, training=replace(small.plan.training, scaling_exponent=0.9, scaling_exponent_sd=1.0))
     exponents = [draw.trainer.scaling_exponent for draw in drawn_systems(plan, 200)]
     assert 0.0 < min(exponents) < 0.2 and 1.0 < max(exponents) <= 1.05
 
 
-def test_a_training_rate_that_is_stated_is_not_worked_out(small):
+def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> None:
     stated = replace(small.plan, training=replace(small.plan.training, tokens_per_gpu_s=LogNormal(1234.0, 0.1)))
     assert planned_system(stated, {}).trainer.tokens_per_gpu_s == 1234.0
     # 0.35 of 989 TFLOP/s over 3 (2 N + 2 l d s) operations, s = prompt + E[L^2] / E[L].
@@ -174,14 +174,14 @@ def test_a_training_rate_that_is_stated_is_not_worked_out(small):
     assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.35 * 989e12 / flop)
 
 
-def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small):
+def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: PlanResult) -> None:
     one, two = small.plan, replace(small.plan, granularity=replace(small.plan.granularity, gpus_per_engine=2))
     assert engine_prior(two).flat_s.log_sd > engine_prior(one).flat_s.log_sd
     sure = replace(two, decode=replace(two.decode, weight_bandwidth_log_sd=0.01))
     assert engine_prior(sure).flat_s.log_sd == 0.01
 
 
-def test_a_shape_that_says_too_little_is_refused(small):
+def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
     with pytest.raises(UnplannableError, match="parameters of the model, their bytes or its experts"):
         planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
 
@@ -202,7 +202,7 @@ def routing_cost_s(plan: PlanInputs) -> float:
     return 1.0 / with_it - 1.0 / without
 
 
-def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_path):
+def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_path: Path) -> None:
     plan = plan_from(tmp_path, EXPERTS)
     # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
     routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
@@ -211,20 +211,20 @@ def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_pat
     assert is_unsure(plan, "expert_routing") and not is_unsure(without_routing(plan), "expert_routing")
 
 
-def test_every_pass_over_a_token_is_routed(tmp_path):
+def test_every_pass_over_a_token_is_routed(tmp_path: Path) -> None:
     again = EXPERTS + "[training]\nrecompute_activations = true\nextra_forward_passes = 2\n"
     once, twice = (routing_cost_s(plan_from(tmp_path, text)) for text in (EXPERTS, again))
     assert twice == pytest.approx(2.0 * once)  # six forward passes' worth instead of three
 
 
 @pytest.mark.parametrize("stated", ["mfu_ratio = 0.1", "tokens_per_gpu_s = 5000"])
-def test_a_stated_share_of_the_peak_or_rate_has_the_routing_in_it(tmp_path, stated):
+def test_a_stated_share_of_the_peak_or_rate_has_the_routing_in_it(tmp_path: Path, stated: str) -> None:
     plan = plan_from(tmp_path, f"{EXPERTS}[training]\n{stated}\n")
     assert planned_system(plan, {}).trainer == planned_system(without_routing(plan), {}).trainer
     assert not is_unsure(plan, "expert_routing")
 
 
-def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the_heads(tmp_path):
+def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the_heads(tmp_path: Path) -> None:
     assert plan_from(tmp_path, SMALL_PLAN).training.routing_s_per_token is None
     routing = plan_from(tmp_path, EXPERTS.replace("hidden_size = 2048\n", "")).training.routing_s_per_token
     assert routing.median == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))

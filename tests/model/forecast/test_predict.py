@@ -32,7 +32,7 @@ def forecasts(admission: Admission = UNLIMITED) -> Forecasts:
     return predict_layouts(calibration(admission), possible_layouts(8, Granularity(1), (64,)))
 
 
-def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_form_moved_to_it():
+def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_form_moved_to_it() -> None:
     asked = calibration(CAPPED)
     found, run = predict(asked, KEEPING_UP, form_error=False, is_reference=True), simulated_run(asked, KEEPING_UP)
     assert found.tokens_per_s == run.trained_tokens_per_s
@@ -41,7 +41,7 @@ def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_fo
     assert found.drawn_tokens_per_s == pytest.approx(closed[1:] * run.trained_tokens_per_s / closed[0])
 
 
-def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_is_compared():
+def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_is_compared() -> None:
     def noise(layout: Layout, **how: bool) -> np.ndarray[Any, Any]:
         plain = predict(calibration(CAPPED), layout, form_error=False, is_reference=True).drawn_tokens_per_s
         found = predict(calibration(CAPPED), layout, **how).drawn_tokens_per_s
@@ -53,7 +53,7 @@ def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_
     assert 0.001 < noise(KEEPING_UP, form_error=False).std() < 0.02
 
 
-def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures():
+def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures() -> None:
     layouts = possible_layouts(8, Granularity(1), (32, 64))
     found = predict_layouts(calibration(CAPPED), layouts)
     rates = [each.tokens_per_s for each in found.rivals]
@@ -65,7 +65,7 @@ def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures():
     assert {each.layout for each in (found.today, *found.others)} == {*layouts, found.today.layout}
 
 
-def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next():
+def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() -> None:
     free = forecasts(CAPPED)
     least = min(each.staleness.sample_p95 for each in free.rivals if each.staleness)
     capped = predict_layouts(calibration(CAPPED), possible_layouts(8, Granularity(1), (64,)), least)
@@ -74,7 +74,7 @@ def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next():
     assert stale and all(each.staleness and each.drawn_tokens_per_s is None for each in stale)
 
 
-def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_two_fastest_of_all():
+def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_two_fastest_of_all() -> None:
     layouts = possible_layouts(8, Granularity(1), (64,))
     found = predict_layouts(calibration(CAPPED), layouts, affords=lambda each, _: each.layout.trainer_gpus <= 2)
     assert {each.layout.trainer_gpus for each in found.rivals} > {1}
@@ -83,7 +83,7 @@ def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_t
 
 
 @pytest.mark.parametrize("layout", [Layout(5, 3, 64), Layout(3, 5, 64), Layout(2, 6, 64), Layout(1, 7, 128)])
-def test_what_publications_that_wait_make_of_an_age_is_known_before_a_layout_is_simulated(layout):
+def test_what_publications_that_wait_make_of_an_age_is_known_before_a_layout_is_simulated(layout: Layout) -> None:
     waiting = calibration(Admission(1_200, max_staleness=2, staleness_policy="publication_waits"))
     roughly = closed_forecasts(waiting.system, (layout,))[0].staleness
     found = predict(waiting, layout).staleness
@@ -91,14 +91,14 @@ def test_what_publications_that_wait_make_of_an_age_is_known_before_a_layout_is_
     assert roughly.p95_steps == pytest.approx(found.p95_steps, rel=0.2)
 
 
-def test_slow_engines_slow_a_layout_by_their_share_of_its_engines():
+def test_slow_engines_slow_a_layout_by_their_share_of_its_engines() -> None:
     slow = replace(calibration(), engine_slowness=(2.0, *[0.9] * 5))
     rates = [predict(each, Layout(6, 2, 64)).tokens_per_s or 0.0 for each in (calibration(), slow)]
     # Of the two engines left one is slow: half of 1 / 2 + 1 / 0.9 as fast.
     assert rates[1] / rates[0] == pytest.approx((1 / 2.0 + 1 / 0.9) / 2.0, rel=0.05)
 
 
-def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_holds_its_staleness():
+def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_holds_its_staleness() -> None:
     forecast = next(each for each in forecasts().others if each.layout == AHEAD)
     free = simulated_run(calibration(), AHEAD)
     assert free.staleness.samples.percentile(0.95) >= 10
@@ -112,12 +112,12 @@ def test_a_layout_whose_queue_would_grow_gets_a_limit_that_keeps_its_rate_and_ho
     [(TODAY, UNLIMITED), (KEEPING_UP, UNLIMITED), (AHEAD, Admission(max_in_flight_samples=900))],
     ids=["the current layout, which has none", "samplers that keep up", "a limit that is set"],
 )
-def test_no_other_layout_gets_one(layout, admission):
+def test_no_other_layout_gets_one(layout: Layout, admission: Admission) -> None:
     found = forecasts(admission)
     assert next(each for each in (found.today, *found.others) if each.layout == layout).in_flight_limit is None
 
 
-def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_do_not():
+def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_do_not() -> None:
     solver = Counterfactuals(calibration(), observed(), forecasts().today, Grounds())
     assert {each.what: each.in_flight_limit is not None for each in solver.actions({})} == {
         "trainer_speed": False,
@@ -132,7 +132,7 @@ def interval(found: Calibration, layout: Layout, staleness: StalenessForecast) -
     return ends.p95_interval_steps
 
 
-def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_narrow_where_a_limit_holds_it():
+def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_narrow_where_a_limit_holds_it() -> None:
     staleness = predict(calibration(), AHEAD, holds=True).staleness
     assert staleness.p95_interval_steps == (2.0, 4.0)
     low, high = interval(calibration(), AHEAD, replace(staleness, horizon_steps=60))
@@ -140,7 +140,7 @@ def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_n
     assert low <= staleness.sample_p95 and high >= staleness.sample_p95 + 0.1 * 60
 
 
-def test_the_interval_of_a_p95_is_that_of_the_draws_moved_to_the_best_estimate():
+def test_the_interval_of_a_p95_is_that_of_the_draws_moved_to_the_best_estimate() -> None:
     plain = calibration(Admission(max_in_flight_samples=900))
     slower = tuple(replace(each, trainer=with_trainer_speed(each.trainer, 0.5)) for each in plain.draws)
     staleness = StalenessForecast(1.0, 9, 9, steps_per_version=2.0)

@@ -36,18 +36,18 @@ def simulated(system: System, layout: Layout = LAYOUT) -> Simulated:
     return simulate(system, layout, steps=20, seed=1)
 
 
-def test_a_run_lost_what_it_counted_at_the_speed_of_its_prefill():
+def test_a_run_lost_what_it_counted_at_the_speed_of_its_prefill() -> None:
     lost = run(preemptions=5_120, recomputed_tokens=60_000)  # 10,240 samples, six engines
     assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(60_000 / 1000.0 / (6 * lost.seconds)))
 
 
-def test_where_a_cache_spares_most_of_the_prompts_a_token_computed_costs_as_much_more():
+def test_where_a_cache_spares_most_of_the_prompts_a_token_computed_costs_as_much_more() -> None:
     # 128,000 tokens took the 512 seconds in which the engine's rate computes 512,000.
     lost = run(preemptions=5_120, recomputed_tokens=60_000, computed_tokens=128_000)
     assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(4 * 60.0 / (6 * lost.seconds)))
 
 
-def test_what_was_not_counted_or_not_told_apart_is_not_known():
+def test_what_was_not_counted_or_not_told_apart_is_not_known() -> None:
     lost = run(preemptions=5_120, recomputed_tokens=60_000)
     assert preemption_seen(observed(), PREFILLING) is None
     assert preemption_seen(replace(lost, kv_kept=False), PREFILLING) == Preemption(0.5, None)
@@ -57,7 +57,7 @@ def test_what_was_not_counted_or_not_told_apart_is_not_known():
     assert preemption_seen(run(0, 0), TRUTH.engine) == Preemption(0.0, 0.0)
 
 
-def test_a_simulation_loses_what_it_puts_back():
+def test_a_simulation_loses_what_it_puts_back() -> None:
     full = simulated(CRAMPED)
     lost, totals = preemption_simulated(full, CRAMPED), full.engine_totals
     samples = totals.tokens / CRAMPED.workload.lengths.mean_tokens
@@ -66,13 +66,13 @@ def test_a_simulation_loses_what_it_puts_back():
     assert preemption_simulated(simulated(STARVED), STARVED) == Preemption(0.0, 0.0)
 
 
-def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_counts():
+def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_counts() -> None:
     updates = replace(CRAMPED.update, kv_kept=False)
     lost = preemption_simulated(simulated(replace(CRAMPED, update=updates)), replace(CRAMPED, update=updates))
     assert lost.preemptions_per_sample > 0.0 and lost.recompute_ratio is None
 
 
-def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not():
+def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
     with few_draws():
         model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, QUESTION)
         few, many, held = (
@@ -95,8 +95,8 @@ def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not():
 
 @pytest.mark.parametrize("capacity_tokens", [400, 600, 1200])
 def test_as_many_requests_as_the_cache_holds_safely_preempt_a_few_samples_and_30_percent_more_preempt_many(
-    capacity_tokens,
-):
+    capacity_tokens: int,
+) -> None:
     engine = replace(ENGINE, kv_capacity_tokens=capacity_tokens, max_running=200)
     system = replace(with_admission(STARVED, queue_capacity_samples=48), engine=engine)
     safe = sampling_of(system).kv_running

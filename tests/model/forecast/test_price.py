@@ -108,7 +108,9 @@ def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_lengt
 
 
 @pytest.mark.parametrize(("speed", "has_width"), [(1.1, True), (1.2, False)])
-def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_usual_error_would_drop(speed, has_width):
+def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_usual_error_would_drop(
+    speed: float, has_width: bool
+):
     system = with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_oldest")
     balance = 1.0 / (1.0 - steady_states(system, (LAYOUT,))[0].dropped_ratio)
     faster = replace(system, trainer=with_trainer_speed(system.trainer, balance * speed))

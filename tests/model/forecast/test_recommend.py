@@ -13,6 +13,7 @@ from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.forecast.price import Price, StalenessForecast
 from rlscope.model.forecast.recommend import (
     Grounds,
+    Reason,
     Recommendation,
     best_of,
     fastest_probabilities,
@@ -73,7 +74,9 @@ def advised(*others: Forecast, grounds: Grounds = PLAIN) -> Recommendation:
         (1_000.0, 0, 0.0, "best_already", "keep"),
     ],
 )
-def test_a_layout_is_changed_to_when_nine_draws_in_ten_gain_5_percent(rate, slow_draws, share, reason, advice):
+def test_a_layout_is_changed_to_when_nine_draws_in_ten_gain_5_percent(
+    rate: float, slow_draws: int, share: float, reason: Reason, advice: str
+):
     other = forecast(rate, slow_draws=slow_draws)
     said = advised(other)
     assert (said.reason, said.advice, said.changes) == (reason, advice, advice == "change")
@@ -102,7 +105,9 @@ def costing(given: Forecast, dropped: float | None) -> Forecast:
         (costing(forecast(1_950.0, p95=2, slow_draws=21), 0.03), False),
     ],
 )
-def test_beside_the_fastest_a_layout_is_named_that_is_nearly_as_fast_and_fresher_or_drops_less(other, is_named):
+def test_beside_the_fastest_a_layout_is_named_that_is_nearly_as_fast_and_fresher_or_drops_less(
+    other: Forecast, is_named: bool
+):
     fastest = costing(forecast(1_995.0, trainer_gpus=4, p95=3), 0.03)
     said = advised(fastest, other)
     assert said.best is fastest
@@ -121,7 +126,7 @@ def test_the_freshest_of_several_is_named():
 # The lengths grow by a tenth: a gain is then sure from 1.05 times 1.1.
 @pytest.mark.parametrize(("rate", "covered"), [(1_155.0 + 1e-6, True), (1_155.0 - 1e-6, False)])
 @pytest.mark.parametrize("grown_ratio", [0.1, 1.0 / 1.1 - 1.0], ids=["longer", "shorter"])
-def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio, rate, covered):
+def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio: float, rate: float, covered: bool):
     grounds = replace(PLAIN, lengths=Drift(grown_ratio, drifts=True))
     assert grounds.drift_log == pytest.approx(math.log(1.1))
     assert is_sure(forecast(rate), OWN, grounds.drift_log) is covered
@@ -130,7 +135,7 @@ def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio, 
 
 
 @pytest.mark.parametrize("lengths", [Drift(0.1, drifts=False), None])
-def test_lengths_that_hardly_drift_cost_nothing(lengths):
+def test_lengths_that_hardly_drift_cost_nothing(lengths: Drift | None):
     assert replace(PLAIN, lengths=lengths).drift_log == 0.0
 
 
@@ -148,7 +153,7 @@ def versions(p95: int) -> StalenessForecast:
         (None, 1_000, True),
     ],
 )
-def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own, p95, fresh):
+def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int | None, p95: int, fresh: bool):
     grounds = replace(PLAIN, current_p95_steps=own)
     assert grounds.within_staleness_budget(versions(p95)) is fresh
     said = advised(forecast(1_200.0, p95=p95), grounds=grounds)
@@ -156,7 +161,7 @@ def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own, p95,
 
 
 @pytest.mark.parametrize(("steps_per_version", "fresh"), [(1.0, True), (1.5, True), (1.51, False), (3.0, False)])
-def test_a_version_that_lasts_for_more_steps_makes_samples_staler(steps_per_version, fresh):
+def test_a_version_that_lasts_for_more_steps_makes_samples_staler(steps_per_version: float, fresh: bool):
     grounds = replace(PLAIN, current_p95_steps=4.0)
     assert grounds.within_staleness_budget(replace(versions(4), steps_per_version=steps_per_version)) is fresh
 
@@ -180,7 +185,9 @@ def test_samples_that_grow_staler_for_ever_are_recommended_only_where_a_cap_keep
     ],
     ids=["unsure", "unsure and hardly faster", "too stale", "too stale and hardly faster", "both"],
 )
-def test_what_is_unsure_or_too_stale_is_named_where_it_is_faster_by_another_5_percent(other, field):
+def test_what_is_unsure_or_too_stale_is_named_where_it_is_faster_by_another_5_percent(
+    other: Forecast, field: str | None
+):
     sure = forecast(1_200.0, 3)
     said = advised(other, sure)
     assert (said.reason, said.best) == ("worthwhile", sure)
@@ -198,19 +205,19 @@ def test_what_is_unsure_or_too_stale_is_named_where_it_is_faster_by_another_5_pe
         (1_207.6, "worthwhile", "change"),
     ],
 )
-def test_in_a_short_stretch_a_gain_must_exceed_by_15_percent_what_a_change_is_worth(rate, reason, advice):
+def test_in_a_short_stretch_a_gain_must_exceed_by_15_percent_what_a_change_is_worth(rate: float, reason, advice):
     said = advised(forecast(rate), grounds=replace(PLAIN, long_enough=False))
     assert (said.reason, said.advice) == (reason, advice)
 
 
 @pytest.mark.parametrize("others", [(forecast(1_200.0),), (forecast(900.0),), ()], ids=["faster", "slower", "none"])
-def test_a_model_that_does_not_replay_the_run_says_nothing_of_other_layouts(others):
+def test_a_model_that_does_not_replay_the_run_says_nothing_of_other_layouts(others: tuple[Forecast, ...]):
     said = advised(*others, grounds=replace(PLAIN, replayed=False))
     assert (said.reason, said.advice) == ("not_replayed", "unknown")
 
 
 @pytest.mark.parametrize(("rate", "chosen"), [(1_176.0, "other"), (1_175.9, "fastest")])
-def test_a_layout_nearer_to_what_ran_may_be_slower_by_2_percent(rate, chosen):
+def test_a_layout_nearer_to_what_ran_may_be_slower_by_2_percent(rate: float, chosen: str):
     fastest = forecast(1_200.0, 3, grade="extrapolated", running=96)
     other = forecast(rate, 4, grade="measured", running=48)
     assert best_of([fastest, other], OWN) is {"fastest": fastest, "other": other}[chosen]
@@ -253,6 +260,6 @@ def test_a_sure_layout_with_a_high_price_is_tried_and_gives_way_to_one_that_is_n
     ],
     ids=["grade", "grades alike", "drops", "grows stale", "fresher", "own limit", "lower limit"],
 )
-def test_of_equally_fast_layouts_evidence_drops_freshness_and_the_limit_decide(chosen, other):
+def test_of_equally_fast_layouts_evidence_drops_freshness_and_the_limit_decide(chosen: Forecast, other: Forecast):
     assert best_of([other, chosen], OWN) is chosen
     assert best_of([chosen, other], OWN) is chosen

@@ -9,6 +9,7 @@ from rlscope.model.calibration import Calibration, UncalibratableError
 from rlscope.model.forecast.replay import (
     UNITS,
     Observable,
+    ObservableName,
     Replay,
     Scheduling,
     measured_of,
@@ -27,7 +28,9 @@ PLAIN = Scheduling("group", Settings(), Admission())
     ("replayed", "explains"),
     [(1_000.0, True), (1_100.0, True), (1_100.1, False), (900.0, True), (899.9, False), (None, False)],
 )
-def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_measured_one(replayed, explains):
+def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_measured_one(
+    replayed: float | None, explains: bool
+):
     rate = {"tokens_per_s": (1_000.0, replayed)}
     compared = tuple(Observable(name, *rate.get(name, (None, None))) for name in UNITS)
     assert Replay(compared, PLAIN, (), "simulation", batch_samples=64.0).explains == explains
@@ -51,7 +54,11 @@ def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_mea
     ],
 )
 def test_each_quantity_is_off_by_a_ratio_or_a_difference_and_has_its_tolerance(
-    name, measured, replayed, misfit_ratio, misfit
+    name: ObservableName,
+    measured: float | None,
+    replayed: float | None,
+    misfit_ratio: float | None,
+    misfit: float | None,
 ):
     observable = Observable(name, measured, replayed)
     assert observable.misfit_ratio == (None if misfit_ratio is None else pytest.approx(misfit_ratio))
@@ -59,7 +66,7 @@ def test_each_quantity_is_off_by_a_ratio_or_a_difference_and_has_its_tolerance(
 
 
 @pytest.mark.parametrize(("off", "known", "is_rough"), [(3, 12, True), (2, 9, False), (2, 8, True), (0, 1, False)])
-def test_a_quarter_of_the_known_quantities_beyond_their_tolerance_is_too_many(off, known, is_rough):
+def test_a_quarter_of_the_known_quantities_beyond_their_tolerance_is_too_many(off: int, known: int, is_rough: bool):
     values = [(1.0, 2.0)] * off + [(1.0, 1.0)] * (known - off) + [(None, 1.0)] * (len(UNITS) - known)
     compared = tuple(Observable(name, *each) for name, each in zip(reversed(UNITS), values, strict=True))
     assert Replay(compared, PLAIN, (), "simulation", batch_samples=1.0).is_rough is is_rough
@@ -103,7 +110,7 @@ def test_what_a_stretch_measured_is_read_side_by_side():
 
 @pytest.mark.parametrize(("unattributed_ratio", "held_ratio"), [(0.1, 0.0), (0.101, None)])
 def test_time_without_requests_is_not_recorded_where_a_tenth_of_the_engines_time_is_in_no_state(
-    unattributed_ratio, held_ratio
+    unattributed_ratio: float, held_ratio: float | None
 ):
     run = observed()
     states = {("unattributed", None): unattributed_ratio * (run.engines * run.seconds)}
@@ -150,7 +157,7 @@ def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
     ],
     ids=["whole groups", "samples by themselves", "taken as they come"],
 )
-def test_of_what_the_facts_leave_open_the_scheduling_that_fits_is_chosen(truth, other):
+def test_of_what_the_facts_leave_open_the_scheduling_that_fits_is_chosen(truth: Scheduling, other: Scheduling):
     calibration, run = capped_run(truth)
     replay = replay_run(calibration, run, (other, truth))
     assert replay.scheduling == truth
@@ -167,7 +174,9 @@ def test_of_two_that_fit_alike_the_first_is_chosen():
 
 
 @pytest.mark.parametrize(("delivery_s", "ratio"), [(0.5, 0.25), (None, 1.0), (9.0, 1.0)])
-def test_places_that_stay_empty_between_two_samples_deliver_them_when_the_run_did(delivery_s, ratio):
+def test_places_that_stay_empty_between_two_samples_deliver_them_when_the_run_did(
+    delivery_s: float | None, ratio: float
+):
     calibration, run = capped_run(replace(PLAIN, turnaround_s=2.0, delivered_after_ratio=ratio))
     finished = round(run.finished_samples * run.seconds / float(run.steps.period_s.sum()))  # as slow as its steps
     run = replace(run, scheduling=SeenScheduling(delivery_s=delivery_s), finished_samples=finished)

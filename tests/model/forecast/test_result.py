@@ -89,7 +89,7 @@ def test_a_run_that_publishes_nothing_or_has_no_tokens_cannot_be_calibrated(colu
 
 
 @pytest.mark.parametrize(("slower", "residual_ratio"), [(1.0, 0.0), (2.0, -0.5)])
-def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slower, residual_ratio):
+def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slower: float, residual_ratio: float):
     run = observed(seed=9)
     more_s = (slower - 1.0) * run.steps.period_s
     steps = replace(run.steps, period_s=run.steps.period_s + more_s, wait_s=run.steps.wait_s + more_s)
@@ -144,7 +144,7 @@ def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layout
 
 @pytest.mark.parametrize(("held", "contradicted"), [(None, False), (0.5, False), (0.49, True), (1.51, True)])
 def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
-    held, contradicted
+    held: float | None, contradicted: bool
 ):
     run = replace(observed(steps=12), prefetched_batches=held)
     with few_draws():
@@ -260,7 +260,7 @@ def test_a_full_batch_is_efficient_and_a_single_request_is_not():
         (4, Granularity(4), []),
     ],
 )
-def test_layouts_respect_engines_replicas_and_nodes(gpus, granularity, splits):
+def test_layouts_respect_engines_replicas_and_nodes(gpus: int, granularity: Granularity, splits: list[tuple[int, int]]):
     found = possible_layouts(gpus, granularity, (32,))
     assert [(each.trainer_gpus, each.sampler_gpus) for each in found] == splits
     assert all(isinstance(each, Layout) and each.max_running == 32 for each in found)

@@ -16,7 +16,7 @@ from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.observed import Observed
-from rlscope.model.system import Admission, Granularity, Layout, smaller_layouts
+from rlscope.model.system import Admission, Granularity, Layout, Side, smaller_layouts
 from tests.model.few_draws import few_draws
 from tests.model.known_run import TRUTH, calibration_of, observed, steady
 
@@ -41,7 +41,9 @@ FRESH = Price(StalenessForecast(1.0, 1, 1))
         ("sampler_gpus", Granularity(5), [7]),  # the rest of one engine stays idle as before
     ],
 )
-def test_one_side_loses_whole_replicas_engines_and_nodes_and_keeps_one(side, granularity, gpus):
+def test_one_side_loses_whole_replicas_engines_and_nodes_and_keeps_one(
+    side: Side, granularity: Granularity, gpus: list[int]
+) -> None:
     found = smaller_layouts(Layout(8, 12, 64), granularity, side)
     assert [getattr(each, side) for each in found] == gpus
     kept = "sampler_gpus" if side == "trainer_gpus" else "trainer_gpus"
@@ -66,7 +68,7 @@ def of_calibration(
     return cheaper_action(found, run, predict(found, found.layout), grounds, granularity)
 
 
-def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall():
+def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall() -> None:
     action = asked(FEW_SAMPLERS)
     assert (action.kind, action.what, action.cause, action.before) == ("cheaper", "layout", "samplers", FEW_SAMPLERS)
     assert (action.after.sampler_gpus, action.after.max_running) == (2, 64)
@@ -77,7 +79,7 @@ def test_trainers_that_wait_for_samples_give_gpus_back_until_the_rate_would_fall
     assert action.gain_ratio.value == pytest.approx(0.0, abs=0.01)
 
 
-def test_samplers_that_wait_for_the_trainers_give_gpus_back_and_their_samples_are_no_staler():
+def test_samplers_that_wait_for_the_trainers_give_gpus_back_and_their_samples_are_no_staler() -> None:
     action = asked(FEW_TRAINERS)
     assert (action.cause, action.after.trainer_gpus) == ("trainers", 1)
     assert action.after.sampler_gpus < FEW_TRAINERS.sampler_gpus
@@ -91,11 +93,11 @@ def test_samplers_that_wait_for_the_trainers_give_gpus_back_and_their_samples_ar
     [replace(PLAIN, long_enough=False), replace(PLAIN, lengths=Drift(0.2, drifts=True))],
     ids=["too short to check the model", "lengths drift"],
 )
-def test_nothing_is_given_back_where_the_other_side_may_be_the_slower_one_next(grounds):
+def test_nothing_is_given_back_where_the_other_side_may_be_the_slower_one_next(grounds: Grounds) -> None:
     assert asked(FEW_SAMPLERS, grounds=grounds) is None
 
 
-def test_a_synchronous_run_gives_nothing_back():
+def test_a_synchronous_run_gives_nothing_back() -> None:
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)
         assert of_calibration(found) is not None
@@ -113,7 +115,7 @@ def fake(
     monkeypatch.setattr(smaller, "predict", predicted)
 
 
-def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch):
+def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer GPU of 20 GPUs is 5%, and of 21 less."""
     monkeypatch.setattr(smaller, "keeps_rate", lambda gains: True)
     fake(monkeypatch)
@@ -140,8 +142,13 @@ def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch):
     ],
 )
 def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
-    monkeypatch, most, current, is_capped, p95, spared
-):
+    monkeypatch: pytest.MonkeyPatch,
+    most: int | None,
+    current: float | None,
+    is_capped: bool,
+    p95: int | None,
+    spared: bool,
+) -> None:
     grounds = replace(PLAIN, most_staleness=most, current_p95_steps=current, capped=is_capped)
     staleness = None if p95 is None else StalenessForecast(1.0, p95, p95)
     with few_draws():
@@ -151,7 +158,9 @@ def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
 
 
 @pytest.mark.parametrize(("slower", "after"), [(0, 2), (1, 3), (2, None)])
-def test_where_the_simulation_loses_the_rate_the_next_larger_layout_is_tried_and_no_third(monkeypatch, slower, after):
+def test_where_the_simulation_loses_the_rate_the_next_larger_layout_is_tried_and_no_third(
+    monkeypatch: pytest.MonkeyPatch, slower: int, after: int | None
+) -> None:
     """Two trainer GPUs keep the rate by the closed forms. slower: how many of the smallest layouts are simulated so."""
     with few_draws():
         found = calibration_of(observed(layout=FEW_SAMPLERS), LIMITED)

@@ -1,5 +1,6 @@
 """What a changed run would do: against the truth that the calibration was made from, and against the recommendation."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -26,6 +27,7 @@ from rlscope.model.system import (
     Admission,
     Granularity,
     Layout,
+    System,
     Trainer,
     TrainerPhase,
     WeightUpdateCost,
@@ -79,7 +81,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
     "named",
     [("trainer_gpus",), ("sampler_gpus",), ("trainer_gpus", "sampler_gpus"), ("total_gpus", "trainer_gpus")],
 )
-def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named):
+def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named: tuple[str, ...]):
     said = model()
     candidate = said.forecasts.rivals[0]
     layout = candidate.layout
@@ -113,7 +115,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named):
         (Change(max_in_flight_samples=400), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
     ],
 )
-def test_a_changed_run_does_what_the_changed_truth_does(change, system):
+def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
     found, expected = what_if(model(), change), steady(system)
     # What the fit errs at this context; engines that are slower fill batches beyond those that the run had, where the
     # truth lies in the outer tenth of the draws.
@@ -136,7 +138,7 @@ def test_gpus_alone_are_split_the_fastest_way():
 
 
 @pytest.mark.parametrize("said", [model, synchronous_model])
-def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said):
+def test_a_target_is_reached_with_the_fewest_gpus_in_their_fastest_split(said: Callable[[], ModelResult]):
     def shown(found: WhatIf) -> float:
         return found.now.tokens_per_s * (1.0 + found.gain_ratio.value)
 
@@ -180,7 +182,7 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
         (Change(publish_every=4), None),  # 1,024 samples of a version, taken 256 at a time
     ],
 )
-def test_what_cannot_run_has_no_rate_and_says_why(change, obstacle):
+def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
     with few_draws():
         found = what_if(queued_model(), change)
     assert found.obstacle == obstacle
@@ -200,7 +202,7 @@ def test_what_cannot_run_has_no_rate_and_says_why(change, obstacle):
         (Admission(max_in_flight_samples=400), Change(), Admission(max_in_flight_samples=400)),
     ],
 )
-def test_a_limit_is_set_moved_or_removed(today, change, expected):
+def test_a_limit_is_set_moved_or_removed(today: Admission, change: Change, expected: Admission):
     (changed,) = changed_systems((replace(TRUTH, admission=today),), change, 1.0, "admission")
     assert changed.admission == expected
 
@@ -221,7 +223,9 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     ("per_version", "added_s", "left_s"),
     [(1.0, 0.5, [2.5]), (4.0, 0.5, [4.0]), (4.0, -0.25, [1.0]), (4.0, -0.5, []), (1.0, -3.0, [])],
 )
-def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(per_version, added_s, left_s):
+def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
+    per_version: float, added_s: float, left_s: list[float]
+):
     own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False)
     system = replace(TRUTH, trainer=Trainer(100.0, 2, phases=(TrainerPhase("log-probabilities", 1.0, True), own)))
     (changed,) = changed_systems((system,), Change(added_checkpoint_s=added_s), per_version, "admission")
@@ -233,7 +237,7 @@ def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(per_version,
     ("today", "asked", "samples", "batches"),
     [(1.0, 3, 768, 3), (4.0, 8, 512, 2), (4.0, 2, 128, 1), (4.0, 4, 256, 1)],
 )
-def test_steps_that_share_a_batch_today_go_on_to_share_it(today, asked, samples, batches):
+def test_steps_that_share_a_batch_today_go_on_to_share_it(today: float, asked: int, samples: int, batches: int):
     workload = changed_workload(TRUTH.workload, Change(publish_every=asked), today)
     assert (workload.samples_per_step, workload.batches_per_version) == (samples, batches)
     assert changed_workload(TRUTH.workload, Change(samples_per_step=100), today).samples_per_step == 100 * today
@@ -254,7 +258,7 @@ PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)
         (Change(total_gpus=4), Layout(2, 2, 8)),
     ],
 )
-def test_the_side_that_is_not_named_gets_the_rest(change, expected):
+def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layout):
     assert asked_layouts(Layout(4, 4, 8), change, PAIRS) == (expected,)
 
 
@@ -268,7 +272,7 @@ def test_the_side_that_is_not_named_gets_the_rest(change, expected):
         (Change(total_gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
     ],
 )
-def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change, message):
+def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, message: str):
     with pytest.raises(ImpossibleChangeError, match=message):
         asked_layouts(Layout(4, 4, 8), change, PAIRS)
 
@@ -284,7 +288,7 @@ def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change, message)
         (Change(length_factor=0.5, max_output_tokens=150), [50, 100, 150], 150),
     ],
 )
-def test_lengths_are_scaled_and_then_cut(change, support, cap):
+def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap: int):
     law = changed_workload(Workload(CAPPED, 50.0, 4, 64), change, 1.0).lengths
     assert (law.support.tolist(), law.max_output_tokens) == (support, cap)
 
@@ -302,7 +306,7 @@ def test_lengths_are_scaled_and_then_cut(change, support, cap):
         (Change(), ()),
     ],
 )
-def test_lengths_that_the_cap_hid_are_doubted(change, expected):
+def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
     capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
     assert warnings_of(change, capped, trainer_gpus=2, new_cap_policy="admission") == expected
     assert warnings_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)

@@ -33,7 +33,9 @@ def command(tmp_path: Path) -> Path:
         ("\n--fail-if=step.time_s > 0\n", 3, "#### "),
     ],
 )
-def test_the_script_writes_the_summary_and_ends_as_the_check(options, code, begin, tmp_path, command):
+def test_the_script_writes_the_summary_and_ends_as_the_check(
+    options: str, code: int, begin: str, tmp_path: Path, command: Path
+) -> None:
     steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(8)]
     write_run(tmp_path / "-a run", [worker("t0", stop_ns=100)], train_steps=steps)
     given = {"RUN": "-a run", "BASELINE": "-a run", "OPTIONS": options, "PYTHON": "", "ACTION": ""}
@@ -50,6 +52,6 @@ def test_the_script_writes_the_summary_and_ends_as_the_check(options, code, begi
     assert all(line.startswith("| ") for line in ended.stderr.splitlines()), "no line is a command to the runner"
 
 
-def test_no_input_is_an_expression_inside_the_script():
+def test_no_input_is_an_expression_inside_the_script() -> None:
     assert "${{" not in STEP["run"]
     assert set(STEP["env"]) == {"RUN", "BASELINE", "OPTIONS", "PYTHON", "ACTION"}

@@ -69,7 +69,7 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
     return set(done.stdout.rpartition("loaded:")[2].split())
 
 
-def test_the_public_names_are_these():
+def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "DoctorReport", "ImportOptions", "PlanAnswer", "RlscopeError", "Run",
         "RunList", "WhatIfAnswer", "analyze", "check", "compare", "doctor", "export_perfetto", "import_options",
@@ -81,29 +81,29 @@ def test_the_public_names_are_these():
         assert inspect.getdoc(getattr(rlscope, name)), name
 
 
-def test_no_public_name_is_that_of_a_module():
+def test_no_public_name_is_that_of_a_module() -> None:
     modules = {module.name for module in pkgutil.iter_modules(rlscope.__path__)}
     assert {"analysis", "planning", "reports"} <= modules
     assert modules.isdisjoint(rlscope.__all__)
 
 
-def test_a_name_that_is_none_is_an_attribute_error():
+def test_a_name_that_is_none_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'rlscope' has no attribute 'analyz'"):
         rlscope.analyz  # noqa: B018
 
 
-def test_importing_rlscope_loads_no_library_and_no_module_of_its_own():
+def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:
     loaded = modules_after("import rlscope")
     assert {name for name in loaded if name.startswith("rlscope")} <= {"rlscope"}
     assert not loaded & {*HEAVY, "polars", "duckdb", "numpy", "pyarrow", "typer"}
 
 
-def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(run_dir):
+def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(run_dir: Path) -> None:
     loaded = modules_after(COMMANDS, run_dir)
     assert "duckdb" in loaded and not loaded & HEAVY
 
 
-def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir):
+def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir: Path) -> None:
     with rlscope.open(str(run_dir)) as run:
         assert run.query("staleness_histogram").rows() == [(1, 4)]
         assert run.query("throughput", bucket_ns=3 * SECOND, origin_ns=0)["bucket_start_ns"].to_list() == [
@@ -125,12 +125,14 @@ def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir):
         ("throughput", {"bucket_ns": 0}, "expected a whole number, at least 1. Pass bucket_ns=VALUE"),
     ],
 )
-def test_a_question_that_cannot_be_asked_says_what_can(name, arguments, message, run_dir):
+def test_a_question_that_cannot_be_asked_says_what_can(
+    name: str, arguments: dict[str, object], message: str, run_dir: Path
+) -> None:
     with rlscope.open(run_dir) as run, pytest.raises(QueryError, match=message):
         run.query(name, **arguments)  # type: ignore[arg-type]
 
 
-def test_everything_says_what_it_is_in_one_line(analysis, tmp_path):
+def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
     checked = rlscope.check(TRACE)
     answers = analysis, analysis.charts, analysis.what_if(), rlscope.plan(write_plan(tmp_path)), checked
     for each in answers:
@@ -141,14 +143,16 @@ def test_everything_says_what_it_is_in_one_line(analysis, tmp_path):
     assert repr(checked) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
 
 
-def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis):
+def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:
     html = analysis._repr_html_()
     assert "Trainers wait for samples 47.8% of the time" in html and "waiting for samples" in html
     assert html.count("<div") == html.count("</div>") and len(html) < 20_000
     assert not [word for word in ("<script", "http", "url(", "@import", "src=") if word in html]
 
 
-def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(analysis, run_dir, tmp_path):
+def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(
+    analysis: rlscope.Analysis, run_dir: Path, tmp_path: Path
+) -> None:
     answers = (
         (rlscope.plan(write_plan(tmp_path)), "Uncertainties"),
         (analysis.what_if(max_running=48), "Predicted throughput"),
@@ -161,7 +165,7 @@ def test_every_other_answer_shows_itself_in_a_notebook_and_as_markdown(analysis,
         assert words.replace("_", "\\_") in answer.to_markdown()
 
 
-def test_charts_are_listed_by_name_and_stand_alone(analysis):
+def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -> None:
     names = dir(analysis.charts)
     assert {"workers_all", "staleness_heat", "batch_size", "pass_curve"} <= set(names)
     for name in names:
@@ -171,19 +175,19 @@ def test_charts_are_listed_by_name_and_stand_alone(analysis):
     assert "Token staleness" in (analysis.charts.staleness_heat.__doc__ or "")
 
 
-def test_a_chart_that_a_run_has_not_is_an_attribute_error_with_the_nearest(analysis):
+def test_a_chart_that_a_run_has_not_is_an_attribute_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
     with pytest.raises(AttributeError, match="no chart 'staleness_haet'; did you mean 'staleness_heat'"):
         analysis.charts.staleness_haet()
     assert not hasattr(analysis.charts, "_ipython_display_")
 
 
-def test_an_analysis_answers_questions_and_sql_of_its_run(analysis):
+def test_an_analysis_answers_questions_and_sql_of_its_run(analysis: rlscope.Analysis) -> None:
     by_step = analysis.query("token_staleness_by_step")
     assert isinstance(by_step, pl.DataFrame) and by_step.height == analysis.run.steps
     assert analysis.sql("SELECT count(*) AS n FROM deliveries")["n"][0] > 0
 
 
-def test_parts_of_an_analysis_are_frames(analysis):
+def test_parts_of_an_analysis_are_frames(analysis: rlscope.Analysis) -> None:
     ledger, staleness = analysis.frame("ledger"), analysis.frame("staleness")
     assert ledger["gpu_ns"].sum() == analysis.ledger.total_gpu_ns and {"role", "state", "gpu_s"} <= {*ledger.columns}
     tokens = analysis.staleness.tokens
@@ -204,7 +208,7 @@ def written(known: rlscope.Analysis) -> list[str]:
     return [card(known, 120), known.to_json(), known.to_markdown(), known._repr_html_(), repr(known)]
 
 
-def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir, tmp_path):
+def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir: Path, tmp_path: Path) -> None:
     whole, lean = rlscope.analyze(run_dir), rlscope.analyze(run_dir, page=False)
     assert set(whole.answers) - set(lean.answers) == set(DRAWN)
     assert written(lean) == written(whole)
@@ -215,7 +219,7 @@ def test_an_analysis_without_a_page_asks_what_it_draws_once_it_is_drawn(run_dir,
         whole.to_html(tmp_path / "no" / "page.html")
 
 
-def test_progress_is_told_and_a_cap_on_staleness_reaches_the_model(monkeypatch):
+def test_progress_is_told_and_a_cap_on_staleness_reaches_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     told, asked = list[str](), Mock(return_value=NoModelResult("not asked"))
     monkeypatch.setattr("rlscope.analysis.advise.advise", asked)
     capped = rlscope.analyze(TRACE, page=False, max_staleness=0, progress=told.append)
@@ -232,18 +236,20 @@ def test_progress_is_told_and_a_cap_on_staleness_reaches_the_model(monkeypatch):
         ({"gpus_per_node": True}, "gpus_per_node: found True"),
     ],
 )
-def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(arguments, message):
+def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
+    arguments: dict[str, int], message: str
+) -> None:
     for kind in (ArgumentError, ValueError):
         with pytest.raises(kind, match=message):
             rlscope.analyze(TRACE, **arguments)
 
 
-def test_a_cap_of_a_plan_that_is_out_of_range_is_refused():
+def test_a_cap_of_a_plan_that_is_out_of_range_is_refused() -> None:
     with pytest.raises(ArgumentError, match="max_staleness: found -1"):
         rlscope.plan(EXAMPLE, max_staleness=-1)
 
 
-def test_every_change_has_a_limit_and_a_place_in_the_models_change():
+def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:
     assert {*CHANGEABLE, "added_checkpoint_s"} == {each.name for each in fields(Change)}
 
 
@@ -260,17 +266,19 @@ def test_every_change_has_a_limit_and_a_place_in_the_models_change():
         ({"weight_update_s": -0.1}, "weight_update_s: found -0.1"),
     ],
 )
-def test_a_change_that_cannot_be_names_the_values_that_can(analysis, changes, message):
+def test_a_change_that_cannot_be_names_the_values_that_can(
+    analysis: rlscope.Analysis, changes: dict[str, float], message: str
+) -> None:
     with pytest.raises(ImpossibleChangeError, match=message):
         analysis.what_if(**changes)  # type: ignore[arg-type]
 
 
-def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis):
+def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'trainer_gpu'; did you mean 'trainer_gpus'"):
         analysis.what_if(trainer_gpu=2)  # type: ignore[call-arg]
 
 
-def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of_rules(tmp_path):
+def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of_rules(tmp_path: Path) -> None:
     limit = "staleness.tokens.p95 > 2"
     alone = rlscope.check(TRACE, fail_if=limit)
     assert [outcome.rule.name for outcome in alone.rules] == [limit]
@@ -281,7 +289,7 @@ def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of
     assert [outcome.rule.name for outcome in both.rules] == ["one", limit]
 
 
-def test_a_check_is_written_in_every_form_and_refuses_others(run_dir):
+def test_a_check_is_written_in_every_form_and_refuses_others(run_dir: Path) -> None:
     checked = rlscope.check(run_dir)
     assert json.loads(checked.to_text("json"))["fail_on"] == "critical"
     assert checked.to_text("markdown").startswith("#### ")
@@ -294,7 +302,7 @@ def test_a_check_is_written_in_every_form_and_refuses_others(run_dir):
         rlscope.check(run_dir, fail_if="staleness.token.p95 > 1")
 
 
-def test_the_tree_of_errors_is_drawn_as_it_is():
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RlscopeError)]
     drawn = [line for line in (errors.__doc__ or "").splitlines() if "──" in line]
     assert len(drawn) == len(kinds) - 1
@@ -305,7 +313,9 @@ def test_the_tree_of_errors_is_drawn_as_it_is():
             assert (line.index("─") > 1) == (parent is not RlscopeError), kind
 
 
-def test_the_notebook_of_the_examples_runs_cell_by_cell(capsys, monkeypatch):
+def test_the_notebook_of_the_examples_runs_cell_by_cell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rlscope.pipeline.analyze", analyze_kept)
     monkeypatch.setattr("rlscope.comparison.runs.analyze", analyze_kept)
     path = ROOT / "examples" / "notebook.py"

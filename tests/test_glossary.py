@@ -58,12 +58,12 @@ NAMES = {
 }
 
 
-def test_the_glossary_has_about_fifty_words_and_rejects_some():
+def test_the_glossary_has_about_fifty_words_and_rejects_some() -> None:
     assert 50 <= len(ROWS) <= 80 and len(REJECTED) >= 15
 
 
 @pytest.mark.parametrize("where", NAMES)
-def test_no_public_name_is_a_word_that_the_glossary_rejects(where):
+def test_no_public_name_is_a_word_that_the_glossary_rejects(where: str) -> None:
     names = set(NAMES[where]())
     assert names
     wrong = {

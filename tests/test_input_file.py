@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_said_with_key_found_expected_and_the_next_step(tex
     assert str(raised.value) == f"m.toml, {key}: found {found}; expected {expected} {next_step}"
 
 
-def test_a_schema_is_described_without_the_width_of_a_column():
+def test_a_schema_is_described_without_the_width_of_a_column() -> None:
     wide = json_schema(TypeAdapter(Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]))
     assert describe(wide, wide) == "a whole number"
 
@@ -90,12 +90,12 @@ def test_a_schema_is_described_without_the_width_of_a_column():
         ("a = 1\nb = ", r"not TOML \(.* \(at end of document\)\)"),
     ],
 )
-def test_text_that_is_not_toml_is_refused(text, why):
+def test_text_that_is_not_toml_is_refused(text: str, why: str) -> None:
     with pytest.raises(RlscopeError, match=why):
         parse_source(text, "menu", KIND)
 
 
-def test_a_pipe_a_device_or_a_huge_file_is_not_read(tmp_path):
+def test_a_pipe_a_device_or_a_huge_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as huge:
         huge.truncate(10**10)

@@ -48,7 +48,7 @@ def asked(folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, 
     return asyncio.run(ask())
 
 
-def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path):
+def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path: Path) -> None:
     steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(3)]
     write_run(tmp_path / "runs" / "a", [worker("t0", stop_ns=100)], train_steps=steps)
     (tmp_path / "runs" / os.fsdecode(b"b\xff")).mkdir()
@@ -75,7 +75,7 @@ def test_a_client_over_stdio_gets_answers_and_errors_that_it_can_read(tmp_path):
         assert failed is fails and (words in text if fails else text.startswith(words)), f"{tool}: {text}"
 
 
-def test_an_answer_comes_in_parts_of_the_same_answer():
+def test_an_answer_comes_in_parts_of_the_same_answer() -> None:
     tools, made = RunTools([TRACES]), list[str]()
 
     def answer() -> str:
@@ -99,13 +99,13 @@ def test_an_answer_comes_in_parts_of_the_same_answer():
 @pytest.mark.parametrize(
     ("rows", "note"), [(1000, ""), (1001, "[1,000 of 1,001 rows: aggregate, or use LIMIT and OFFSET]")]
 )
-def test_a_query_returns_at_most_a_thousand_rows(rows, note, tmp_path):
+def test_a_query_returns_at_most_a_thousand_rows(rows: int, note: str, tmp_path: Path) -> None:
     write_run(tmp_path / "a", [worker("t0")])
     lines = RunTools([tmp_path]).query("a", f"SELECT range AS n FROM range({rows})").splitlines()
     assert lines[:2] == ["n", "0"] and lines[1000] == "999" and lines[1001:] == [note] * bool(note)
 
 
-def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path):
+def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path: Path) -> None:
     for name in ("open", "also", "other"):
         write_run(tmp_path / name / "run", [worker("t0")])
     (tmp_path / "open" / "link").symlink_to(tmp_path / "other" / "run")
@@ -120,7 +120,7 @@ def test_a_link_out_of_the_folder_and_a_second_folder(tmp_path):
         RunTools([tmp_path / "gone"])
 
 
-def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path):
+def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "secret"}')
     logs = tmp_path / "open" / "logs"
     (logs / "inner").mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_a_plan_and_a_folder_of_logs_do_not_lead_out_of_the_folder(tmp_path):
         tools.plan("plan.toml")
 
 
-def test_a_signal_ends_the_server_while_its_client_waits(tmp_path):
+def test_a_signal_ends_the_server_while_its_client_waits(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from rlscope.cli import main; main()", "mcp", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
@@ -157,7 +157,7 @@ def test_a_signal_ends_the_server_while_its_client_waits(tmp_path):
         assert server.wait(timeout=TIME_LIMIT_S) == 128 + signal.SIGTERM
 
 
-def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch):
+def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException):
         """As Rust's panics arrive in Python."""
 
@@ -170,7 +170,7 @@ def test_a_tool_that_panics_is_an_error_that_the_server_survives(monkeypatch):
         asyncio.run(server.call_tool("doctor", {"path": "a"}))
 
 
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
+def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     with pytest.raises(RlscopeError, match=r"found no package mcp.*pip install 'rlscope\[mcp\]'"):
         server_of(RunTools([TRACES]))

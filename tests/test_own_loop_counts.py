@@ -130,7 +130,7 @@ def assert_counted(folder: Path, counts: Counts) -> None:
     assert not analysis.data_quality.no_verdict
 
 
-def test_after_a_kill_and_restarts_of_samplers_every_count_is_the_last_loop_s_own(tmp_path):
+def test_after_a_kill_and_restarts_of_samplers_every_count_is_the_last_loop_s_own(tmp_path: Path) -> None:
     killed = Loop(tmp_path)
     killed.run(12)
     killed.kill(*killed.samplers, killed.trainer)

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
-def test_the_checkout_s_questions_are_the_ones_that_are_asked():
+def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
     assert queries_folder() == ROOT / "queries"
     stems = [Path(path).stem for path in QUERIES]
     assert sorted([*questions(), "macros"]) == sorted(stems)
@@ -37,7 +37,7 @@ def test_the_checkout_s_questions_are_the_ones_that_are_asked():
 
 
 @pytest.mark.services
-def test_the_wheel_holds_every_question_template_and_framework_and_no_test(wheel):
+def test_the_wheel_holds_every_question_template_and_framework_and_no_test(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in QUERIES if f"rlscope/queries/{name}" not in names] == []
     assert [name for name in TEMPLATES if f"rlscope/reports/templates/{name}" not in names] == []
@@ -46,7 +46,7 @@ def test_the_wheel_holds_every_question_template_and_framework_and_no_test(wheel
 
 
 @pytest.mark.services
-def test_an_installed_wheel_finds_its_questions(wheel, tmp_path):
+def test_an_installed_wheel_finds_its_questions(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     say = "from rlscope.trace.questions import queries_folder as f, questions; print(f()); print(len(questions()))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {say}"]
@@ -55,7 +55,7 @@ def test_an_installed_wheel_finds_its_questions(wheel, tmp_path):
 
 
 @pytest.mark.services
-def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path):
+def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", tmp_path)) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {f"queries/{name}" for name in QUERIES} <= names

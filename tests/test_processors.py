@@ -43,10 +43,10 @@ def analyzed_on(trace: str, core: str) -> Ended:
     "core", ["Prescott", nightly("Haswell"), pytest.param("SkylakeX", marks=[pytest.mark.nightly, NEEDS_AVX512])]
 )
 @pytest.mark.parametrize("trace", ["vllm_trl", nightly("fleet"), nightly("capped_staleness")])
-def test_every_digit_of_a_card_is_the_same_on_every_processor(trace, core):
+def test_every_digit_of_a_card_is_the_same_on_every_processor(trace: str, core: str) -> None:
     assert analyzed_on(trace, core).card == analysis_of(trace).to_markdown()
 
 
-def test_an_analysis_loads_no_library_that_it_hardly_needs():
+def test_an_analysis_loads_no_library_that_it_hardly_needs() -> None:
     loaded = analyzed_on("vllm_trl", "Prescott").loaded
     assert "polars" in loaded and not NOT_NEEDED & loaded

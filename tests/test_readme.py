@@ -62,7 +62,9 @@ def record(snippet: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("trainer", (TRAINER, README_LOOP), ids=("the whole loop", "the eight lines of README"))
-def test_the_snippets_record_both_sides_of_the_queue(trainer, tmp_path, monkeypatch):
+def test_the_snippets_record_both_sides_of_the_queue(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record(SAMPLER, tmp_path, monkeypatch)
     analysis = analyze(record(trainer, tmp_path, monkeypatch))
     states = {(state.role, state.state, state.reason) for state in analysis.ledger.states}
@@ -71,7 +73,7 @@ def test_the_snippets_record_both_sides_of_the_queue(trainer, tmp_path, monkeypa
     assert analysis.answers["queue_depth"]["queue"].to_list() == ["samples"]
 
 
-def test_folders_of_separate_nodes_can_be_copied_into_one(tmp_path, monkeypatch):
+def test_folders_of_separate_nodes_can_be_copied_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = record(SAMPLER, tmp_path / "one", monkeypatch)
     trained = record(TRAINER, tmp_path / "other", monkeypatch)
     both = tmp_path / "both"
@@ -83,7 +85,7 @@ def test_folders_of_separate_nodes_can_be_copied_into_one(tmp_path, monkeypatch)
     assert "max_staleness" in json.loads((both / "run.json").read_text())["config"]
 
 
-def test_the_quoted_card_is_that_of_the_log_without_hooks(monkeypatch):
+def test_the_quoted_card_is_that_of_the_log_without_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     card = CliRunner().invoke(app, ["analyze", str(ROOT / "sample_traces/imported/verl_console.log"), "--no-page"])
     printed = [line.strip(" │") for line in card.output.splitlines()]
@@ -93,7 +95,7 @@ def test_the_quoted_card_is_that_of_the_log_without_hooks(monkeypatch):
     assert lines[0] in printed[0] and lines[1:] == [line for line in printed[1:] if line][: len(lines) - 1]
 
 
-def test_the_table_of_verdicts_has_every_verdict():
+def test_the_table_of_verdicts_has_every_verdict() -> None:
     named = re.findall(r"^\| `(\w+)` \|", COMMANDS.partition("## Verdicts")[2], re.MULTILINE)
     assert sorted(named) == sorted(get_args(Bottleneck))
 
@@ -102,7 +104,7 @@ PAGES = [ROOT / "README.md", ROOT / "instrumentation" / "README.md", *sorted((RO
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_of_a_page_leads_to_a_file(page):
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
@@ -115,21 +117,21 @@ def calls_in(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if calls_in(page)], ids=lambda page: page.name)
-def test_every_command_and_option_that_a_page_names_exists(page):
+def test_every_command_and_option_that_a_page_names_exists(page: Path) -> None:
     commands: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name, arguments in re.findall(r"rlscope ([a-z-]+)([^|&\n]*)", "\n".join(calls_in(page))):
         known = {"--help"}.union(*(parameter.opts for parameter in commands[name].params))
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments)) <= known, name
 
 
-def test_every_command_is_documented():
+def test_every_command_is_documented() -> None:
     commands: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     documented = set(re.findall(r"rlscope ([a-z-]+)", COMMANDS))
     assert {name for name, command in commands.items() if not command.hidden} <= documented
 
 
 @pytest.mark.parametrize("text", (README, COMMANDS), ids=("README", "commands"))
-def test_every_name_of_the_python_api_exists(text):
+def test_every_name_of_the_python_api_exists(text: str) -> None:
     (code,) = re.findall(r"```python\nimport rlscope\n(.*?)```", text, re.DOTALL)
     called, asked = set(re.findall(r"rlscope\.(\w+)\(", code)), set(re.findall(r"\b(?:a|analysis)\.(\w+)", code))
     assert called and called <= set(rlscope.__all__)
@@ -141,13 +143,13 @@ def figures(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ("pipeline_overhead", "vllm_overhead", "trl_overhead"))
-def test_the_overhead_is_what_the_benchmarks_measured(name):
+def test_the_overhead_is_what_the_benchmarks_measured(name: str) -> None:
     quoted = {line.split("|")[2].strip() for line in ACCURACY.splitlines() if f"`benchmarks/{name}.txt`" in line}
     shares = re.findall(r"([\d.]+) of the (?:pass|step)", figures(name))
     assert quoted == {f"{float(share):.1%}" for share in shares} != set()
 
 
-def test_the_largest_run_and_its_cost_are_what_the_benchmark_measured():
+def test_the_largest_run_and_its_cost_are_what_the_benchmark_measured() -> None:
     measured, words = figures("analysis_speed"), " ".join(ACCURACY.split())
     samples, steps = re.findall(r"([\d,]+) (?:samples|engine_steps)", measured)
     assert f"{samples} samples and {steps} engine steps" in words
@@ -162,7 +164,7 @@ def test_the_largest_run_and_its_cost_are_what_the_benchmark_measured():
     assert f"{disk_mb} MB on disk per GPU-hour" in words
 
 
-def test_the_errors_of_predictions_are_what_the_benchmarks_measured():
+def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
     ((pairs, error, covered),) = re.findall(
         r"(\d+) transfers: median \|error\| ([\d.]+%).*in the 90 ?% interval (\d+%)", figures("real_transfer")
     )

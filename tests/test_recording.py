@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,12 +19,14 @@ LISTED = re.findall(
 WITH_CODE = [title for title, text in sections().items() if "```python" in text]
 
 
-def test_three_examples_are_listed_each_with_another_verdict():
+def test_three_examples_are_listed_each_with_another_verdict() -> None:
     assert [verdict for _, verdict in LISTED] == ["trainers", "samplers", "weight updates"]
 
 
 @pytest.mark.parametrize(("arguments", "verdict"), [LISTED[0], *(nightly(*each) for each in LISTED[1:])])
-def test_the_own_loop_is_recorded_and_gets_the_verdict_that_is_named(arguments, verdict, tmp_path):
+def test_the_own_loop_is_recorded_and_gets_the_verdict_that_is_named(
+    arguments: str, verdict: str, tmp_path: Path
+) -> None:
     (tmp_path / "own_loop.py").write_text(OWN, encoding="utf-8")
     command = [sys.executable, "own_loop.py", *arguments.split()]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RLSCOPE_")}
@@ -38,7 +41,7 @@ def test_the_own_loop_is_recorded_and_gets_the_verdict_that_is_named(arguments, 
 
 
 @pytest.mark.parametrize("title", WITH_CODE)
-def test_every_block_compiles_and_its_hooks_exist_with_these_arguments(title):
+def test_every_block_compiles_and_its_hooks_exist_with_these_arguments(title: str) -> None:
     code = python_of(title)
     compile(code, title, "exec")
     hooks = [(module, name) for module, name in imported(code) if module.startswith("rlscope_otel")]
@@ -50,7 +53,7 @@ def test_every_block_compiles_and_its_hooks_exist_with_these_arguments(title):
 
 
 @pytest.mark.parametrize("title", [title for title in sections() if "RLSCOPE_RUN_DIR" in commands_of(title)])
-def test_every_variable_of_a_command_is_one_that_is_read(title):
+def test_every_variable_of_a_command_is_one_that_is_read(title: str) -> None:
     source = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "instrumentation" / "rlscope_otel").rglob("*.py")
     )

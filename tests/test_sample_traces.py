@@ -118,7 +118,7 @@ every_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.n
 
 
 @every_trace
-def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace):
+def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace: Path) -> None:
     analysis = analyzed(trace.name)
     assert analysis.data_quality.skipped_files == ()
     assert analysis.data_quality.dropped_rows == {}
@@ -126,20 +126,20 @@ def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_f
 
 
 @every_trace
-def test_the_ledger_closes_to_the_nanosecond(trace):
+def test_the_ledger_closes_to_the_nanosecond(trace: Path) -> None:
     ledger, extents = analyzed(trace.name).ledger, analyzed(trace.name).answers["worker_extents"]
     of_workers = [(row["end_ns"] - row["start_ns"]) * row["gpu_count"] for row in extents.iter_rows(named=True)]
     assert sum(state.gpu_ns for state in ledger.states) == sum(of_workers) == ledger.total_gpu_ns > 0
 
 
 @pytest.mark.parametrize("trace", [trace for trace in TRACES if trace.name != "vllm_trl"], ids=lambda trace: trace.name)
-def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace):
+def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace: Path) -> None:
     tokens = analyzed(trace.name).staleness.tokens
     assert [list(line) for line in tokens.histogram] == summary_of(trace)["token_staleness_histogram"]
 
 
 @every_trace
-def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace):
+def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> None:
     analysis, summary = analyzed(trace.name), summary_of(trace)
     balance = analysis.answers["token_balance"].row(0, named=True)
     assert analysis.run.steps == summary["steps"]
@@ -151,7 +151,7 @@ def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace):
         assert (balance["dropped_stale_tokens"] > 0) == (summary["samples_dropped_stale"] > 0)
 
 
-def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one_publication_more():
+def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one_publication_more() -> None:
     """TRL dates a sample by its group's admission, when it takes it; nobody but vLLM knows the versions of tokens."""
     trace = SAMPLES / "vllm_trl"
     tokens = analyzed(trace.name).staleness.tokens
@@ -160,7 +160,7 @@ def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one
 
 
 @every_trace
-def test_the_analysis_is_the_golden_one(trace):
+def test_the_analysis_is_the_golden_one(trace: Path) -> None:
     golden = GOLDEN / f"{trace.name}.json"
     assert golden.is_file(), f"{golden.name} is missing: make it with `{HOW_TO_WRITE}`"
     expected, found = json.loads(golden.read_text(encoding="utf-8")), json.loads(golden_text(trace))
@@ -168,18 +168,18 @@ def test_the_analysis_is_the_golden_one(trace):
 
 
 @every_trace
-def test_the_document_of_a_trace_fits_the_published_schema(trace):
+def test_the_document_of_a_trace_fits_the_published_schema(trace: Path) -> None:
     assert faults("analysis", dump(analysis_document(analyzed(trace.name)))) == []
 
 
-def test_the_documents_of_check_and_what_if_fit_the_published_schemas():
+def test_the_documents_of_check_and_what_if_fit_the_published_schemas() -> None:
     model = analyzed("vllm_trl").model
     assert faults("check", as_json(check(SAMPLES / "vllm_trl", built_in_rules()), "critical")) == []
     for change in (Change(), Change(trainer_gpus=1, max_running=24), Change(max_in_flight_samples=4)):
         assert faults("what-if", dump(what_if_document(model, what_if(model, change)))) == []
 
 
-def test_every_golden_file_has_a_trace():
+def test_every_golden_file_has_a_trace() -> None:
     assert {path.stem for path in GOLDEN.glob("*.json")} == {trace.name for trace in TRACES} != set()
 
 

@@ -145,7 +145,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     ],
 )
 def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_back(
-    preemptions, prefill_tokens, preemption_counts
+    preemptions: int | None, prefill_tokens: int, preemption_counts: PreemptionCounts | None
 ):
     row = {"preemptions": preemptions, "prefill_tokens": prefill_tokens, "prompt_tokens": 80, "segments": 8}
     assert seen(answers(preemptions=pl.DataFrame([row]))).preemption_counts == preemption_counts
@@ -257,14 +257,16 @@ def test_lengths_count_unfinished_samples_and_keep_the_cap():
         ("length_counts", lambda rows: rows.with_columns(output_tokens=pl.lit(0)), "no sample with a token"),
     ],
 )
-def test_what_a_run_lacks_is_said(table, change, message):
+def test_what_a_run_lacks_is_said(table: str, change, message: str):
     given = answers()
     with pytest.raises(UnobservableError, match=message):
         seen({**given, table: change(given[table])})
 
 
 @pytest.mark.parametrize(("groups", "together_ratio"), [((4, 3, 2), 0.75), ((4, 4, 1), None), ((0, 0, 2), None)])
-def test_groups_are_together_as_recorded_where_there_are_several_engines(groups, together_ratio):
+def test_groups_are_together_as_recorded_where_there_are_several_engines(
+    groups: tuple[int, int, int], together_ratio: float | None
+):
     run = seen(answers(group_engines=rows("groups one_engine_groups engines", groups)))
     assert run.one_engine_groups_ratio == together_ratio
     assert run.environment_waits_s == (0.0, 3.0)  # they vary as recorded
@@ -306,12 +308,14 @@ def drop(max_staleness: int) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_limit_acts_as_the_run_shows_it(config, delivered, expected):
+def test_a_limit_acts_as_the_run_shows_it(config: dict[str, Any], delivered: Delivered, expected: Admission):
     assert likeliest(RunConfig(**config), replace(observed(), delivered=delivered)).admission == expected
 
 
 @pytest.mark.parametrize(("ahead", "drops"), [(None, False), (0.99, False), (1.0, True)])
-def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(ahead, drops):
+def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
+    ahead: float | None, drops: bool
+):
     config = RunConfig(**drop(1), batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
     assert (likeliest(config, aged).admission.staleness_policy == "drop") is drops
@@ -331,7 +335,9 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
         (taken(None, 0, 0), (0, 0), None, 1.0),
     ],
 )
-def test_steps_share_a_batch_or_take_it_in_parts_as_the_run_shows(batches, parts, held, per_step):
+def test_steps_share_a_batch_or_take_it_in_parts_as_the_run_shows(
+    batches: pl.DataFrame, parts: tuple[int, int], held: float | None, per_step: float
+):
     given = answers(batches_ahead=batches)
     filling = given["batch_filling"].with_columns(waited_for=pl.lit(parts[0]), held_at_start=pl.lit(parts[1]))
     run = seen({**given, "batch_filling": filling})
@@ -353,7 +359,9 @@ def test_steps_share_a_batch_or_take_it_in_parts_as_the_run_shows(batches, parts
         (RunConfig(staleness_policy="publication_waits", max_staleness=4), 1.0, 0.0),
     ],
 )
-def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(config, shown, ahead):
+def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
+    config: RunConfig, shown: float | None, ahead: float
+):
     assert prefetched(config, replace(observed(), prefetched_batches=shown)) == ahead
 
 
@@ -378,7 +386,7 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
     ("over_tokens", "expected"),
     [(4, Admission(8, "wait", 1, staleness_policy="drop")), (5, Admission(8)), (1_000, Admission(8))],
 )
-def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens, expected):
+def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
     config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)
     run = replace(observed(), delivered=KEEPING, staleness=((1, 4_000), (2, over_tokens)))
     assert likeliest(config, run).admission == expected
@@ -406,7 +414,7 @@ def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
 
 @pytest.mark.parametrize(("others", "mean_samples", "queued_samples"), [(0, 6.5, 6.5), (1, 6.5, 4.5), (0, None, 4.5)])
 def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_samples_count(
-    others, mean_samples, queued_samples
+    others: int, mean_samples: float | None, queued_samples: float
 ):
     given = answers()
     shown = {"samples": 19, "taken_on_arrival": 19, "queued_mean_samples": mean_samples, "depths_of_others": others}
@@ -431,7 +439,9 @@ def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
 
 
 @pytest.mark.parametrize(("unattributed_s", "ratio"), [(1.0, 0.0), (1.01, None)])
-def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_in_no_state(unattributed_s, ratio):
+def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_in_no_state(
+    unattributed_s: float, ratio: float | None
+):
     trainer = rows(
         "role state reason bucket_start_ns gpu_s",
         ("trainer", "train", None, 0, 10.0 - unattributed_s),
@@ -531,7 +541,9 @@ def in_flight(until_taken: int | None, until_trained: int | None) -> Observed:
         ("in_flight_until_trained", False, in_flight(100, 101), [False]),
     ],
 )
-def test_what_the_config_does_not_state_is_what_the_run_shows(name, stated, run, possible):
+def test_what_the_config_does_not_state_is_what_the_run_shows(
+    name: str, stated: object, run: Observed, possible: list[object]
+):
     config, value_of = PROPERTIES[name]
     read = read_scheduling(config if stated is None else replace(config, **{name: stated}), run)
     assert [value_of(each) for each in read.candidates] == possible
@@ -548,7 +560,9 @@ def test_what_the_config_does_not_state_is_what_the_run_shows(name, stated, run,
         ("in_flight_until_trained", False, in_flight(100, 100), True),
     ],
 )
-def test_what_the_run_plainly_shows_contradicts_what_the_config_states(name, stated, run, shown):
+def test_what_the_run_plainly_shows_contradicts_what_the_config_states(
+    name: str, stated: object, run: Observed, shown: object
+):
     config, value_of = PROPERTIES[name]
     read = read_scheduling(replace(config, **{name: stated}), run)
     assert [value_of(each) for each in read.candidates] == [shown]
@@ -567,7 +581,7 @@ def test_what_the_run_plainly_shows_contradicts_what_the_config_states(name, sta
     ids=["none beyond the cap", "one in a hundred", "two in a hundred", "prefetched batches age", "nothing known"],
 )
 def test_samples_trained_beyond_the_cap_show_that_publications_wait_for_running_ones_only(
-    ages, prefetched, waits_for_queued
+    ages: tuple[tuple[int, int], ...], prefetched: float | None, waits_for_queued: bool
 ):
     run = replace(observed(), delivered=KEEPING, oldest_staleness=ages, prefetched_batches=prefetched)
     config = RunConfig(staleness_policy="publication_waits", max_staleness=2, batches_ahead=0)
@@ -586,7 +600,9 @@ def test_samples_trained_beyond_the_cap_show_that_publications_wait_for_running_
         ({}, [None, "drop", "admission"]),
     ],
 )
-def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(facts, possible):
+def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(
+    facts: dict[str, object], possible: list[str | None]
+):
     config = RunConfig(delivery="group", max_staleness=1)
     run = replace(observed(), **({"delivered": KEEPING, "staleness": ((1, 10),)} | facts))
     admissions = [each.admission for each in read_scheduling(config, run).candidates]
@@ -595,7 +611,7 @@ def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(facts, possi
 
 @pytest.mark.parametrize(("dropped_tokens", "policy"), [(10, "admission"), (11, "drop")])
 def test_a_run_that_drops_more_than_one_in_a_hundred_keeps_its_cap_by_dropping_whatever_its_config_states(
-    dropped_tokens, policy
+    dropped_tokens: int, policy: str
 ):
     config = RunConfig(delivery="group", max_staleness=4, staleness_policy="admission")
     read = read_scheduling(config, replace(observed(), delivered=Delivered(1_000 - dropped_tokens, dropped_tokens, 0)))

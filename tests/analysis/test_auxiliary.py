@@ -75,11 +75,13 @@ def without_the_judge(analysis: AnalysisResult) -> dict[str, Any]:
     return document
 
 
-def test_verdict_model_actions_and_findings_are_those_without_a_judge(judged, alone):
+def test_verdict_model_actions_and_findings_are_those_without_a_judge(
+    judged: AnalysisResult, alone: AnalysisResult
+) -> None:
     assert without_the_judge(judged) == without_the_judge(alone)
 
 
-def test_its_gpus_are_in_the_ledger_and_in_the_total(judged, alone):
+def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult, alone: AnalysisResult) -> None:
     assert (judged.run.auxiliary_gpus, judged.run.total_gpus) == (2, alone.run.total_gpus + 2)
     own = {state.state: state.share_ratio for state in judged.ledger.states if state.role == "auxiliary"}
     assert own == {
@@ -91,7 +93,7 @@ def test_its_gpus_are_in_the_ledger_and_in_the_total(judged, alone):
     assert judged.ledger.total_gpu_ns == alone.ledger.total_gpu_ns + own_gpu_ns
 
 
-def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_path):
+def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_path: Path) -> None:
     analysis = beside_a_judge(tmp_path / "starved_trainer", decoding_ratio=0.02, scoring_ratio=0.98)
     assert isinstance(analysis.model, NoModelResult)
     assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
@@ -106,14 +108,16 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert remedies["starved_trainer"] == document["verdict"]["next"]
 
 
-def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(judged, alone):
+def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
+    judged: AnalysisResult, alone: AnalysisResult
+) -> None:
     card = card_words(judged, 120)
     assert "Auxiliary" in card
     assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
     assert "auxiliary" not in card_words(alone, 120)
 
 
-def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged):
+def test_none_of_its_decoding_is_drawn_as_generation_for_dropped_samples(judged: AnalysisResult) -> None:
     view = steady_state(judged)
     assert view is not None and isinstance(view.block, Roles)
     hatched = {

@@ -59,7 +59,9 @@ def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str,
     ("reward_gpu_s", "waiting_gpu_s", "is_full"),
     [(90.0, 10.0, True), (89.99, 10.0, False), (90.0, 9.99, False), (100.0, 0.0, False), (100.0, 100.0, True)],
 )
-def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples(reward_gpu_s, waiting_gpu_s, is_full):
+def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples(
+    reward_gpu_s: float, waiting_gpu_s: float, is_full: bool
+) -> None:
     rest: list[State] = [("auxiliary", "no_requests", None, 100.0 - reward_gpu_s)]
     states = [*filled(("trainer", "waiting_for_samples", "samples", waiting_gpu_s)), *rest]
     found = full_auxiliary(timeline([*states, ("auxiliary", "reward", None, reward_gpu_s)]), 10 * SECOND, JUDGED)
@@ -109,17 +111,17 @@ def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any)
         ([("sampler", "eval", None, 60.0)], "balanced"),
     ],
 )  # fmt: skip
-def test_the_word_is_what_most_of_the_lost_gpu_seconds_wait_for(lost, bottleneck):
+def test_the_word_is_what_most_of_the_lost_gpu_seconds_wait_for(lost: list[State], bottleneck: str) -> None:
     assert word(filled(*lost)) == bottleneck
 
 
-def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers():
+def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers() -> None:
     assert word(BUSY, dropped_tokens_ratio=0.10) == "balanced"
     assert word(BUSY, dropped_tokens_ratio=0.11) == "trainers"
     assert word(filled(("sampler", "no_requests", "backpressure", 6.0)), dropped_tokens_ratio=0.05) == "trainers"
 
 
-def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first():
+def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first() -> None:
     states = filled(
         ("trainer", "waiting_for_samples", "samples", 20.0),
         ("sampler", "no_requests", "backpressure", 5.0),
@@ -139,7 +141,7 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
     ]
 
 
-def test_gpus_that_both_sides_share_lose_what_they_save_and_wait_for():
+def test_gpus_that_both_sides_share_lose_what_they_save_and_wait_for() -> None:
     states = [("colocated", "train", None, 40.0), ("colocated", "generating", None, 30.0)]
     verdict = judged(timeline([*states, ("colocated", "checkpoint", None, 30.0)]))
     assert verdict.bottleneck == "checkpoints"
@@ -147,14 +149,14 @@ def test_gpus_that_both_sides_share_lose_what_they_save_and_wait_for():
     assert word([*states, ("colocated", "waiting_for_samples", "samples", 30.0)]) == "samplers"
 
 
-def test_a_bucket_counts_by_its_share_inside_the_interval():
+def test_a_bucket_counts_by_its_share_inside_the_interval() -> None:
     waits: list[State] = [("trainer", "waiting_for_samples", "samples", 90.0)]
     before, edge, after = timeline(waits, 0), timeline(waits, 95 * SECOND), timeline(waits, 100 * SECOND)
     verdict = judged(pl.concat([before, timeline(BUSY), edge, after]))
     assert (verdict.losses[0].cause, verdict.losses[0].gpu_s) == ("samplers", 45.0)
 
 
-def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step_else_the_run():
+def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step_else_the_run() -> None:
     window = SteadyWindow(start_ns=20 * SECOND, end_ns=60 * SECOND, first_step=1, last_step=20)
     whole = Interval(0, 200 * SECOND)
     assert judged_interval(window, steps(10, 50, 100), whole) == (20 * SECOND, 60 * SECOND)
@@ -162,7 +164,7 @@ def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step
     assert judged_interval(None, steps(10, 50), whole) == whole
 
 
-def test_what_no_cause_covers_makes_the_verdict_unknown_when_it_is_the_larger_part():
+def test_what_no_cause_covers_makes_the_verdict_unknown_when_it_is_the_larger_part() -> None:
     barrier: State = ("trainer", "waiting", "barrier", 30.0)
     verdict = judged(timeline(filled(barrier)))
     assert verdict.bottleneck == "unknown"
@@ -173,7 +175,7 @@ def test_what_no_cause_covers_makes_the_verdict_unknown_when_it_is_the_larger_pa
     assert word(filled(("trainer", "waiting", "weights", 30.0))) == "weight_updates"
 
 
-def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_queue():
+def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_queue() -> None:
     outcomes = pl.DataFrame({"outcome": ["abandoned", "dropped_stale", "filtered", "trained"], "tokens": [1, 2, 3, 4]})
     assert dropped_ratio(outcomes) == 0.3
     assert dropped_ratio(outcomes.clear()) == 0.0
@@ -204,7 +206,7 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
         ),
     ],
 )
-def test_unknown_says_why(states, changes, reason):
+def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: str) -> None:
     verdict = judged(timeline(states), **changes)
     assert (verdict.bottleneck, verdict.unknown_reason) == ("unknown", reason)
 
@@ -220,8 +222,8 @@ def test_unknown_says_why(states, changes, reason):
     ],
 )
 def test_a_side_is_judged_by_what_was_recorded_unless_that_is_less_than_half(
-    role, gpu_s, waits_gpu_s, bottleneck, side
-):
+    role: str, gpu_s: float, waits_gpu_s: float, bottleneck: str, side: str | None
+) -> None:
     waits = ("trainer", "waiting_for_samples", "samples", waits_gpu_s)
     verdict = judged(timeline(filled((role, "unattributed", None, gpu_s), waits)))
     assert (verdict.bottleneck, verdict.unrecorded_side) == (bottleneck, side)
@@ -247,15 +249,17 @@ def turns(waits_gpu_s: float, barrier_gpu_s: float) -> list[State]:
     ids=["alike", "samplers wait longer", "trainers wait longer", "on the threshold", "below it", "below it, trainers"],
 )
 def test_what_both_sides_wait_for_each_other_is_lost_to_lockstep_and_the_rest_to_the_slower_side(
-    waits_gpu_s, barrier_gpu_s, lost
-):
+    waits_gpu_s: float, barrier_gpu_s: float, lost: dict[str, float]
+) -> None:
     assert lost_to(turns(waits_gpu_s, barrier_gpu_s)) == lost
 
 
 @pytest.mark.parametrize(
     ("second_gpu_s", "tied"), [(18.0, ("weight_updates",)), (17.9, ()), (20.0, ("weight_updates",))]
 )
-def test_without_a_ranking_causes_within_a_tenth_of_the_largest_are_tied_with_it(second_gpu_s, tied):
+def test_without_a_ranking_causes_within_a_tenth_of_the_largest_are_tied_with_it(
+    second_gpu_s: float, tied: tuple[str, ...]
+) -> None:
     states = filled(
         ("trainer", "waiting_for_samples", "samples", 20.0), ("sampler", "applying_weights", None, second_gpu_s)
     )
@@ -263,7 +267,7 @@ def test_without_a_ranking_causes_within_a_tenth_of_the_largest_are_tied_with_it
     assert (verdict.bottleneck, verdict.tied_with) == ("samplers", tied)
 
 
-def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest():
+def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() -> None:
     waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 40.0)))
     verdict = judged(waits, ranking=ranking_of({"weight_updates": 0.30, "samplers": 0.10}))
     assert verdict.bottleneck == "weight_updates"
@@ -283,7 +287,9 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest():
     ],
     ids=["worth 5%", "a little less", "a tie", "a tie that cost nothing"],
 )
-def test_the_ranking_says_balanced_below_5_percent_and_names_ties(gains, bottleneck, tied):
+def test_the_ranking_says_balanced_below_5_percent_and_names_ties(
+    gains: dict[LossCause, float], bottleneck: str, tied: tuple[str, ...]
+) -> None:
     waits = filled(("trainer", "waiting_for_samples", "samples", 40.0), ("sampler", "no_requests", "backpressure", 1.0))
     verdict = judged(timeline(waits), ranking=ranking_of(gains))
     assert (verdict.bottleneck, verdict.tied_with) == (bottleneck, tied)

@@ -33,14 +33,14 @@ def in_each(steps: int, *samples: tuple[int, int, float], band: int = 1) -> pl.D
     return moments(*((step, band, list(samples)) for step in range(steps)))
 
 
-def test_a_reward_by_hand():
+def test_a_reward_by_hand() -> None:
     # One version staler, 10 tokens longer: 3 less; 20 tokens longer alone: 2 less. So 0.1 per token, 2 per version.
     found = learning_of(in_each(8, (0, 100, 5.0), (1, 110, 2.0), (0, 120, 3.0)))
     assert (found.per_version.reward.value, found.per_version.steps) == (pytest.approx(-2.0), 8)
     assert found.per_version.reward.high - found.per_version.reward.low == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_interval_is_as_wide_as_steps_differ():
+def test_the_interval_is_as_wide_as_steps_differ() -> None:
     # Eight steps of two samples: the mean of -1 and -3 is -2, its standard error sqrt(8 / 7 / 8) = 0.378.
     bands = [(step, 1, [(0, 100, 5.0), (1, 100, 4.0 if step % 2 else 2.0)]) for step in range(8)]
     found = learning_of(moments(*bands))
@@ -57,7 +57,9 @@ def test_the_interval_is_as_wide_as_steps_differ():
         (in_each(9, (0, 100, 5.0), (1, 110, 2.0), (2, 120, 1.0)), "old_is_long"),
     ],
 )
-def test_where_stale_and_fresh_samples_cannot_be_told_apart_the_reason_is_named(given, reason):
+def test_where_stale_and_fresh_samples_cannot_be_told_apart_the_reason_is_named(
+    given: pl.DataFrame, reason: str | None
+) -> None:
     found = learning_of(given)
     assert found is not None and found.inseparable == reason
     assert (found.per_version is None) == (reason is not None)
@@ -66,7 +68,7 @@ def test_where_stale_and_fresh_samples_cannot_be_told_apart_the_reason_is_named(
 
 
 @pytest.mark.parametrize(("steps", "is_known"), [(7, False), (8, True)])
-def test_truncated_responses_are_compared_at_equal_staleness(steps, is_known):
+def test_truncated_responses_are_compared_at_equal_staleness(steps: int, is_known: bool) -> None:
     # Truncated: 4 less, of which 2 x 1 because they are two versions staler.
     finished = in_each(steps, (0, 100, 5.0), (1, 100, 4.0), (2, 100, 3.0))
     found = learning_of(pl.concat([finished, in_each(steps, (3, 200, 0.0), band=0)]))
@@ -75,11 +77,11 @@ def test_truncated_responses_are_compared_at_equal_staleness(steps, is_known):
         assert found.truncated.reward.value == pytest.approx(-2.0)
 
 
-def test_a_run_without_rewards_says_nothing():
+def test_a_run_without_rewards_says_nothing() -> None:
     assert learning_of(pl.DataFrame(schema=dict.fromkeys(MOMENTS, pl.Float64))) is None
 
 
-def test_the_card_tells_how_reward_and_finished_responses_changed():
+def test_the_card_tells_how_reward_and_finished_responses_changed() -> None:
     steps = pl.DataFrame({"step": range(1, 11), "reward_mean": [-0.5] * 5 + [0.75] * 5})
     cut = pl.DataFrame(
         {
@@ -117,7 +119,9 @@ def test_the_card_tells_how_reward_and_finished_responses_changed():
         ((-0.047, -0.079, -0.015), False, "may differ in reward: −0.047 (90% interval −0.079 to −0.015) per version"),
     ],
 )
-def test_a_difference_is_told_with_its_direction_and_its_interval(reward, is_clear, said):
+def test_a_difference_is_told_with_its_direction_and_its_interval(
+    reward: tuple[float, float, float], is_clear: bool, said: str
+) -> None:
     difference = RewardDifference(Estimate(*reward), is_clear, 9)
     (sentence,) = learning_sentences(Learning(difference, None, None))
     assert said in sentence

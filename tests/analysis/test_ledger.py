@@ -94,7 +94,9 @@ def coarse(states: Counter[Any]) -> Counter[str]:
 
 @costly
 @given(traces(), st.integers(1, 80), st.booleans())
-def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(tables, cell_ns, has_gpu):
+def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(
+    tables: dict[str, list[Row]], cell_ns: int, has_gpu: bool
+) -> None:
     with TemporaryDirectory() as folder:
         run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS, gpu_count=int(has_gpu))], **tables)
         states = states_of(run, cell_ns=cell_ns)
@@ -112,13 +114,15 @@ def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(ta
 @pytest.mark.parametrize(
     ("engine_rows", "cells"), [(0, 1), (799, 1), (800, 2), (1600, 4), (6399, 8), (6400, 16), (10**9, 16)]
 )
-def test_a_cell_has_at_least_four_rows_of_engines_on_average(engine_rows, cells):
+def test_a_cell_has_at_least_four_rows_of_engines_on_average(engine_rows: int, cells: int) -> None:
     assert cells_per_bucket(engine_rows, buckets=100.0) == cells
 
 
 @costly
 @given(traces(disjoint_rows=True), st.integers(5, 80))
-def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(tables, cell_ns):
+def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
+    tables: dict[str, list[Row]], cell_ns: int
+) -> None:
     with TemporaryDirectory() as folder:
         run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS)], **tables)
         slow = states_of(run, cell_ns=cell_ns)

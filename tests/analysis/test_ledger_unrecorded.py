@@ -27,21 +27,21 @@ def unrecorded(*workers: tuple[str, float, float, int]) -> tuple[UnrecordedTime,
     return close_ledger(rows, extents, NO_READINGS).unrecorded
 
 
-def test_seconds_before_a_start_and_after_an_end_count_for_every_gpu():
+def test_seconds_before_a_start_and_after_an_end_count_for_every_gpu() -> None:
     found = unrecorded(("a", 0, 100, 1), ("late", 20, 100, 2), ("brief", 10, 60, 1))
     assert found == (UnrecordedTime("brief", 10.0, 40.0, 50.0), UnrecordedTime("late", 20.0, 0.0, 40.0))
 
 
 @pytest.mark.parametrize(("start_s", "count"), [(4.9, 0), (5.0, 1)])
-def test_a_twentieth_of_the_run_is_worth_naming(start_s, count):
+def test_a_twentieth_of_the_run_is_worth_naming(start_s: float, count: int) -> None:
     assert len(unrecorded(("a", 0, 100, 1), ("b", start_s, 100, 1))) == count
 
 
-def test_a_worker_without_gpus_neither_lacks_anything_nor_begins_the_run():
+def test_a_worker_without_gpus_neither_lacks_anything_nor_begins_the_run() -> None:
     assert unrecorded(("controller", 0, 500, 0), ("a", 100, 200, 1)) == ()
 
 
-def test_the_sentence_names_three_workers_and_counts_the_rest():
+def test_the_sentence_names_three_workers_and_counts_the_rest() -> None:
     times = [UnrecordedTime(f"s{n}", 23.1, 0.0, 23.1) for n in range(4)] + [UnrecordedTime("s4", 1.0, 9.0, 10.0)]
     assert unrecorded_sentence(Ledger(1, (), (times[0], times[4]))) == (
         "The total leaves out 33.1 GPU-s that were not recorded: "

@@ -1,5 +1,6 @@
 """Other runs beside the one that is analyzed: whose trainers may be compared, what is read of them, what is said."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.observed import OtherRun
 from rlscope.model.system import Admission
+from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
 from rlscope.reports.documents.layouts import training_scaling
 from rlscope.reports.documents.what_if import what_if_document
@@ -56,7 +58,7 @@ def read(run: Path, *others: Path) -> tuple[OtherRun, ...]:
         return read_other_runs(opened, others, lambda _doing: None)
 
 
-def test_the_steady_train_steps_of_another_run_are_read(tmp_path):
+def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     (found,) = read(own, other)
     assert (found.trainer_gpus, found.warnings) == (4, ())
@@ -71,7 +73,7 @@ def damaged(path: Path) -> Path:
     return path
 
 
-def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_out(tmp_path):
+def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_out(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     write_rows(other, "samples", "e0", [sample_row("a", "e0", [(0, 0, 1)])])
     damaged(write_rows(other, "deliveries", "t0", [delivery_row(f"{step}", "t0", step=step) for step in range(20)]))
@@ -80,7 +82,7 @@ def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_o
 
 
 @pytest.mark.parametrize("name", ["train_steps/t3-000001.parquet", "workers/t3.json"])
-def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path, name):
+def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
     # The others would pass for all of them: three trainers that do three quarters of the tokens in the same time.
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     damaged(other / name)
@@ -103,7 +105,9 @@ def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path, name)
         ({"tokens": 0}, "found no step in its steady state says how many tokens it trained on"),
     ],
 )
-def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(tmp_path, change, message):
+def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(
+    tmp_path: Path, change: Mapping[str, Any], message: str
+) -> None:
     own, other = record(tmp_path / "own", device="NVIDIA H100"), record(tmp_path / "other", trainers=4, **change)
     with pytest.raises(AnalysisError, match=f"other: .*{message}"):
         read(own, other)
@@ -120,12 +124,14 @@ def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(tm
         ({"max_staleness": 3, "trainer_gpus": 4}, ()),
     ],
 )
-def test_what_is_not_recorded_or_bears_less_on_training_is_a_caution(tmp_path, change, cautions):
+def test_what_is_not_recorded_or_bears_less_on_training_is_a_caution(
+    tmp_path: Path, change: Mapping[str, Any], cautions: tuple[ModelWarning, ...]
+) -> None:
     (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4, **change))
     assert found.warnings == cautions
 
 
-def test_each_run_is_named_once(tmp_path):
+def test_each_run_is_named_once(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     for again in ((own,), (other, tmp_path / "own" / ".." / "other")):
         with pytest.raises(AnalysisError, match="found a run that is already given"):
@@ -133,7 +139,7 @@ def test_each_run_is_named_once(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["analyze", "what-if"])
-def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path, command):
+def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path: Path, command: str) -> None:
     own = record(tmp_path / "own")
     with pytest.raises(RunFolderError, match="nowhere: found no such file or folder"):
         invoke(command, own, "--also", tmp_path / "nowhere")
@@ -156,7 +162,7 @@ def model(*others: OtherRun) -> ModelResult:
         return model_run(observed(), None, replace(QUESTION, candidates=candidates, others=others))
 
 
-def test_another_run_makes_the_exponent_measured_and_surer():
+def test_another_run_makes_the_exponent_measured_and_surer() -> None:
     documents: list[Any] = [as_dict(training_scaling(said)) for said in (model(), model(at(4)))]
     alone, heard = documents
     assert (alone["measured"], alone["trainer_gpus"], alone["also_analyzed"]) == (False, [2], [])
@@ -177,11 +183,11 @@ def test_another_run_makes_the_exponent_measured_and_surer():
         (at(4, lengths=1.2), ()),
     ],
 )
-def test_what_shows_only_beside_the_run_is_a_caution_too(other, cautions):
+def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautions: tuple[ModelWarning, ...]) -> None:
     assert other.beside(observed()).warnings == cautions
 
 
-def test_runs_that_differ_in_more_than_their_gpus_are_said_to():
+def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
     contradiction = "No single scaling exponent fits the other runs"
     agreeing = model(at(4))
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
@@ -200,7 +206,9 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to():
         ((at(4),), 5, "Extrapolated: more or fewer trainer GPUs than in any of the runs."),
     ],
 )
-def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_seen(others, trainers, line):
+def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_seen(
+    others: tuple[OtherRun, ...], trainers: int, line: str | None
+) -> None:
     said = model(*others)
     answer = what_if(said, Change(trainer_gpus=trainers))
     assert ("training_scaling" in answer.warnings) == (line is not None)
@@ -210,7 +218,7 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
     assert what_if_document(said, answer).training_scaling == training_scaling(said)
 
 
-def test_a_recorded_run_hears_another_one(tmp_path):
+def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
     training = replace(PLAIN.training, scaling_exponent=0.7, noise_sd=0.01)
     world = replace(PLAIN, training=training, limits=Limits(), kv_capacity_tokens=None)
     for trainers in (4, 2):

@@ -34,15 +34,17 @@ def accuracy() -> ModuleType:
         (10, 12, False),
     ],
 )
-def test_an_error_that_has_grown_by_more_than_a_fifth_is_worse(accuracy, kept, found, is_worse):
+def test_an_error_that_has_grown_by_more_than_a_fifth_is_worse(
+    accuracy: ModuleType, kept: float, found: float, is_worse: bool
+) -> None:
     assert bool(accuracy.worse({"regret": found}, {"regret": kept})) is is_worse
 
 
-def test_a_figure_that_is_not_kept_is_named(accuracy):
+def test_a_figure_that_is_not_kept_is_named(accuracy: ModuleType) -> None:
     assert accuracy.worse({"new_error": 0.1}, {"regret": 0.0}) == ["new_error: 0.1, not kept"]
 
 
-def test_every_kept_figure_is_explained(accuracy):
+def test_every_kept_figure_is_explained(accuracy: ModuleType) -> None:
     kept = json.loads((SCRIPTS / "accuracy.json").read_text())
     assert len(kept) >= 11
     assert [name for name in kept if name not in accuracy.__doc__] == []

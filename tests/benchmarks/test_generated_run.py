@@ -9,7 +9,7 @@ from rlscope.trace.store import open_run
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_a_generated_run_has_the_columns_of_the_format(tmp_path):
+def test_a_generated_run_has_the_columns_of_the_format(tmp_path: Path) -> None:
     """6,000 samples are the fewest, in thousands, of which some are trained. Writing checks the columns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))

@@ -97,7 +97,7 @@ VARIANTS = {
 }
 
 
-def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must():
+def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:
     # Two slots: samples of [0, 3), [3, 6), [6, 9) ... s. Steps start at 3, 7.5, 12 s. Version 1 is out at 7.5 s, in the
     # middle of a pass; the third pair has two tokens of version 0 and one of version 1, and is trained after version 2.
     outcome = simulate_world(CLOCKWORK, Layout(1, 1, 2), steps=3, seed=0)
@@ -111,7 +111,7 @@ def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must():
     assert outcome.generated_tokens == 2 * 17  # the pass under way at 16.5 s is finished
 
 
-def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later():
+def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later() -> None:
     # The first step waits for two pairs, until 6 s; version 1 is out at 10.5 s, when the fourth pair has one token more
     # to come. That pair is trained on after version 3.
     ahead = replace(CLOCKWORK, training=replace(CLOCKWORK.training, batches_ahead=1))
@@ -129,14 +129,14 @@ def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later():
         (False, 1, (7.5, 12.0)),
     ],
 )
-def test_steps_of_a_version_take_their_own_batch_or_share_one(shares, parts, ends_s):
+def test_steps_of_a_version_take_their_own_batch_or_share_one(shares: bool, parts: int, ends_s: tuple[float, ...]):
     training = replace(CLOCKWORK.training, steps_per_version=2, shares_batch=shares, micro_batch_samples=parts)
     outcome = simulate_world(replace(CLOCKWORK, training=training), Layout(1, 1, 2), 2, 0)
     assert outcome.step_ends_s == ends_s
     assert outcome.step_publishes == (False, True)
 
 
-def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine():
+def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> None:
     # Steps start at 3, 8, 13 ... s. Version 1 arrives at 8.375 s and is applied in [9, 9.75) s, version 2 at 13.375 s
     # and in [13.75, 14.5) s: the fifth pair, from 12.75 s on, has one token of version 1 and two of version 2.
     world = replace(CLOCKWORK, updates=Updates(publish_s=0.5, transfer_s=0.375, apply_s=0.75))
@@ -149,7 +149,7 @@ def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[
     return [group.requests for _, group in zip(range(groups_drawn), groups(world, seed), strict=False)]
 
 
-def test_a_lost_cache_is_prefilled_again_after_every_update():
+def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
     # Versions 1 and 2 are published at 7.5 and 12 s and taken at 8 and 12 s, when two requests have 2 and 0 tokens.
     kept = replace(CLOCKWORK, passes=replace(CLOCKWORK.passes, prefill_tokens_per_s=1e15))
     lost = replace(kept, updates=Updates(kv_kept=False))
@@ -159,7 +159,7 @@ def test_a_lost_cache_is_prefilled_again_after_every_update():
 
 
 @pytest.mark.parametrize(("world", "layout"), VARIANTS.values(), ids=VARIANTS)
-def test_trace_and_analysis_say_what_the_simulator_counted(world, layout, tmp_path):
+def test_trace_and_analysis_say_what_the_simulator_counted(world: World, layout: Layout, tmp_path: Path) -> None:
     outcome = simulate_world(world, layout, 10, 0, tmp_path)
     analysis = analyze(tmp_path)  # raises when the ledger does not close
     assert analysis.data_quality.gaps == ()
@@ -180,7 +180,7 @@ def test_trace_and_analysis_say_what_the_simulator_counted(world, layout, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["stale groups are dropped, micro-batches have a row each", "publications wait"])
-def test_no_token_over_the_cap_is_trained_on(name):
+def test_no_token_over_the_cap_is_trained_on(name: str) -> None:
     world, layout = VARIANTS[name]
     staleness = [max(simulate_world(world, layout, 20, seed).staleness_tokens) for seed in range(3)]
     assert max(staleness) == world.limits.max_staleness
@@ -197,14 +197,14 @@ def test_no_token_over_the_cap_is_trained_on(name):
         (replace(SMALL, kv_capacity_tokens=181), BALANCED, "longest sample, 182 tokens"),
     ],
 )
-def test_what_cannot_run_is_refused_by_name(world, layout, words):
+def test_what_cannot_run_is_refused_by_name(world: World, layout: Layout, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         simulate_world(world, layout, 1, 0)
     just_enough = Limits(queue_capacity_samples=32, max_in_flight_samples=32)
     assert simulate_world(replace(SMALL, limits=just_enough, kv_capacity_tokens=182), BALANCED, 1, 0).step_ends_s
 
 
-def test_the_simulator_imports_nothing_of_what_it_judges():
+def test_the_simulator_imports_nothing_of_what_it_judges() -> None:
     modules = sorted((Path(__file__).parents[2] / "benchmarks" / "token_simulator").glob("*.py"))
     assert len(modules) > 8
     for path in modules:

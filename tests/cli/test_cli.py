@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable
 from io import BytesIO, StringIO
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -14,16 +16,21 @@ from rlscope.cli import main
 from rlscope.trace.questions import questions
 from tests.alerts.given import run_of
 from tests.cli.command import invoke
+from tests.cli.conftest import Ended, Known
 
 
-def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(known, run_dir, execute):
+def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(
+    known: Known, run_dir: Path, execute: Callable[..., Ended]
+) -> None:
     done = execute("analyze", run_dir)
     assert (done.returncode, known.drawn) == (0, [run_dir / "report.html"])
     assert "waiting for samples" in done.stdout.lower() and "wrote" not in done.stdout
     assert done.stderr == f"wrote {run_dir / 'report.html'}\n"
 
 
-def test_analyze_as_json_on_stdout_is_json_and_nothing_else(known, run_dir, tmp_path, execute):
+def test_analyze_as_json_on_stdout_is_json_and_nothing_else(
+    known: Known, run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
     done = execute("analyze", run_dir, "--json", "-", "-o", tmp_path / "page.html")
     document = json.loads(done.stdout)
     assert (done.returncode, document["schema_version"], document["run"]["tokens_trained"]) == (0, 1, 4)
@@ -31,7 +38,9 @@ def test_analyze_as_json_on_stdout_is_json_and_nothing_else(known, run_dir, tmp_
 
 
 @pytest.mark.parametrize(("form", "begins"), [("text", "╭"), ("markdown", "### No verdict"), ("json", "{")])
-def test_without_a_page_there_is_the_format_that_is_asked_for_and_no_file(known, run_dir, form, begins, execute):
+def test_without_a_page_there_is_the_format_that_is_asked_for_and_no_file(
+    known: Known, run_dir: Path, form: str, begins: str, execute: Callable[..., Ended]
+) -> None:
     done = execute("analyze", run_dir, "--format", form, "--no-page")
     assert (done.returncode, known.drawn, done.stderr) == (0, [], "")
     assert done.stdout.startswith(begins)
@@ -39,7 +48,7 @@ def test_without_a_page_there_is_the_format_that_is_asked_for_and_no_file(known,
 
 
 @pytest.mark.usefixtures("known")
-def test_colors_are_for_a_terminal_and_no_color_wins(run_dir, execute):
+def test_colors_are_for_a_terminal_and_no_color_wins(run_dir: Path, execute: Callable[..., Ended]) -> None:
     arguments = ("analyze", run_dir, "--no-page")
     file = execute(*arguments, TERM="xterm-256color")
     colored = execute(*arguments, FORCE_COLOR="1").stdout
@@ -49,7 +58,9 @@ def test_colors_are_for_a_terminal_and_no_color_wins(run_dir, execute):
     assert "\x1b[3" not in plain and "\x1b[1;3" not in plain
 
 
-def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_a_select(run_dir, tmp_path, execute):
+def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_a_select(
+    run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
     (tmp_path / "bad.sql").write_text("SELECT worker_id FRM workers")
     arguments = ("query", run_dir, "-f", tmp_path / "bad.sql")
     whole = execute(*arguments).stderr
@@ -74,7 +85,9 @@ def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_
         ),
     ],
 )
-def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(arguments, message, run_dir, tmp_path, execute):
+def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(
+    arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
     (tmp_path / "own.sql").write_text("SELECT 1")
     (tmp_path / "latin.sql").write_bytes("SELECT 'é'".encode("latin-1"))
     places = {"above": run_dir.parent, "run": run_dir, "own": tmp_path / "own.sql", "latin": tmp_path / "latin.sql"}
@@ -96,7 +109,9 @@ def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(argument
         ("query", "{run}", "ledger", "--format", "xlsx"),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_says_so_on_stderr(arguments, run_dir, tmp_path):
+def test_a_wrong_command_line_is_exit_code_2_and_says_so_on_stderr(
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path
+) -> None:
     (tmp_path / "own.sql").write_text("SELECT 1")
     places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "own.sql"}
     result = invoke(*(argument.format(**places) for argument in arguments))
@@ -104,14 +119,14 @@ def test_a_wrong_command_line_is_exit_code_2_and_says_so_on_stderr(arguments, ru
     assert result.stderr
 
 
-def test_queries_lists_every_question_with_its_sentence():
+def test_queries_lists_every_question_with_its_sentence() -> None:
     lines = invoke("queries").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(questions())
     for line, question in zip(lines, questions().values(), strict=True):
         assert line.endswith(question.question)
 
 
-def test_a_table_comes_as_text_csv_json_and_parquet(run_dir, tmp_path):
+def test_a_table_comes_as_text_csv_json_and_parquet(run_dir: Path, tmp_path: Path) -> None:
     rows = [(1, 4, 1.0)]
     columns = ["step", "tokens", "staleness_mean"]
     own = tmp_path / "own.sql"
@@ -126,7 +141,7 @@ def test_a_table_comes_as_text_csv_json_and_parquet(run_dir, tmp_path):
         assert (frame.columns, frame.rows()) == (columns, rows)
 
 
-def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir, tmp_path):
+def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.sql"
     own.write_text("SELECT range AS n, repeat('x', 200) AS wide FROM range(1000)")
     lines = invoke("query", run_dir, "-f", own).stdout.splitlines()
@@ -134,7 +149,7 @@ def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir, tmp_path):
     assert all("x" * 200 in line for line in lines[2:])
 
 
-def test_nested_values_are_json_text_in_csv(run_dir, tmp_path):
+def test_nested_values_are_json_text_in_csv(run_dir: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.sql"
     own.write_text("SELECT versions, [1, 2] AS list, NULL::INTEGER[] AS nothing FROM samples")
     frame = pl.read_csv(StringIO(invoke("query", run_dir, "-f", own, "--format", "csv").stdout))
@@ -142,13 +157,13 @@ def test_nested_values_are_json_text_in_csv(run_dir, tmp_path):
     assert frame.select("list", "nothing").rows() == [("[1, 2]", None)]
 
 
-def test_a_table_goes_to_a_file_and_nothing_to_stdout(run_dir, tmp_path):
+def test_a_table_goes_to_a_file_and_nothing_to_stdout(run_dir: Path, tmp_path: Path) -> None:
     result = invoke("query", run_dir, "staleness_histogram", "--format", "csv", "-o", tmp_path / "x.csv")
     assert (result.exit_code, result.stdout) == (0, "")
     assert (tmp_path / "x.csv").read_text() == "staleness,tokens\n1,4\n"
 
 
-def test_an_argument_replaces_the_standard_one(run_dir):
+def test_an_argument_replaces_the_standard_one(run_dir: Path) -> None:
     arguments = ("--arg", "bucket_ns=3000000000", "--arg", "origin_ns=0", "--format", "csv")
     assert invoke("query", run_dir, "throughput", *arguments).stdout.splitlines()[1:] == [
         "0,0.0,0.3333333333333333",
@@ -156,12 +171,12 @@ def test_an_argument_replaces_the_standard_one(run_dir):
     ]
 
 
-def test_a_bare_command_shows_its_help_and_version_prints_the_version():
+def test_a_bare_command_shows_its_help_and_version_prints_the_version() -> None:
     assert "analyze" in invoke("--help").stdout
     assert invoke("--version").stdout == "0.1.0\n"
 
 
-def test_a_bug_of_ours_keeps_its_traceback(run_dir, monkeypatch):
+def test_a_bug_of_ours_keeps_its_traceback(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlscope, "open", None)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
     monkeypatch.setattr(sys, "argv", ["rlscope", "query", str(run_dir), "ledger"])
@@ -169,7 +184,7 @@ def test_a_bug_of_ours_keeps_its_traceback(run_dir, monkeypatch):
         main()
 
 
-def test_the_exit_code_of_a_check_is_0_3_or_2(tmp_path, execute):
+def test_the_exit_code_of_a_check_is_0_3_or_2(tmp_path: Path, execute: Callable[..., Ended]) -> None:
     folder, rules = run_of(tmp_path / "run", (0, 60)), tmp_path / "rules.toml"
     rules.write_text('warm_up_steps = 0\n[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
     told = execute("check", folder, "--rules", rules, "--format", "json")
@@ -179,7 +194,7 @@ def test_the_exit_code_of_a_check_is_0_3_or_2(tmp_path, execute):
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
-def test_rules_lists_every_metric_and_the_rules_that_hold():
+def test_rules_lists_every_metric_and_the_rules_that_hold() -> None:
     listed = invoke("rules").stdout
     assert all(f"  {metric.name} " in listed for metric in METRICS)
     assert "idle.trainer_ratio over 10m > 30.0%, for 5m" in listed

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from rlscope.cli.app import checked_output, folded, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
 from tests.cli.command import invoke
-from tests.cli.conftest import narrow
+from tests.cli.conftest import Ended, Known, narrow
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ OUTPUTS = [
 
 @pytest.mark.usefixtures("nothing_is_computed")
 @pytest.mark.parametrize("arguments", OUTPUTS, ids=lambda arguments: f"{arguments[0]} {arguments[-1]}")
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(arguments, run_dir, tmp_path):
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path
+) -> None:
     given = [each.format(run=run_dir) for each in arguments]
     with pytest.raises(OutputError, match=r"x\.html: found no folder .*gone; expected a file in a folder that exists"):
         invoke(*given, tmp_path / "gone" / "x.html")
@@ -61,7 +63,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(arguments, 
         invoke(*given, tmp_path)
 
 
-def test_a_folder_that_takes_no_files_is_refused_and_a_device_is_taken(tmp_path, monkeypatch):
+def test_a_folder_that_takes_no_files_is_refused_and_a_device_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert checked_output(tmp_path / "x.html") == tmp_path / "x.html"
     assert (checked_output(Path("/dev/null")), checked_output("-"), checked_output(None)) == (
         Path("/dev/null"),
@@ -73,7 +77,7 @@ def test_a_folder_that_takes_no_files_is_refused_and_a_device_is_taken(tmp_path,
         checked_output(tmp_path / "x.html")
 
 
-def test_the_summary_is_printed_before_the_page_is_drawn_and_also_if_that_fails(known, run_dir):
+def test_the_summary_is_printed_before_the_page_is_drawn_and_also_if_that_fails(known: Known, run_dir: Path) -> None:
     (run_dir / "report.html").mkdir()
     result = CliRunner().invoke(app, ["analyze", str(run_dir)])
     (run_dir / "report.html").rmdir()
@@ -82,7 +86,7 @@ def test_the_summary_is_printed_before_the_page_is_drawn_and_also_if_that_fails(
     assert "No verdict" in result.stdout and "wrote" not in result.stderr
 
 
-def test_quiet_prints_nothing_and_writes_what_is_asked_for(known, run_dir, tmp_path):
+def test_quiet_prints_nothing_and_writes_what_is_asked_for(known: Known, run_dir: Path, tmp_path: Path) -> None:
     result = invoke("analyze", run_dir, "-q", "-o", tmp_path / "p.html", "--json", tmp_path / "a.json")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert known.drawn == [tmp_path / "p.html"]
@@ -100,7 +104,7 @@ def test_quiet_prints_nothing_and_writes_what_is_asked_for(known, run_dir, tmp_p
         (("--json", "-", "--format", "json"), "both print to stdout"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(arguments, why, run_dir):
+def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], why: str, run_dir: Path) -> None:
     result = invoke("analyze", run_dir, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert why in " ".join(result.stderr.replace("│", " ").split())
@@ -109,7 +113,7 @@ def test_options_that_contradict_each_other_are_refused(arguments, why, run_dir)
 COUNTED = "| n |\n|---|\n| 1 |\n"
 
 
-def test_a_select_can_be_typed_as_the_argument_or_come_from_standard_input(run_dir, tmp_path):
+def test_a_select_can_be_typed_as_the_argument_or_come_from_standard_input(run_dir: Path, tmp_path: Path) -> None:
     sql = "SELECT count(*) AS n FROM samples"
     (tmp_path / "own.sql").write_text(sql)
     assert invoke("query", run_dir, sql).stdout == COUNTED
@@ -117,7 +121,7 @@ def test_a_select_can_be_typed_as_the_argument_or_come_from_standard_input(run_d
     assert invoke("query", run_dir, "-f", tmp_path / "own.sql").stdout == COUNTED
 
 
-def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_dir):
+def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_dir: Path) -> None:
     with pytest.raises(QueryError, match="Did you mean 'worker_states'"):
         invoke("query", run_dir, "worker_state")
     with pytest.raises(QueryError, match="ad-hoc SQL 'DROP TABLE workers': found DROP; expected one SELECT"):
@@ -130,7 +134,7 @@ def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_di
         invoke("query", run_dir, "-f", "-", stdin=b" " * 4_000_001)
 
 
-def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir):
+def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir: Path) -> None:
     as_ascii_reads_it = "SELECT 'ü' AS name".encode().decode("ascii", "surrogateescape")
     assert json.loads(invoke("query", run_dir, as_ascii_reads_it, "--format", "json").stdout) == [{"name": "ü"}]
     with pytest.raises(QueryError, match="the SELECT of the command line: found text that cannot be read"):
@@ -147,7 +151,7 @@ def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_i
         ("SELECT worker_id\nFROM workers\nWHERE nope", "LINE 3: WHERE nope\n              ^^^^"),
     ],
 )
-def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql, quoted, run):
+def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql: str, quoted: str, run: rlscope.Run) -> None:
     with pytest.raises(QueryError) as caught:
         run.sql(sql)
     assert quoted in str(caught.value)
@@ -156,13 +160,13 @@ def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql, quoted, run):
     assert line[mark.index("^") : mark.rindex("^") + 1] in ("nope", "workers")
 
 
-def test_a_time_limit_is_a_duration_as_in_rules(run_dir):
+def test_a_time_limit_is_a_duration_as_in_rules(run_dir: Path) -> None:
     assert invoke("query", run_dir, "SELECT count(*) AS n FROM samples", "--timeout", "1m30s").stdout == COUNTED
     refused = invoke("query", run_dir, "SELECT 1", "--timeout", "2x")
     assert refused.exit_code == 2 and "found '2x'; expected" in " ".join(refused.stderr.replace("│", " ").split())
 
 
-def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only():
+def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only() -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=20)
     text = "short\n  a line that is too long\n/a/path/that/is/longer/than/that"
     assert folded(text, terminal) == "short\n  a line that is too\n  long\n/a/path/that/is/longer/than/that"
@@ -174,7 +178,7 @@ def test_lines_end_between_words_and_keep_their_indent_on_a_terminal_only():
     ("encoding", "shown"),
     [("ascii", b"50% ? ????"), ("latin-1", b"50% \xd7 \xfc???"), ("utf-8", "50% × ü模型?".encode())],
 )
-def test_what_a_terminal_cannot_show_is_a_question_mark(encoding, shown):
+def test_what_a_terminal_cannot_show_is_a_question_mark(encoding: str, shown: bytes) -> None:
     text = "50% × ü模型\ud800"
     stream = narrow(encoding)
     readable_on(stream)
@@ -183,7 +187,7 @@ def test_what_a_terminal_cannot_show_is_a_question_mark(encoding, shown):
     assert encoded_for(stream, text) == shown
 
 
-def test_text_on_stdout_is_in_its_encoding_and_data_in_that_of_its_format(monkeypatch):
+def test_text_on_stdout_is_in_its_encoding_and_data_in_that_of_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = narrow("ascii")
     monkeypatch.setattr("sys.stdout", stream)
     print_or_write("-", "5 × ü")
@@ -202,13 +206,15 @@ PRINTED = [
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("arguments", PRINTED, ids=" ".join)
-def test_commands_print_on_a_terminal_of_ascii(arguments, run_dir, tmp_path, execute):
+def test_commands_print_on_a_terminal_of_ascii(
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
     given = (each.format(run=run_dir, tmp=tmp_path) for each in arguments)
     done = execute(*given, encoding="ascii", COLUMNS="80")
     assert len(done.stdout + done.stderr) > 20
 
 
-def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do():
+def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> None:
     program = "import sys, rlscope.cli; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "typer" in loaded
@@ -217,7 +223,7 @@ def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do():
     )
 
 
-def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only():
+def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() -> None:
     shown = {}
     for name, settings in {"terminal": {"force_terminal": True}, "file": {}, "quiet": {"quiet": True}}.items():
         notes = Console(file=io.StringIO(), width=80, color_system=None, **settings)
@@ -242,7 +248,7 @@ def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only():
         "plan {gone}",
     ],
 )
-def test_every_command_names_a_path_that_does_not_exist(arguments, run_dir, tmp_path):
+def test_every_command_names_a_path_that_does_not_exist(arguments: str, run_dir: Path, tmp_path: Path) -> None:
     places = {"gone": str(tmp_path / "gone"), "tmp": str(tmp_path), "run": str(run_dir)}
     given = [word.format_map(places) for word in arguments.split()]
     ended = CliRunner().invoke(app, given)
@@ -250,7 +256,9 @@ def test_every_command_names_a_path_that_does_not_exist(arguments, run_dir, tmp_
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_that_a_library_makes_an_error_of_ends_the_command_as_a_signal(number, code, monkeypatch, capsys):
+def test_a_signal_that_a_library_makes_an_error_of_ends_the_command_as_a_signal(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted() -> None:
         try:
             signal.raise_signal(number)

@@ -45,7 +45,7 @@ def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
     return as_dict(plan_document(planned, file))
 
 
-def test_the_example_that_is_printed_plans_as_it_is(tmp_path):
+def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
     printed = invoke("plan", "--example")
     assert printed.exit_code == 0 and printed.stdout == EXAMPLE.read_text(encoding="utf-8")
     done = invoke("plan", write_plan(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
@@ -56,7 +56,7 @@ def test_the_example_that_is_printed_plans_as_it_is(tmp_path):
     assert best["staleness_p95"] <= 4
 
 
-def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path):
+def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path: Path) -> None:
     done = invoke("plan", write_plan(tmp_path, SMALL_BATCH), "--max-staleness", "0", "--json", "-")
     answer = json.loads(done.stdout)
     assert done.exit_code == 0
@@ -75,7 +75,7 @@ def middle(planned: PlanResult) -> float:
     return float(np.median(planned.best.drawn_tokens_per_s))
 
 
-def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_too_small(tmp_path):
+def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_too_small(tmp_path: Path) -> None:
     answer = planned_with(tmp_path, 64, 32)
     scaling = answer[1].scaling
     assert scaling is not None and (scaling.fewer_gpus, scaling.larger_batch) == (8, 256)
@@ -88,7 +88,7 @@ def test_gpus_that_gain_little_for_their_number_are_said_to_and_so_is_a_batch_to
 
 
 @pytest.mark.nightly
-def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_path):
+def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_path: Path) -> None:
     asked, few, larger = (planned_with(tmp_path, *each)[1] for each in ((512, 256), (32, 256), (512, 4096)))
     rate, scaling = middle(asked), asked.scaling
     assert scaling is not None and few.scaling is None
@@ -97,18 +97,18 @@ def test_what_more_gpus_and_a_larger_batch_gain_is_what_plans_of_them_say(tmp_pa
 
 
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
-def test_a_plan_or_the_example_is_asked_for(arguments):
+def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
     assert invoke("plan", *arguments).exit_code == 2
 
 
-def test_the_cost_of_the_run_follows_from_its_hours(document):
+def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) -> None:
     eta, best = document["time_to_finish"], document["recommendation"]["best"]
     assert eta["gpu_hours"] == pytest.approx(6 * eta["hours"]["value"])
     assert (eta["price"], eta["currency"]) == (pytest.approx(2 * eta["gpu_hours"]), "EUR")
     assert eta["hours"]["value"] == pytest.approx(1000 * best["step_s"] / 3600, rel=0.01)
 
 
-def test_a_present_layout_is_what_gains_are_over(tmp_path):
+def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
     file, planned = plan_ahead(write_plan(tmp_path, PLAN + PRESENT))
     advised: Any = as_dict(plan_document(planned, file))["recommendation"]
     current, best = advised["current"], advised["best"]
@@ -120,7 +120,7 @@ def test_a_present_layout_is_what_gains_are_over(tmp_path):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_answer_fits_its_width_and_cuts_no_figure(answer, width):
+def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, PlanResult], width: int) -> None:
     text = printed(plan_blocks(answer[1], answer[0]), width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -130,7 +130,7 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer, width):
     assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.max_running}" in text
 
 
-def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer):
+def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, PlanResult]) -> None:
     text = words_of(answer)
     assert "nothing was measured" in text
     assert "It is the fastest split in" in text and "(median and 90% interval of the draws)" in text
@@ -169,14 +169,18 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer):
     ],
     ids=["the present layout is kept", "all are too stale", "no response fits the cache"],
 )  # fmt: skip
-def test_a_layout_beyond_the_cap_and_a_plan_without_one_say_why(tmp_path, plan, cap, said):
+def test_a_layout_beyond_the_cap_and_a_plan_without_one_say_why(
+    tmp_path: Path, plan: str, cap: int | None, said: list[str]
+) -> None:
     text = words_of(plan_ahead(write_plan(tmp_path, plan), cap))
     assert [words for words in said if words not in text] == []
     assert ("Uncertainties" in text) == ("Keep" in said[0])
 
 
 @pytest.mark.parametrize(("gpus", "is_said"), [(8, False), (9, True)])
-def test_engines_larger_than_a_node_are_said_to_be_slower_than_modeled(tmp_path, gpus, is_said):
+def test_engines_larger_than_a_node_are_said_to_be_slower_than_modeled(
+    tmp_path: Path, gpus: int, is_said: bool
+) -> None:
     plan = write_plan(tmp_path, PLAN.replace("total = 6", f"total = {gpus + 1}\ngpus_per_engine = {gpus}"))
     lines = assumption_lines(rlscope.plan(plan))
     assert any(f"Engines of {gpus} GPUs span nodes" in line for line in lines) == is_said

@@ -13,6 +13,7 @@ from rlscope.alerts.live.watch import watch_run
 from rlscope.cli import app
 from rlscope.errors import RlscopeError, RuleError
 from tests.alerts.conftest import listener as listener
+from tests.alerts.notify.listener import Listener
 from tests.trace_folder import activity, train_row, worker, write_run
 
 IN_OWN_TIME = """
@@ -83,7 +84,9 @@ def text_of_files(folder: Path) -> str:
     return "".join(path.read_bytes().decode("latin-1") for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(run_dir, tmp_path, listener):
+def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
+    run_dir: Path, tmp_path: Path, listener: Listener
+) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(RECEIVERS + RULES)
     secret = listener.url.replace("//", "//hushuser:hushpassword@") + "/hook?key=hushquery"
@@ -134,7 +137,7 @@ def refusal(run_dir: Path, tmp_path: Path, text: str) -> RlscopeError:
     return caught.value
 
 
-def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir, tmp_path):
+def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_path: Path) -> None:
     chat = '[[receivers]]\nname = "chat"\nkind = "apprise"\nurl_env = "NOT_SET_ANYWHERE"\n'
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
@@ -144,7 +147,7 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir, tmp_path):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
 
 
-def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir, tmp_path, monkeypatch):
+def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(watch, "is_installed", lambda: False)
     monkeypatch.setenv("MAIL_URL", "mailto://hush")
     text = '[[receivers]]\nname = "mail"\nkind = "apprise"\nurl_env = "MAIL_URL"\n'
@@ -152,12 +155,12 @@ def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir, tmp_path, monkey
 
 
 @pytest.mark.parametrize("interval", ["0s", "5", "often"])
-def test_an_interval_that_is_none_is_a_usage_error(run_dir, interval):
+def test_an_interval_that_is_none_is_a_usage_error(run_dir: Path, interval: str) -> None:
     done = CliRunner().invoke(app, ["watch", str(run_dir), "--interval", interval])
     assert done.exit_code == 2 and "--interval" in done.stderr
 
 
-def test_rules_that_changed_are_held_from_the_beginning_of_the_run(run_dir, tmp_path):
+def test_rules_that_changed_are_held_from_the_beginning_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     rules, said = tmp_path / "rules.toml", list[str]()
     for text in (RULES, RULES.replace("above = 0.5", "above = 0.6"), RULES.replace("above = 0.5", "above = 0.6")):
         rules.write_text(text)

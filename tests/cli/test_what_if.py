@@ -39,7 +39,7 @@ def document(*arguments: str | Path) -> Any:
     return json.loads(invoke("what-if", *arguments, "--json", "-").stdout)
 
 
-def test_without_a_change_the_run_is_beside_itself():
+def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["current"] == found["predicted"]
     assert (found["gain_ratio"]["value"], found["obstacle"]) == (0.0, None)
@@ -47,7 +47,7 @@ def test_without_a_change_the_run_is_beside_itself():
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns):
+def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
     asked = ("--trainer-gpus", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
     done = invoke("what-if", "run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
@@ -62,7 +62,7 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
     assert "Training was measured on one number of GPUs only" in " ".join(done.stdout.split())
 
 
-def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained():
+def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
     done = invoke(
         "what-if", "run", "--queue-capacity-samples", "0", "--max-in-flight-samples", "800", "--publish-every", "4"
     )
@@ -73,7 +73,7 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
     assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
 
 
-def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published():
+def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published() -> None:
     found = document("run", "--publish-every", "4", "--weight-update-s", "0")
     asked = {name: value for name, value in found["asked"].items() if value is not None}
     assert asked == {"publish_every": 4, "weight_update_s": 0.0}
@@ -83,7 +83,7 @@ def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_pu
     assert found["predicted"]["staleness_mean"] < 0.5 * still["predicted"]["staleness_mean"]
 
 
-def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures():
+def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
     done, found = invoke("what-if", "run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
     assert done.exit_code == 0
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in done.stdout
@@ -104,14 +104,14 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures():
         (("--publish-every", "391"), "100,096 samples between two weight updates; at most 100,000"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_a_usage_error(options, message):
+def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:
     done = invoke("what-if", "run", *options)
     assert done.exit_code == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
 
 
-def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch):
+def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = model().replay
     rate = replace(replay.rate, measured=1_000.0, replayed=270.0)
     off = replace(model(), replay=replace(replay, compared=(rate, *replay.compared[1:])))
@@ -120,7 +120,7 @@ def test_a_model_that_does_not_reproduce_its_run_predicts_nothing(monkeypatch):
         rlscope.analyze("runs/1").what_if(max_staleness=4)
 
 
-def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch):
+def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     rough = replace(model(), warnings=(*model().warnings, ModelWarning.PREDICTION_MISSED))
     known = replace(full_analysis(), model=rough)
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: known)
@@ -131,21 +131,21 @@ def test_a_model_that_missed_the_held_out_steps_says_so_first(monkeypatch):
     )
 
 
-def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch):
+def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = replace(full_analysis(), model=NoModelResult("no pass was recorded"))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, **_: nothing)
     with pytest.raises(AnalysisError, match=r"found no model: no pass was recorded; expected .* or `rlscope plan`"):
         rlscope.analyze("runs/1").what_if()
 
 
-def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it():
+def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it() -> None:
     done = invoke("what-if", "run", "--target-tokens-per-s", "4000.5")
     text = " ".join(done.stdout.split())
     assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
     assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)
 
 
-def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached():
+def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached() -> None:
     done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
     assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
     assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout

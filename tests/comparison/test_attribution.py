@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import rlscope
 from rlscope import format as fmt
 from rlscope.comparison.attribution import _reaches, setting_changes
 from rlscope.comparison.engines import engine_speed
@@ -33,7 +34,7 @@ def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max
     return replace(run, facts=replace(run.facts, **split), max_running=max_running)  # type: ignore[arg-type]
 
 
-def test_the_first_action_carried_out_is_named_and_its_promise_held(pair):
+def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscope.Comparison) -> None:
     (found,) = pair.pairs
     rate, said = found.differences.row("tokens_per_s"), found.attribution
     assert rate.is_significant and rate.change > 0.3
@@ -46,7 +47,7 @@ def test_the_first_action_carried_out_is_named_and_its_promise_held(pair):
     assert "% to max running per engine 8 → 32; measured +" in causes_sentence(found)
 
 
-def test_a_change_that_was_not_recommended_has_no_promise(pair):
+def test_a_change_that_was_not_recommended_has_no_promise(pair: rlscope.Comparison) -> None:
     (found,) = compare_runs(pair.pairs[0].run, [pair.baseline]).pairs
     assert found.attribution.promise is None
     assert found.attribution.causes[0].alone_ratio < 0
@@ -59,7 +60,7 @@ def capped(run: ComparedRun, cap: int, length_factor: float) -> ComparedRun:
     return replace(run, settings=settings, table=replace(run.table, trained_tokens=tokens))
 
 
-def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before):
+def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before: rlscope.Analysis) -> None:
     """A lower cap cuts the run's own responses; those that it cut itself do not say how long they would have been."""
     run = run_of(before)
     found = [compare_runs(run, [capped(run, *each)]).pairs[0] for each in ((48, 0.5), (192, 1.5))]
@@ -72,14 +73,14 @@ def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before):
     assert [pair.warnings for pair in found] == [(), ()]
 
 
-def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(before):
+def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(before: rlscope.Analysis) -> None:
     run = run_of(before)
     (pair,) = compare_runs(run, [capped(run, 192, 0.5)]).pairs
     assert [each.name for each in pair.attribution.causes] == ["response_lengths", "max_output_tokens"]
     assert pair.attribution.causes[1].alone_ratio == pytest.approx(0.0, abs=1e-6)
 
 
-def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(before):
+def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(before: rlscope.Analysis) -> None:
     """Every pass takes 10 ms and 0.1 ms for each 10 tokens of KV: the same engine, with other lengths."""
 
     def with_lengths(median_tokens: float, base_s: float = 0.010) -> ComparedRun:
@@ -130,21 +131,23 @@ class HeldCurve:
         (("long", 100), 0.50, 0.0, 0.50),
     ],
 )
-def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_the_cap(cap, change, of_cap, beyond):
+def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_the_cap(
+    cap: tuple[object, object], change: float, of_cap: float, beyond: float | None
+) -> None:
     before, after = (made_run(settings={"max_output_tokens": each}) for each in cap)
     measured = Difference(50.0, 50.0 * (1 + change), "ratio", change, change - 0.01, change + 0.01)
     found = length_change(before, after, replace(measured, is_significant=True))
     assert (found.of_cap, found.beyond) == (pytest.approx(of_cap), pytest.approx(beyond))
 
 
-def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out():
+def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:
     assert flattened({"a": {"b": 1, "c": {"d": [1]}}, "e": None}) == {"a.b": 1, "a.c.d": [1], "e": None}
     plain = made_run(settings={"max_staleness": 1, "lr": 0.1, "total_steps": 5})
     other = made_run(settings={"max_staleness": None, "note": [1, 2], "total_steps": 9})
     assert setting_changes(plain, other) == {"lr": (0.1, None), "max_staleness": (1, None), "note": (None, "[1, 2]")}
 
 
-def test_a_change_whose_effect_is_unknown_is_named_with_the_reason():
+def test_a_change_whose_effect_is_unknown_is_named_with_the_reason() -> None:
     plain = made_run(settings={"lr": 1})
     compared = compare_runs(plain, [made_run(periods_s=[1.0] * 20, settings={"lr": 2})])
     cause = compared.pairs[0].attribution.causes[0]
@@ -162,7 +165,9 @@ def test_a_change_whose_effect_is_unknown_is_named_with_the_reason():
         ({"model.name": "after-sft"}, {"max_running": None, "model.name": "not_modeled"}),
     ],
 )
-def test_the_model_of_another_network_is_not_asked(changed, reasons, before):
+def test_the_model_of_another_network_is_not_asked(
+    changed: dict[str, object], reasons: dict[str, str | None], before: rlscope.Analysis
+) -> None:
     first = run_of(before)
     assert "model.parameters" in first.settings
     second = replace(first, settings={**first.settings, "max_running": 32, **changed}, max_running=32)
@@ -171,7 +176,7 @@ def test_the_model_of_another_network_is_not_asked(changed, reasons, before):
     assert all((each.alone_ratio is None) == (each.unpriced_because is not None) for each in causes)
 
 
-def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair):
+def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair: rlscope.Comparison) -> None:
     first, second = pair.baseline, pair.pairs[0].run
     replay = first.model.replay
     off = replace(replay, compared=(replace(replay.rate, measured=2.0, replayed=1.0), *replay.compared[1:]))
@@ -180,7 +185,7 @@ def test_a_model_that_does_not_reproduce_its_own_run_is_not_asked(pair):
     assert {each.unpriced_because for each in found.attribution.causes} == {"not_reproduced"}
 
 
-def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair):
+def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair: rlscope.Comparison) -> None:
     first, second = pair.baseline, pair.pairs[0].run
     rough = replace(first, model=replace(first.model, warnings=(ModelWarning.PREDICTION_MISSED,)))
     assert [each.kind for each in compare_runs(rough, [second]).pairs[0].warnings] == [CompareWarningKind.MODEL_MISSES]
@@ -189,7 +194,9 @@ def test_shares_by_a_model_that_missed_its_held_out_steps_are_called_rough(pair)
 @pytest.mark.parametrize(
     ("low", "high", "within"), [(0.0, 0.1, True), (0.0, 0.099, False), (0.3, 0.4, True), (0.301, 0.4, False)]
 )
-def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(low, high, within):
+def test_a_gain_whose_interval_touches_the_predicted_one_is_within_the_error(
+    low: float, high: float, within: bool
+) -> None:
     measured, predicted = Difference(1.0, 1.05, "ratio", 0.05, low, high), Estimate(0.2, 0.1, 0.3)
     assert _reaches(measured, predicted) is within
     assert not _reaches(replace(measured, low=None, high=None), predicted)
@@ -220,7 +227,9 @@ ACTIONS = (
         ((1, 1, 0, 32), {"max_staleness": 5}, 1, False),
     ],
 )
-def test_the_promise_of_any_action_is_recognized(layout, settings, rank, is_alone):
+def test_the_promise_of_any_action_is_recognized(
+    layout: tuple[int, int, int, int], settings: dict[str, object], rank: int | None, is_alone: bool | None
+) -> None:
     stated = {"max_staleness": 4, "synchronous": True}
     plain = replace(laid_out(made_run(settings=stated), 1, 1, 0, 8), promised=ACTIONS)
     other = replace(laid_out(plain, *layout), settings=stated | settings)
@@ -235,7 +244,7 @@ def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
     return replace(run, table=replace(run.table, step_s=run.table.step_s + seconds, state_gpu_s=states))
 
 
-def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before):
+def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_them(before: rlscope.Analysis) -> None:
     first = run_of(before)
     step_s = float(first.table.step_s.mean())
     second = with_checkpoints(first, 4.0 * step_s)
@@ -246,7 +255,7 @@ def test_checkpoints_that_one_run_writes_are_named_with_what_the_model_makes_of_
     assert -0.8 < cause.alone_ratio < -0.6
 
 
-def test_a_recommended_fix_is_recognized_by_what_was_measured(before):
+def test_a_recommended_fix_is_recognized_by_what_was_measured(before: rlscope.Analysis) -> None:
     run = replace(run_of(before), promised=(ACTIONS[0], promised("engine_speed", 1.1)))
     found = compare_runs(run, [with_pass_s(run, 0.8)]).pairs[0].attribution
     assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)
@@ -255,14 +264,16 @@ def test_a_recommended_fix_is_recognized_by_what_was_measured(before):
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoints"]), (0.019, [])])
-def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds, named):
+def test_checkpoints_that_take_under_a_hundredth_of_a_step_are_not_named(seconds: float, named: list[str]) -> None:
     plain = made_run()
     causes = compare_runs(plain, [with_checkpoints(plain, seconds)]).pairs[0].attribution.causes
     assert [each.name for each in causes] == named
     assert all(each.unpriced_because == "no_model" for each in causes)
 
 
-def test_publishing_every_few_steps_is_a_cause_of_its_own_and_several_are_predicted_together_too(pair):
+def test_publishing_every_few_steps_is_a_cause_of_its_own_and_several_are_predicted_together_too(
+    pair: rlscope.Comparison,
+) -> None:
     rarer = replace(pair.pairs[0].run, steps_per_version=2.0)
     (found,) = compare_runs(pair.baseline, [rarer]).pairs
     raised, published = found.attribution.causes

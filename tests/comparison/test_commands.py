@@ -1,6 +1,9 @@
 """`rlscope compare` and `list`: what they print, write and exit with."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from tests.cli.command import invoke
 from tests.comparison.conftest import TRACES
@@ -9,7 +12,7 @@ from tests.kept import analyze_kept
 SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
 
 
-def test_compare_prints_a_card_and_writes_what_it_is_asked_for(tmp_path, monkeypatch):
+def test_compare_prints_a_card_and_writes_what_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlscope.comparison.runs.analyze", analyze_kept)
     page = tmp_path / "page.html"
     done = invoke("compare", SLOW, FAST, SLOW, "-o", page, "--json", tmp_path / "c.json")
@@ -20,12 +23,12 @@ def test_compare_prints_a_card_and_writes_what_it_is_asked_for(tmp_path, monkeyp
     assert json.loads((tmp_path / "c.json").read_text())["comparisons"][0]["label"] == "Faster"
 
 
-def test_compare_refuses_two_things_on_stdout_and_a_missing_run():
+def test_compare_refuses_two_things_on_stdout_and_a_missing_run() -> None:
     assert invoke("compare", SLOW, FAST, "--json", "-", "--format", "json").exit_code == 2
     assert invoke("compare", SLOW).exit_code == 2
 
 
-def test_list_prints_a_line_a_run(tmp_path, monkeypatch):
+def test_list_prints_a_line_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rlscope.comparison.history.analyze", analyze_kept)
     done = invoke("list", TRACES / "starved_trainer", "-o", tmp_path / "list.html")

@@ -34,7 +34,7 @@ def breakdown(differences: Differences, name: str, role: str | None = None) -> B
     return next(each for each in differences.breakdowns if each.name == name and each.role == role)
 
 
-def test_the_step_period_is_what_the_trainers_did():
+def test_the_step_period_is_what_the_trainers_did() -> None:
     """2 s a step, 1.5 s of it waiting; then 1 s, half of it waiting."""
     slow = made_run(states={WORK: [0.5] * 20, WAIT: [1.5] * 20, DECODE: EVEN})
     fast = made_run(periods_s=[1.0] * 20, states={WORK: [0.5] * 20, WAIT: [0.5] * 20, DECODE: [1.0] * 20})
@@ -46,7 +46,7 @@ def test_the_step_period_is_what_the_trainers_did():
     ]
 
 
-def test_a_state_that_one_run_was_never_in_took_no_time_there():
+def test_a_state_that_one_run_was_never_in_took_no_time_there() -> None:
     busy = made_run()
     idle = made_run(states={WORK: EVEN, DECODE: [1.5] * 20, IDLE: [0.5] * 20})
     shares = breakdown(differences_of(busy, idle), "role_share", "sampler")
@@ -62,7 +62,7 @@ gpu_ns = st.integers(0, 10**15)
     second=st.lists(gpu_ns, min_size=4, max_size=4).filter(lambda each: min(each[0] + each[1], each[2] + each[3]) > 0),
     tokens=st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)),
 )
-def test_every_breakdown_of_gpu_time_closes(first, second, tokens):
+def test_every_breakdown_of_gpu_time_closes(first: list[int], second: list[int], tokens: tuple[int, int]) -> None:
     runs: list[ComparedRun] = []
     for spent, trained in zip((first, second), tokens, strict=True):
         run = made_run()
@@ -75,7 +75,9 @@ def test_every_breakdown_of_gpu_time_closes(first, second, tokens):
         assert each.after - each.before == pytest.approx(each.change, abs=1e-12 * max(sizes))
 
 
-def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_their_step_periods_and_costs(pair):
+def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_their_step_periods_and_costs(
+    pair: rlscope.Comparison,
+) -> None:
     found = pair.pairs[0].differences
     row, period, cost = found.row("step_s"), breakdown(found, "step_s"), breakdown(found, "gpu_s_per_1k_tokens")
     assert (period.before, period.after) == (pytest.approx(row.before), pytest.approx(row.after))
@@ -88,7 +90,7 @@ def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_the
         assert gpu_s == pytest.approx(run.facts.policy_gpus * 1000.0 / run.steady_tokens_per_s)
 
 
-def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval():
+def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval() -> None:
     """A steady rate, here 900, is never compared with that of a whole run: 1,000 tokens each 1 s, and each 2 s."""
     steady = replace(made_run(periods_s=[1.0] * 20), steady_tokens_per_s=900.0)
     found = differences_of(steady, replace(made_run(), table=None, steady=None))
@@ -97,7 +99,7 @@ def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_int
     assert (rate.low, rate.is_significant) == (None, False)
 
 
-def test_rewards_are_compared_where_both_runs_had_got_to():
+def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
     """20 steps of 2 s against 10 of 1 s, one reward more a step in both; the first ten steps are equal."""
     long = made_run(rewards=[float(step) for step in range(20)])
     short = made_run(periods_s=[1.0] * 10, rewards=[float(step) for step in range(10)])
@@ -108,7 +110,7 @@ def test_rewards_are_compared_where_both_runs_had_got_to():
     assert (by_hours.difference.before, by_hours.difference.after) == (2.0, 4.5)  # Five steps against ten.
 
 
-def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ():
+def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
     one = made_run()
     two = made_run(periods_s=[1.0] * 20, gpus={"trainer": 2, "sampler": 2}, states={WORK: EVEN, DECODE: EVEN})
     names = [row.quantity for row in differences_of(one, two).quantities]
@@ -130,7 +132,9 @@ def kinds(first: ComparedRun, second: ComparedRun) -> list[CompareWarningKind]:
         ({"gpus": {"trainer": 2, "sampler": 2}}, ("layout", "1:1", "2:2")),
     ],
 )
-def test_what_differs_between_the_runs_is_a_cause_and_no_warning_too(more, cause):
+def test_what_differs_between_the_runs_is_a_cause_and_no_warning_too(
+    more: dict[str, object], cause: tuple[str, ...]
+) -> None:
     plain = made_run(settings={"model.name": "a"}, devices={"trainer": "H100"})
     given = {"settings": {"model.name": "a"}, "devices": {"trainer": "H100"}} | more
     (pair,) = compare_runs(plain, [made_run(**given)]).pairs
@@ -139,26 +143,28 @@ def test_what_differs_between_the_runs_is_a_cause_and_no_warning_too(more, cause
 
 
 @pytest.mark.parametrize(("first_step", "found"), [(11, []), (12, [CompareWarningKind.OTHER_STEPS])])
-def test_stretches_with_half_of_their_steps_in_common_are_of_one_age(first_step, found):
+def test_stretches_with_half_of_their_steps_in_common_are_of_one_age(
+    first_step: int, found: list[CompareWarningKind]
+) -> None:
     assert kinds(made_run(), made_run(first_step=first_step)) == found
 
 
 @pytest.mark.parametrize(("parameters", "is_same"), [(1050, True), (1051, False), (950, False)])
-def test_a_size_within_five_percent_is_that_of_one_network(parameters, is_same):
+def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, is_same: bool) -> None:
     # A table of positions grows with the longest context that is allowed.
     plain, other = (made_run(settings={"model.parameters": each}) for each in (1000, parameters))
     (pair,) = compare_runs(plain, [other]).pairs
     assert (pair.attribution.causes == ()) is is_same
 
 
-def test_runs_of_one_id_get_names_of_their_own():
+def test_runs_of_one_id_get_names_of_their_own() -> None:
     runs = [made_run("same") for _ in range(2)]
     assert [run.name for run in named(runs, [Path("/runs/a"), Path("/runs/b")])] == ["a", "b"]
     assert [run.name for run in named(runs)] == ["same #1", "same #2"]
     assert [run.name for run in named([runs[0], made_run("other")])] == ["same", "other"]
 
 
-def test_a_run_against_itself_differs_in_nothing(before):
+def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
     run = run_of(before)
     (pair,) = compare_runs(run, [run]).pairs
     assert all(row.difference.change in (0.0, None) for row in pair.differences.quantities)
@@ -167,12 +173,12 @@ def test_a_run_against_itself_differs_in_nothing(before):
     assert pair.warnings == ()
 
 
-def test_nothing_to_compare_is_refused(before):
+def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:
     with pytest.raises(rlscope.RlscopeError, match="a baseline and one run or more"):
         rlscope.compare(before)
 
 
-def test_time_in_which_no_worker_was_there_is_a_part_of_its_own():
+def test_time_in_which_no_worker_was_there_is_a_part_of_its_own() -> None:
     """A sampler that stops in the middle of the stretch: half of one of two GPUs is not running."""
     closed = _closed({DECODE: 150 * 10**9}, {"sampler": 2}, 100 * 10**9)
     assert closed == {DECODE: 150 * 10**9, StateKey("sampler", NOT_RUNNING, None): 50 * 10**9}
@@ -180,7 +186,7 @@ def test_time_in_which_no_worker_was_there_is_a_part_of_its_own():
     assert np.sum(list(_closed({}, {"trainer": 1}, 10).values())) == 10
 
 
-def test_engines_that_stop_are_a_reason_for_the_change():
+def test_engines_that_stop_are_a_reason_for_the_change() -> None:
     """Two sampler GPUs all the time, then one of them for the second half of every step only."""
 
     def run(decoding_s: float) -> ComparedRun:
@@ -202,7 +208,7 @@ def aged(versions: float, steps_per_version: float, count: int = 20) -> Compared
     return replace(run, steps_per_version=steps_per_version)
 
 
-def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps():
+def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps() -> None:
     """1.88 versions of one step, then 1.22 of three: fresher in versions, and staler in fact."""
     (pair,) = compare_runs(aged(1.88, 1.0), [aged(1.22, 3.0)]).pairs
     in_steps = pair.differences.row("staleness_mean_steps")
@@ -213,13 +219,13 @@ def test_where_publish_intervals_differ_staleness_is_compared_in_optimizer_steps
 
 
 @pytest.mark.parametrize(("steps_per_version", "in_steps"), [(1.24, False), (1.25, True)])
-def test_versions_of_nearly_as_many_steps_are_one_unit(steps_per_version, in_steps):
+def test_versions_of_nearly_as_many_steps_are_one_unit(steps_per_version: float, in_steps: bool) -> None:
     found = differences_of(aged(2.0, 1.0), aged(2.0, steps_per_version))
     assert ("staleness_mean_steps" in [row.quantity for row in found.quantities]) is in_steps
     assert ("staleness_mean" in [row.quantity for row in found.quantities]) is not in_steps
 
 
-def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before):
+def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before: rlscope.Analysis) -> None:
     """Publications of one run wait for its staleness cap, those of the other for nothing."""
     waiting = analysis_of("capped_staleness")
     window = waiting.run.window
@@ -230,7 +236,7 @@ def test_a_run_says_how_many_optimizer_steps_a_version_of_it_lasts(before):
     assert run_of(before).steps_per_version == 1.0
 
 
-def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning():
+def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning() -> None:
     """Both generate 100 tokens a sample; where the long ones are dropped, 80 of them are trained."""
     plain = made_run(settings={"max_staleness": 4})
     fresh = made_run(settings={"max_staleness": 1}, tokens=[800] * 20)
@@ -242,7 +248,7 @@ def test_trained_lengths_that_dropping_shortened_are_an_effect_and_no_warning():
     assert "20.0% shorter in B because long samples are dropped more often: an effect of the change" in said
 
 
-def test_generated_lengths_that_changed_beside_dropping_are_a_cause():
+def test_generated_lengths_that_changed_beside_dropping_are_a_cause() -> None:
     """120 tokens a sample were generated, and 96 of them trained."""
     plain = made_run()
     other = replace(made_run(tokens=[960] * 20), dropping_ratio=-0.2)
@@ -252,7 +258,7 @@ def test_generated_lengths_that_changed_beside_dropping_are_a_cause():
     ]
 
 
-def test_what_dropping_does_to_lengths_is_counted_from_the_deliveries():
+def test_what_dropping_does_to_lengths_is_counted_from_the_deliveries() -> None:
     """10 tokens are trained; 40 are dropped as stale, and 100 filtered, which is no loss of staleness."""
     lengths = {"trained": 10, "dropped_stale": 40, "filtered": 100}
     columns = {"outcome": [*lengths], "tokens": [*lengths.values()], "mean_output_tokens": [*lengths.values()]}

@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +51,7 @@ def comparison_of(baseline: ComparedRun, others: Sequence[ComparedRun]) -> rlsco
     ("before", "rows"),
     [(0.002, ["training", "other", "total"]), (1e-9, ["training", "total"])],
 )
-def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before, rows):
+def test_small_parts_share_a_row_and_parts_that_are_nothing_have_none(before: float, rows: list[str]) -> None:
     parts = (
         BreakdownPart("train", "trainer", None, 2.0, 1.0, -1.0),
         BreakdownPart("unattributed", "trainer", None, before, before + 1.46e-9, 1.46e-9),
@@ -93,7 +95,7 @@ def rate(change: float, low: float | None, high: float | None, *, significant: b
         ),
     ],
 )
-def test_the_headline_says_what_came_and_how_sure_that_is(found, words, said):
+def test_the_headline_says_what_came_and_how_sure_that_is(found: Difference, words: str, said: str) -> None:
     assert (label(found), headline(found, "B")) == (words, said)
 
 
@@ -107,7 +109,7 @@ def test_the_headline_says_what_came_and_how_sure_that_is(found, words, said):
         (0.05, True, "measured +5.0%, 5.0 points below the interval, less than the measurement may be off."),
     ],
 )
-def test_the_prediction_is_shown_with_the_measured_gain(measured, is_within_error, end):
+def test_the_prediction_is_shown_with_the_measured_gain(measured: float, is_within_error: bool, end: str) -> None:
     gain_ratio = Estimate(0.2, 0.1, 0.3)
     said = promise_sentence(Promise(1, "layout", gain_ratio, measured, True, is_within_error=is_within_error))
     assert said == (
@@ -115,7 +117,7 @@ def test_the_prediction_is_shown_with_the_measured_gain(measured, is_within_erro
     )
 
 
-def test_predicted_prices_are_shown_with_the_measured_ones():
+def test_predicted_prices_are_shown_with_the_measured_ones() -> None:
     gain, length = Estimate(0.2, 0.1, 0.3), Estimate(-0.036, -0.126, 0.023)
     prices = (
         PromisedPrice("dropped_ratio", Estimate(0.38, 0.32, 0.45), 0.46),
@@ -131,16 +133,16 @@ def test_predicted_prices_are_shown_with_the_measured_ones():
     )
 
 
-def test_every_warning_has_a_sentence_that_ends():
+def test_every_warning_has_a_sentence_that_ends() -> None:
     for kind in CompareWarningKind:
         assert warning_words(CompareWarning(kind, "0.25", "0.125", "4"), "B").endswith(".")
 
 
-def test_runs_after_z_are_numbered():
+def test_runs_after_z_are_numbered() -> None:
     assert [letter_of(index) for index in (0, 1, 25, 26)] == ["A", "B", "Z", "#27"]
 
 
-def test_all_formats_say_the_same(pair, tmp_path):
+def test_all_formats_say_the_same(pair: rlscope.Comparison, tmp_path: Path) -> None:
     (first,) = json.loads(pair.to_json())["comparisons"]
     assert faults("compare", pair.to_json()) == []
     assert {each["name"] for each in first["breakdowns"]} == {"step_s", "gpu_s_per_1k_tokens", "role_share"}
@@ -153,11 +155,11 @@ def test_all_formats_say_the_same(pair, tmp_path):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_card_fits_its_width(pair, width):
+def test_the_card_fits_its_width(pair: rlscope.Comparison, width: int) -> None:
     assert max(map(len, printed(pair.blocks, width).splitlines())) <= width
 
 
-def test_the_page_loads_nothing_and_draws_every_chart(pair):
+def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) -> None:
     page = render_comparison(pair)
     marked = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', marked) and "Content-Security-Policy" in marked
@@ -168,7 +170,7 @@ def test_the_page_loads_nothing_and_draws_every_chart(pair):
         assert "var(--" not in json.dumps(getattr(pair.charts, name)().to_dict(validate=True))
 
 
-def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_folded(pair):
+def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_folded(pair: rlscope.Comparison) -> None:
     page = render_comparison(pair)
     tables = re.findall(r"<table class=\"rows compared\">.*?</table>", page, flags=re.DOTALL)
     assert len(tables) > 4 and any("95% interval</th>" not in table for table in tables)
@@ -179,7 +181,7 @@ def test_no_table_of_the_page_has_a_column_without_a_value_and_breakdowns_are_fo
     assert before.count('class="rows compared"') == 1 < folded.count('class="rows compared"')
 
 
-def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does():
+def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does() -> None:
     wasteful = analysis_of("overproduction")
     (_, sampler) = steady_state(wasteful).block.roles  # type: ignore[union-attr]
     (dropped,) = (part.share_ratio for part in sampler.parts if part.state.name == "discarded")
@@ -191,7 +193,7 @@ def test_sampler_bars_show_the_dropped_share_of_generation_as_the_report_does():
     assert [part.state.name for part in bar.parts] == ["decoding"]
 
 
-def test_staleness_is_drawn_in_the_unit_that_the_runs_share():
+def test_staleness_is_drawn_in_the_unit_that_the_runs_share() -> None:
     run = replace(made_run(), steps_per_version=1.0)
     ages = replace(run.staleness.tokens, histogram=((0, 1), (2, 3)))
     run = replace(run, staleness=replace(run.staleness, tokens=ages))
@@ -202,7 +204,7 @@ def test_staleness_is_drawn_in_the_unit_that_the_runs_share():
         assert {row["staleness"] for row in rows if row["run"] == "B"} == ages
 
 
-def test_names_from_runs_stay_text_in_every_format():
+def test_names_from_runs_stay_text_in_every_format() -> None:
     runs = [made_run(f"{HOSTILE}{n}", settings={HOSTILE: n}) for n in range(3)]
     comparison = comparison_of(runs[0], runs[1:])
     for text in (render_comparison(comparison), comparison._repr_html_(), comparison.to_markdown()):
@@ -211,7 +213,7 @@ def test_names_from_runs_stay_text_in_every_format():
     assert comparison.to_markdown().count(" against A: ") == 2
 
 
-def test_runs_with_little_data_are_compared_by_what_they_have(pair, tmp_path):
+def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comparison, tmp_path: Path) -> None:
     """Compare a run of one training step (no steady state, no model) and a run that trained nothing."""
     workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
     short = small_run(tmp_path / "short")
@@ -226,7 +228,9 @@ def test_runs_with_little_data_are_compared_by_what_they_have(pair, tmp_path):
 
 
 @pytest.mark.browser
-def test_a_browser_draws_every_chart_and_complains_of_nothing(pair, tmp_path, browser):
+def test_a_browser_draws_every_chart_and_complains_of_nothing(
+    pair: rlscope.Comparison, tmp_path: Path, browser: Any
+) -> None:
     page, troubles = watched(browser.new_page(color_scheme="dark"))
     page.goto(pair.to_html(tmp_path / "page.html").as_uri())
     page.wait_for_function("() => ['drawn', 'all'].includes(document.documentElement.dataset.charts)")

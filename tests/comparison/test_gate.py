@@ -49,7 +49,7 @@ def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 24) -> P
         ("staleness.tokens.p95 > baseline", ("staleness.tokens.p95", "above", 1.0, 0.0)),
     ],
 )
-def test_a_rule_names_the_baseline_with_a_factor_and_an_offset(text, rule):
+def test_a_rule_names_the_baseline_with_a_factor_and_an_offset(text: str, rule: tuple[object, ...]) -> None:
     found = baseline_rule(text)
     assert (found.metric, found.direction, found.factor, found.offset) == rule
     assert (found.name, found.severity) == (text, "critical")
@@ -64,18 +64,18 @@ def test_a_rule_names_the_baseline_with_a_factor_and_an_offset(text, rule):
         ("throughput.rate < baseline", "unknown metric 'throughput.rate'"),
     ],
 )
-def test_a_rule_in_another_form_is_refused_with_the_forms_that_are_taken(text, found):
+def test_a_rule_in_another_form_is_refused_with_the_forms_that_are_taken(text: str, found: str) -> None:
     with pytest.raises(RuleError, match=found.replace("*", r"\*")):
         baseline_rule(text)
 
 
-def test_a_rule_that_names_a_baseline_needs_one():
+def test_a_rule_that_names_a_baseline_needs_one() -> None:
     with pytest.raises(RuleError, match="expected --baseline with the folder of a run"):
         rlscope.check(SLOW, fail_if=AGAINST)
 
 
 @pytest.mark.parametrize(("tokens", "fails"), [(94, True), (95, False), (96, False)])
-def test_a_rate_on_the_threshold_does_not_fail(tmp_path, tokens, fails):
+def test_a_rate_on_the_threshold_does_not_fail(tmp_path: Path, tokens: int, fails: bool) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", tokens)
     report = rlscope.check(after, fail_if=AGAINST, baseline=before)
     assert report.failed() is fails
@@ -92,13 +92,15 @@ def test_a_rate_on_the_threshold_does_not_fail(tmp_path, tokens, fails):
         (["queue.depth > 100000", AGAINST], ["queue.depth > 100000", AGAINST]),
     ],
 )
-def test_rules_of_each_kind_replace_the_built_in_ones_and_no_regression_fires_for_a_run_against_itself(fail_if, names):
+def test_rules_of_each_kind_replace_the_built_in_ones_and_no_regression_fires_for_a_run_against_itself(
+    fail_if: str | list[str], names: list[str]
+) -> None:
     report = rlscope.check(SLOW, fail_if=fail_if, baseline=SLOW)
     assert [outcome.rule.name for outcome in report.rules] == names
     assert not {alert.rule for alert in report.alerts} & {*REGRESSED, AGAINST}
 
 
-def test_a_slower_run_fails_and_a_faster_one_does_not():
+def test_a_slower_run_fails_and_a_faster_one_does_not() -> None:
     slower, faster = rlscope.check(SLOW, baseline=FAST), rlscope.check(FAST, baseline=SLOW)
     assert slower.failed() and not faster.failed()
     assert {"throughput_regressed", "trainers_more_idle"} <= {alert.rule for alert in slower.alerts}
@@ -108,20 +110,20 @@ def test_a_slower_run_fails_and_a_faster_one_does_not():
     assert "is allowed for step-to-step noise" in alert.annotations["baseline"]
 
 
-def test_runs_without_noise_keep_the_threshold_of_five_percent(tmp_path):
+def test_runs_without_noise_keep_the_threshold_of_five_percent(tmp_path: Path) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 94)
     (outcome,) = (each for each in rlscope.check(after, baseline=before).rules if each.rule.metric == RATE)
     assert outcome.rule.threshold == pytest.approx(0.95 * 50) and outcome.alerts
 
 
 @pytest.mark.parametrize(("wait_s", "fires"), [(0.25, True), (0.2, False)])
-def test_idleness_is_a_regression_beyond_a_tenth_of_the_gpu_time(tmp_path, wait_s, fires):
+def test_idleness_is_a_regression_beyond_a_tenth_of_the_gpu_time(tmp_path: Path, wait_s: float, fires: bool) -> None:
     before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 100, wait_s)
     fired = {alert.rule for alert in rlscope.check(after, baseline=before).alerts}
     assert ("trainers_more_idle" in fired) is fires
 
 
-def test_a_document_is_a_baseline_for_what_it_holds(before, tmp_path):
+def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(before.to_json())
     rules = [AGAINST, "queue.depth > baseline"]
     report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
@@ -141,14 +143,14 @@ def test_a_document_is_a_baseline_for_what_it_holds(before, tmp_path):
         ('{"schema_version": 1}', "run: Field required"),
     ],
 )
-def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(text, found, tmp_path):
+def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(text: str, found: str, tmp_path: Path) -> None:
     (tmp_path / "no.json").write_text(text)
     with pytest.raises(rlscope.RlscopeError, match=found) as refused:
         rlscope.check(FAST, baseline=tmp_path / "no.json")
     assert "rlscope analyze RUN_DIR --json FILE" in str(refused.value)
 
 
-def test_a_rate_with_prompts_is_no_baseline_for_one_without(before, tmp_path):
+def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Analysis, tmp_path: Path) -> None:
     document = json.loads(before.to_json())
     document["throughput"]["counted_tokens"] = 37_980
     document["later"] = {"key": 1}
@@ -157,12 +159,14 @@ def test_a_rate_with_prompts_is_no_baseline_for_one_without(before, tmp_path):
     assert "has no value of throughput.steady_tokens_per_s" in report.to_text("text")
 
 
-def test_braces_in_the_name_of_a_run_are_text():
+def test_braces_in_the_name_of_a_run_are_text() -> None:
     rule = BaselineRule("r", RATE, "below").rule(5.0, "the baseline {value}")
     assert rule.annotations["baseline"].format_map({}) == "5 tokens/s in the baseline {value}"
 
 
-def test_the_threshold_of_a_baseline_is_the_value_of_its_report_and_is_named_in_every_form(after):
+def test_the_threshold_of_a_baseline_is_the_value_of_its_report_and_is_named_in_every_form(
+    after: rlscope.Analysis,
+) -> None:
     report = rlscope.check(SLOW, fail_if=AGAINST, baseline=FAST)
     assert report.rules[0].rule.threshold == pytest.approx(0.95 * (after.throughput.steady_tokens_per_s or 0))
     for form in ("text", "json", "markdown"):

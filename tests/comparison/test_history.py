@@ -45,7 +45,7 @@ def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return done
 
 
-def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path):
+def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     small_run(tmp_path / "runs" / "b", 40, {"framework": "trl", "gpu_hour_price": 2.0, "currency": "EUR"})
     small_run(tmp_path / "runs" / "deep" / "er" / "a")
     small_run(tmp_path / "runs" / "b" / "inside")  # A run holds no runs.
@@ -87,7 +87,9 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path):
         ),
     ],
 )
-def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(marked, plain, cell, note):
+def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(
+    marked: dict[str, Any], plain: tuple[dict[str, Any], ...], cell: str, note: str
+) -> None:
     others = tuple(RunEntry("other", "a", trainer_gpus=1, **each) for each in plain)
     text = RunList((*others, RunEntry("log", "b", trainer_gpus=1, **marked)), folder="runs").to_markdown()
     assert text.count(cell) == text.count(note) == 1
@@ -95,7 +97,7 @@ def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_e
 
 
 @pytest.mark.parametrize(("width", "has_all"), [(120, True), (80, False)])
-def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_one(width, has_all):
+def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_one(width: int, has_all: bool) -> None:
     run = RunEntry("a_run", "a", trainer_gpus=1, sampler_gpus=1, tokens_per_s=900.0, counts_prompts=True, alerts=3)
     runs = RunList((run, replace(run, bottleneck="weight_updates")), folder="runs")
     lines = printed(runs.blocks, width).splitlines()
@@ -103,7 +105,7 @@ def test_a_run_is_a_line_that_fits_the_terminal_and_the_date_is_only_on_a_wide_o
     assert ("date" in lines[1]) is has_all and "tokens/s" in lines[1]
 
 
-def test_a_run_is_analyzed_once_until_one_of_its_files_changes(tmp_path, analyzed):
+def test_a_run_is_analyzed_once_until_one_of_its_files_changes(tmp_path: Path, analyzed: list[Path]) -> None:
     run = small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").runs
     assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analyzed) == 1
@@ -113,7 +115,7 @@ def test_a_run_is_analyzed_once_until_one_of_its_files_changes(tmp_path, analyze
     assert len(analyzed) == 3
 
 
-def test_a_broken_cache_is_made_again(tmp_path, cache, analyzed):
+def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analyzed: list[Path]) -> None:
     small_run(tmp_path / "runs" / "a")
     first = rlscope.list_runs(tmp_path / "runs").runs
     (kept,) = cache.iterdir()
@@ -125,19 +127,19 @@ def test_a_broken_cache_is_made_again(tmp_path, cache, analyzed):
         assert rlscope.list_runs(tmp_path / "runs").runs == first and len(analyzed) == done + 1
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, cache, analyzed):
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path, analyzed: list[Path]) -> None:
     cache.parent.parent.mkdir(parents=True)
     cache.parent.write_text("a file where a folder should be")
     small_run(tmp_path / "runs" / "a")
     assert len(rlscope.list_runs(tmp_path / "runs")) == 1
 
 
-def test_a_relative_cache_folder_is_not_taken(monkeypatch):
+def test_a_relative_cache_folder_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert cache_folder() == Path.home() / ".cache" / "rlscope" / "runs"
 
 
-def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path):
+def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
     small_run(tmp_path / "runs" / "good")
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
@@ -146,13 +148,13 @@ def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path):
     assert "bad: not analyzed: " in runs.to_markdown() and f"2 runs. {SCOPES}" in runs.to_markdown()
 
 
-def test_the_run_file_of_a_run_means_its_folder(tmp_path):
+def test_the_run_file_of_a_run_means_its_folder(tmp_path: Path) -> None:
     small_run(tmp_path / "run")
     (entry,) = rlscope.list_runs(tmp_path / "run" / "run.json").runs
     assert (entry.path, entry.problem, entry.steps) == (".", None, 1)
 
 
-def test_a_file_and_a_folder_without_runs_are_refused(tmp_path):
+def test_a_file_and_a_folder_without_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("")
     with pytest.raises(RunFolderError, match="notes: found a file; expected a folder of runs"):
         rlscope.list_runs(tmp_path / "notes")
@@ -178,7 +180,7 @@ ENTRIES = (
         ("tokens_per_s", False, "abc"),
     ],
 )
-def test_runs_without_a_value_come_last_whichever_way(column, reverse, paths):
+def test_runs_without_a_value_come_last_whichever_way(column: str, reverse: bool, paths: str) -> None:
     assert "".join(each.path for each in sorted_entries(ENTRIES, column, reverse=reverse)) == paths
 
 
@@ -195,19 +197,19 @@ def test_runs_without_a_value_come_last_whichever_way(column, reverse, paths):
         (["tokens_per_s > many"], ""),
     ],
 )
-def test_a_run_must_pass_every_filter(filters, paths):
+def test_a_run_must_pass_every_filter(filters: list[str], paths: str) -> None:
     assert "".join(each.path for each in filtered_entries(ENTRIES, filters)) == paths
 
 
 @pytest.mark.parametrize("bad", [{"sort": "rate"}, {"filters": ["rate > 5"]}, {"filters": ["tokens_per_s"]}])
-def test_an_unknown_column_is_refused_before_anything_is_analyzed(tmp_path, bad, analyzed):
+def test_an_unknown_column_is_refused_before_anything_is_analyzed(tmp_path: Path, bad, analyzed: list[Path]) -> None:
     small_run(tmp_path / "runs" / "a")
     with pytest.raises(ArgumentError, match="tokens_per_s"):
         rlscope.list_runs(tmp_path / "runs", **bad)
     assert analyzed == []
 
 
-def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analyzed(tmp_path, analyzed):
+def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analyzed(tmp_path: Path, analyzed: list[Path]) -> None:
     for name in ("monday/a", "monday/b", "tuesday/a"):
         small_run(tmp_path / "runs" / name)
     runs = rlscope.list_runs(tmp_path / "runs", filters=["path ~ monday", "steps != 5", "path != monday/b"])
@@ -215,7 +217,7 @@ def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analyzed(tmp_path, an
     assert [run.name for run in analyzed] == ["a"] and analyzed[0].parent.name == "monday"
 
 
-def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path, analyzed):
+def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path: Path, analyzed: list[Path]) -> None:
     said: list[str] = []
     for name in ("a", "b"):
         small_run(tmp_path / "runs" / name)
@@ -231,7 +233,7 @@ def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path, analy
     assert said == []  # All from the cache.
 
 
-def test_the_list_has_the_same_runs_in_every_form(tmp_path):
+def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:
     small_run(tmp_path / "runs" / "a")
     manifest = json.loads((small_run(tmp_path / "runs" / "b") / "run.json").read_text())
     (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({**manifest, "run_id": HOSTILE}))

@@ -34,7 +34,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> rlscope.Comparison:
     return rlscope.compare(LOG, shutil.copy(LOG, tmp_path_factory.mktemp("logs") / "tuesday.log"))
 
 
-def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared):
+def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared: rlscope.Comparison) -> None:
     (pair,) = compared.pairs
     assert [run.name for run in compared.runs] == ["verl_console", "tuesday"]
     assert pair.differences.basis == "steady"
@@ -46,7 +46,7 @@ def test_two_logs_are_compared_by_their_steps_under_their_own_names(compared):
     assert all("at an unknown date" in each.value for each in compared_runs(compared).facts)
 
 
-def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run():
+def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run() -> None:
     """A trained 1,000 response tokens a step and 1,500 with prompts; B says only the latter, of the same steps."""
     with_responses, with_prompts = made_run(), made_run(tokens=[1500] * 20)
     with_responses = replace(with_responses, table=replace(with_responses.table, processed_tokens=np.full(20, 1500)))
@@ -58,20 +58,20 @@ def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run()
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.COUNTS_PROMPTS]
 
 
-def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts():
+def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:
     unknown = counting_prompts(without(made_run(), "processed_tokens"))
     assert unknown.steady_tokens_per_s is None and unknown.whole_tokens_per_s is None
 
 
 @pytest.mark.parametrize("column", ["samples", "trained_tokens"])
-def test_steps_without_samples_or_tokens_still_compare_their_periods(column):
+def test_steps_without_samples_or_tokens_still_compare_their_periods(column: str) -> None:
     silent = without(made_run(periods_s=[1.0] * 20), column)
     found = differences_of(made_run(), silent)
     assert found.row("step_s").change == pytest.approx(-0.5)
     assert found.row("samples_per_step" if column == "samples" else "tokens_per_s").after is None
 
 
-def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset():
+def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -> None:
     hooked = made_run(settings={"samples_per_step": 64, "max_staleness": 4, "queue_capacity_samples": None})
     log = imported(settings={"samples_per_step": 32})
     bare = made_run(settings={"samples_per_step": 32})
@@ -82,7 +82,7 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset():
     assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
 
 
-def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference():
+def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference() -> None:
     hidden, shown = replace(made_run(), hides_samplers=True), made_run()
     (pair,) = compare_runs(hidden, [shown]).pairs
     assert CompareWarningKind.HIDDEN_SAMPLERS in [each.kind for each in pair.warnings]

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from rlscope.comparison.prices import PromisedPrice, longest_trained_ratio
+from rlscope.comparison.prices import PriceName, PromisedPrice, longest_trained_ratio
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import Price
 
@@ -20,7 +20,9 @@ from rlscope.model.forecast.price import Price
         ([], None),
     ],
 )
-def test_the_trained_share_of_the_longest_tenth_is_counted_by_bins_of_length(rows, ratio):
+def test_the_trained_share_of_the_longest_tenth_is_counted_by_bins_of_length(
+    rows: list[tuple[str, int, int]], ratio: float | None
+) -> None:
     schema = {"outcome": pl.String, "length_from_tokens": pl.Int64, "samples": pl.Int64}
     assert longest_trained_ratio(pl.DataFrame(rows, schema, orient="row")) == ratio
 
@@ -34,13 +36,13 @@ def test_the_trained_share_of_the_longest_tenth_is_counted_by_bins_of_length(row
         ("trained_length_change_ratio", 0.01),
     ],
 )
-def test_a_price_holds_within_its_interval_or_as_near_as_two_alike_runs_are(name, margin):
+def test_a_price_holds_within_its_interval_or_as_near_as_two_alike_runs_are(name: PriceName, margin: float) -> None:
     ends = (3.0 - 1.01 * margin, 3.0 - 0.99 * margin, 4.0 + 0.99 * margin, 4.0 + 1.01 * margin)
     prices = [PromisedPrice(name, Estimate(3.5, 3.0, 4.0), measured) for measured in ends]
     assert [price.is_as_predicted for price in prices] == [False, True, True, False]
 
 
-def test_a_change_of_length_is_that_of_the_mean_trained_length():
+def test_a_change_of_length_is_that_of_the_mean_trained_length() -> None:
     before = Price(mean_trained_tokens=Estimate.exactly(200.0))
     found = Price(mean_trained_tokens=Estimate(190.0, 180.0, 210.0)).trained_length_ratio(before)
     assert found is not None and list(found) == pytest.approx([-0.05, -0.1, 0.05])

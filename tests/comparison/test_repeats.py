@@ -30,13 +30,13 @@ def run(cap: int, tokens: int, seed: int = 0, rewards: list[float] | None = None
     ],
     ids=["two of each", "one and several", "one of each", "one setting"],
 )
-def test_runs_that_differ_in_a_seed_only_are_one_setting_and_compared_if_one_was_repeated(runs, groups):
+def test_runs_that_differ_in_a_seed_only_are_one_setting_and_compared_if_one_was_repeated(runs, groups) -> None:
     found = repeated_settings(runs)
     assert [(each.baseline_runs, each.runs) for each in found] == groups
     assert {each.basis for each in found} <= {"steady"}
 
 
-def test_the_spread_between_runs_is_the_error_and_not_that_between_steps():
+def test_the_spread_between_runs_is_the_error_and_not_that_between_steps() -> None:
     # Logarithms: means ln 1000 + d / 2 and ln 2000 + d / 2 with d = ln 1.1; d^2 / 2 a group, 2 degrees of freedom.
     (found,) = repeated_settings([run(1, 1000, 1), run(1, 1100, 2), run(4, 2000, 1), run(4, 2200, 2)])
     rate = found.rows[0].difference
@@ -48,7 +48,7 @@ def test_the_spread_between_runs_is_the_error_and_not_that_between_steps():
     assert rate.is_significant
 
 
-def test_rewards_are_compared_at_the_step_and_at_the_gpu_hours_that_every_run_reached():
+def test_rewards_are_compared_at_the_step_and_at_the_gpu_hours_that_every_run_reached() -> None:
     # The mean of ten steps; the second run of the baseline learns more.
     runs = [run(1, 1000, 1, [0.5] * 10), run(4, 1000, 1, [0.3] * 10), run(1, 1000, 2, [0.7] * 10)]
     (found,) = repeated_settings(runs)
@@ -63,7 +63,7 @@ def test_rewards_are_compared_at_the_step_and_at_the_gpu_hours_that_every_run_re
     assert not reward.is_significant
 
 
-def test_rewards_that_one_run_did_not_record_are_left_out():
+def test_rewards_that_one_run_did_not_record_are_left_out() -> None:
     assert repeated_settings([run(1, 1000, 1, [0.5] * 10), run(1, 1000, 2), run(4, 1000, 1)])[0].learning == ()
 
 
@@ -77,12 +77,12 @@ def test_rewards_that_one_run_did_not_record_are_left_out():
     ],
     ids=["unknown", "no logarithm", "one run each", "no spread"],
 )
-def test_nothing_is_tested_without_a_value_of_every_run_a_repeat_and_a_spread(before, after, scale):
+def test_nothing_is_tested_without_a_value_of_every_run_a_repeat_and_a_spread(before, after, scale) -> None:
     found = difference_of_runs(before, after, scale)
     assert (found.after, found.low, found.p_value, found.is_significant) == (2.0, None, None, False)
 
 
-def test_repeated_runs_are_a_part_of_the_comparison():
+def test_repeated_runs_are_a_part_of_the_comparison() -> None:
     compared = compare_runs(run(1, 1000, 1), [run(4, 2000, 1), run(1, 1100, 2), run(4, 2200, 2)])
     (part,) = repeated_parts(compared)
     note, numbers = part.blocks

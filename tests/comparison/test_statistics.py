@@ -41,12 +41,12 @@ def related(rng: np.random.Generator, count: int, correlation: float = 0.0, leve
         (1.0, None, "absolute", None),
     ],
 )
-def test_a_change_is_a_ratio_or_a_difference_and_none_without_both_ends(before, after, scale, expected):
+def test_a_change_is_a_ratio_or_a_difference_and_none_without_both_ends(before, after, scale, expected) -> None:
     found = changed(before, after, scale)
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_two_constant_runs_differ_if_they_do_and_not_otherwise():
+def test_two_constant_runs_differ_if_they_do_and_not_otherwise() -> None:
     same, other = (
         difference(steps([5] * 20), steps([5] * 20), "ratio"),
         difference(steps([5] * 20), steps([6] * 20), "ratio"),
@@ -56,14 +56,14 @@ def test_two_constant_runs_differ_if_they_do_and_not_otherwise():
 
 
 @pytest.mark.parametrize(("count", "has_interval"), [(LEAST_STEPS - 1, False), (LEAST_STEPS, True)])
-def test_too_few_steps_give_a_change_without_an_interval(count, has_interval):
+def test_too_few_steps_give_a_change_without_an_interval(count: int, has_interval: bool) -> None:
     rng = np.random.default_rng(3)
     found = difference(related(rng, count), related(rng, count), "ratio")
     assert found.change is not None and (found.low is not None) is has_interval
     assert found.is_significant is False
 
 
-def test_a_difference_as_large_as_that_between_the_halves_of_a_run_is_noise():
+def test_a_difference_as_large_as_that_between_the_halves_of_a_run_is_noise() -> None:
     """The second half of the first run is 0.5 higher; the other run is 0.5, and a little more than that, higher."""
     rng = np.random.default_rng(5)
     level = np.repeat([1.0, 1.5], 40) + 1e-3 * rng.standard_normal(80)
@@ -76,7 +76,7 @@ def test_a_difference_as_large_as_that_between_the_halves_of_a_run_is_noise():
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(LEAST_STEPS, 60), factor=st.floats(0.01, 100.0))
-def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed, count, factor):
+def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed: int, count: int, factor: float) -> None:
     rng = np.random.default_rng(seed)
     first, second = related(rng, count), related(rng, count, level=1.1)
     there, back = difference(first, second, "ratio"), difference(second, first, "ratio")
@@ -89,7 +89,7 @@ def test_swapping_the_runs_turns_the_sign_and_units_do_not_matter(seed, count, f
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
-def test_runs_of_one_setting_are_called_different_in_few_pairs_even_if_steps_are_related(correlation):
+def test_runs_of_one_setting_are_called_different_in_few_pairs_even_if_steps_are_related(correlation: float) -> None:
     rng = np.random.default_rng(11)
     pairs = [difference(related(rng, 40, correlation), related(rng, 40, correlation), "ratio") for _ in range(200)]
     # 5% of 200, and six more: three standard deviations would be 19.
@@ -104,7 +104,7 @@ def made_up_for(rng: np.random.Generator, count: int) -> StepSeries:
 
 
 @pytest.mark.parametrize("count", [40, 80])
-def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates_vary(count):
+def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates_vary(count: int) -> None:
     """Their blocks alone say four times as much."""
     rng = np.random.default_rng(17)
     runs = [made_up_for(rng, count) for _ in range(120)]
@@ -116,7 +116,7 @@ def test_steps_that_make_up_for_each_other_have_intervals_as_wide_as_their_rates
     assert 1.0 <= float(np.median(half_widths)) / (1.96 * np.sqrt(2.0) * spread) <= 1.7
 
 
-def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_interval():
+def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_interval() -> None:
     rng = np.random.default_rng(19)
 
     def run() -> StepSeries:
@@ -130,7 +130,7 @@ def test_a_slow_change_under_steps_that_make_up_for_each_other_stays_in_the_inte
     assert sum(each.is_significant for each in pairs) <= 10
 
 
-def test_a_detectable_difference_is_detected_in_most_pairs():
+def test_a_detectable_difference_is_detected_in_most_pairs() -> None:
     rng = np.random.default_rng(13)
     least = np.median([difference(related(rng, 60), related(rng, 60), "ratio").detectable or 0.0 for _ in range(40)])
     found = [
@@ -150,12 +150,12 @@ def test_a_detectable_difference_is_detected_in_most_pairs():
         ([None, 0.049], [False, True]),
     ],
 )
-def test_many_differences_are_significant_by_holms_thresholds(p_values, significant):
+def test_many_differences_are_significant_by_holms_thresholds(p_values, significant) -> None:
     plain = Difference(1.0, 2.0, "absolute", 1.0)
     tested = [replace(plain, p_value=each, is_significant=each is not None) for each in p_values]
     assert [each.is_significant for each in corrected(tested)] == significant
 
 
-def test_correction_never_makes_a_noisy_difference_significant():
+def test_correction_never_makes_a_noisy_difference_significant() -> None:
     (found,) = corrected([Difference(1.0, 2.0, "absolute", 1.0, p_value=0.001, is_significant=False)])
     assert not found.is_significant

@@ -89,7 +89,7 @@ def found(case: Case) -> Finding | None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: f"{case.file}: {case.name}")
-def test_the_rule_finds_what_the_case_expects(case):
+def test_the_rule_finds_what_the_case_expects(case: Case) -> None:
     finding = found(case)
     if case.expect == "quiet":
         assert finding is None
@@ -103,7 +103,7 @@ def test_the_rule_finds_what_the_case_expects(case):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_evidence_is_expected_once(rule):
+def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_evidence_is_expected_once(rule: str) -> None:
     own = [case for case in CASES.values() if case.file == rule]
     fired = [case for case in own if case.expect != "quiet"]
     assert fired and len(fired) < len(own)
@@ -111,7 +111,7 @@ def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_eviden
     assert evidence <= {name for case in fired for name in case.expect}
 
 
-def test_every_case_file_belongs_to_a_rule_and_every_rule_is_a_module_of_its_name():
+def test_every_case_file_belongs_to_a_rule_and_every_rule_is_a_module_of_its_name() -> None:
     assert {file for file, _ in CASES} == set(RULES)
     assert len(RULES) == len(diagnose.RULES)
     for name, rule in RULES.items():
@@ -142,14 +142,18 @@ def outcomes_as_it_is(rule: str) -> list[object]:
 
 
 @pytest.mark.parametrize(("rule", "threshold", "step"), thresholds())
-def test_moving_a_threshold_changes_what_some_case_finds(rule, threshold, step, monkeypatch):
+def test_moving_a_threshold_changes_what_some_case_finds(
+    rule: str, threshold: str, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, module = outcomes_as_it_is(rule), getattr(diagnose, rule)
     monkeypatch.setattr(module, threshold, getattr(module, threshold) + step)
     assert any(now != then for now, then in zip(outcomes(rule), before, strict=True))
 
 
 @pytest.mark.parametrize(("skipped", "missing"), [(1, 0), (0, 1)])
-def test_a_skipped_file_and_a_missing_row_are_gaps_whatever_the_ledger_says(skipped, missing, tmp_path):
+def test_a_skipped_file_and_a_missing_row_are_gaps_whatever_the_ledger_says(
+    skipped: int, missing: int, tmp_path: Path
+) -> None:
     counted = worker("t0", stop_ns=100, rows={"train_steps": 1 + missing})
     write_run(tmp_path, [counted], train_steps=[train_row("t0", 0, 100)])
     (tmp_path / "samples").mkdir()
@@ -160,7 +164,7 @@ def test_a_skipped_file_and_a_missing_row_are_gaps_whatever_the_ledger_says(skip
     assert (finding.evidence["skipped_files"], finding.evidence["missing_rows"]) == (skipped, missing)
 
 
-def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_when_it_is_critical():
+def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_when_it_is_critical() -> None:
     given = [
         Finding("long_tail", "warning", 3.0, {}, None, None),
         Finding("overproduction", "warning", None, {}, None, None),

@@ -98,7 +98,9 @@ def flows_of(trace: ReadTrace) -> tuple[Counter[int], Counter[int]]:
 @pytest.mark.parametrize(
     "folder", [each if each.name == OF_THE_DAY else nightly(each) for each in TRACES], ids=lambda path: path.name
 )
-def test_the_states_of_a_recorded_run_are_its_ledger_to_the_nanosecond_and_every_flow_ends(folder, export):
+def test_the_states_of_a_recorded_run_are_its_ledger_to_the_nanosecond_and_every_flow_ends(
+    folder: Path, export: Export
+) -> None:
     trace, ledger = export(folder), ledger_of(folder)
     owners = {worker_id for worker_id, _, _ in ledger}
     assert {key: state_ns for key, state_ns in trace.state_ns().items() if key[0] in owners} == ledger
@@ -107,7 +109,7 @@ def test_the_states_of_a_recorded_run_are_its_ledger_to_the_nanosecond_and_every
     assert bool(starts) == any(each.category == "apply" for each in trace.slices)
 
 
-def test_workers_are_processes_with_their_role_host_gpus_and_device(whole):
+def test_workers_are_processes_with_their_role_host_gpus_and_device(whole: ReadTrace) -> None:
     assert whole.labels == {
         "run run": [],
         "e0": ["sampler", "host-a", "1 GPU", "H100"],
@@ -117,7 +119,7 @@ def test_workers_are_processes_with_their_role_host_gpus_and_device(whole):
     }
 
 
-def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(whole):
+def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(whole: ReadTrace) -> None:
     states = whole.row("state", "t0")
     assert [(each.name, each.category, each.details) for each in states] == [
         ("waiting_for_samples", "wait", {"reason": "samples"}),
@@ -127,7 +129,7 @@ def test_a_wait_has_its_reason_and_every_state_its_kind_as_category(whole):
     ]
 
 
-def test_a_publication_leads_to_each_engine_that_applies_it(whole):
+def test_a_publication_leads_to_each_engine_that_applies_it(whole: ReadTrace) -> None:
     updates = whole.row("weight updates")
     published, first, second = updates
     assert [each.name for each in updates] == ["publish v1", "apply v1", "apply v1"]
@@ -137,7 +139,7 @@ def test_a_publication_leads_to_each_engine_that_applies_it(whole):
     assert first.details == {"version": 1, "paused": True}
 
 
-def test_samples_lie_on_tracks_of_their_own_with_their_versions(whole):
+def test_samples_lie_on_tracks_of_their_own_with_their_versions(whole: ReadTrace) -> None:
     first, second, third = whole.row("samples")
     assert [(each.name, each.start_ns, each.end_ns) for each in (first, second, third)] == [
         ("a", 0, 2 * SECOND),
@@ -149,13 +151,13 @@ def test_samples_lie_on_tracks_of_their_own_with_their_versions(whole):
     assert (first.details["step"], first.details["output_tokens"]) == (1, 3)
 
 
-def test_a_sample_without_a_start_is_left_out_and_counted_in_the_trace(run_dir, tmp_path):
+def test_a_sample_without_a_start_is_left_out_and_counted_in_the_trace(run_dir: Path, tmp_path: Path) -> None:
     written = rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace")
     assert written.notes == ("1 segment of a sample without a recorded start left out.",)
     assert [each.name for each in read_trace(written.path).row("notes")] == list(written.notes)
 
 
-def test_counters_change_when_their_values_do_and_have_units(whole):
+def test_counters_change_when_their_values_do_and_have_units(whole: ReadTrace) -> None:
     assert whole.counters == {
         ("e0", "batch_size"): [(0, 2), (2 * SECOND, 1), (3 * SECOND, 0)],
         ("e0", "waiting_requests"): [(0, 0), (2 * SECOND, 5)],
@@ -168,7 +170,7 @@ def test_counters_change_when_their_values_do_and_have_units(whole):
     assert whole.units["e0", "batch_size"] == "requests" and whole.units["run run", "staleness_p95"] == "versions"
 
 
-def test_a_part_of_the_run_cuts_slices_and_begins_with_the_counters_as_they_were(run_dir, export):
+def test_a_part_of_the_run_cuts_slices_and_begins_with_the_counters_as_they_were(run_dir: Path, export: Export) -> None:
     trace = export(run_dir, from_s=1.5, to_s=4)
     assert [(each.name, each.start_ns, each.end_ns) for each in trace.row("state", "t0")] == [
         ("waiting_for_samples", 1_500_000_000, 3 * SECOND),
@@ -179,7 +181,7 @@ def test_a_part_of_the_run_cuts_slices_and_begins_with_the_counters_as_they_were
     assert {each.name for each in trace.row("samples")} == {"a", "b", "c"}
 
 
-def test_what_ends_where_the_part_begins_or_begins_where_it_ends_is_not_in_it(run_dir, export):
+def test_what_ends_where_the_part_begins_or_begins_where_it_ends_is_not_in_it(run_dir: Path, export: Export) -> None:
     trace = export(run_dir, from_s=2, to_s=3)
     assert {each.name for each in trace.row("samples")} == {"b", "c"}
     assert [each.name for each in trace.row("state", "t0")] == ["waiting_for_samples"]
@@ -188,21 +190,23 @@ def test_what_ends_where_the_part_begins_or_begins_where_it_ends_is_not_in_it(ru
 @pytest.mark.parametrize(
     ("part", "applied"), [({"to_s": 8}, ["e0"]), ({"to_s": 8.5}, ["e0", "e1"]), ({"from_s": 5.5}, [])]
 )
-def test_a_flow_is_drawn_only_where_both_its_ends_are_shown(part, applied, run_dir, export):
+def test_a_flow_is_drawn_only_where_both_its_ends_are_shown(
+    part: dict[str, float], applied: list[str], run_dir: Path, export: Export
+) -> None:
     trace = export(run_dir, **part)
     starts, ends = flows_of(trace)
     assert starts == ends
     assert [each.process for each in trace.row("weight updates") if each.ends] == applied
 
 
-def test_only_the_workers_that_are_asked_for_are_shown(run_dir, export):
+def test_only_the_workers_that_are_asked_for_are_shown(run_dir: Path, export: Export) -> None:
     trace = export(run_dir, workers=["t0", "e1"])
     assert {each.process for each in trace.slices} == {"t0", "e1", "run run", "rlscope"}
     assert [each.process for each in trace.row("weight updates") if each.ends] == ["e1"]
     assert flows_of(trace)[0] == flows_of(trace)[1]
 
 
-def test_a_trace_that_grows_too_large_is_cut_and_says_where(tmp_path):
+def test_a_trace_that_grows_too_large_is_cut_and_says_where(tmp_path: Path) -> None:
     passes = [engine_row("e0", start * 10, start * 10 + 10, 5, running=start % 7) for start in range(11_000)]
     run_dir = write_run(tmp_path / "run", [worker("e0", "sampler", 0, 110_000)], engine_steps=passes)
     written = rlscope.export_perfetto(run_dir, tmp_path / "cut.pftrace", max_mb=1)
@@ -213,7 +217,7 @@ def test_a_trace_that_grows_too_large_is_cut_and_says_where(tmp_path):
     assert [each.name for each in trace.row("notes")] == [note]
 
 
-def test_the_clock_of_the_trace_is_utc(whole):
+def test_the_clock_of_the_trace_is_utc(whole: ReadTrace) -> None:
     first = whole.packets[0]
     clocks = {each.clock_id: each.timestamp for each in first.clock_snapshot.clocks}
     assert clocks == {proto.BUILTIN_CLOCK_BOOTTIME: 0, proto.BUILTIN_CLOCK_REALTIME: 0}
@@ -229,23 +233,27 @@ def test_the_clock_of_the_trace_is_utc(whole):
         ({"max_mb": 0}, "max_mb"),
     ],
 )
-def test_a_part_that_the_run_does_not_have_is_refused(part, said, run_dir, tmp_path):
+def test_a_part_that_the_run_does_not_have_is_refused(
+    part: dict[str, Any], said: str, run_dir: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ArgumentError, match=said):
         rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace", **part)
 
 
-def test_a_file_that_cannot_be_written_is_named(run_dir, tmp_path):
+def test_a_file_that_cannot_be_written_is_named(run_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="nowhere"):
         rlscope.export_perfetto(run_dir, tmp_path / "nowhere" / "run.pftrace")
 
 
-def test_without_the_package_the_message_says_how_to_install_it(run_dir, tmp_path, monkeypatch):
+def test_without_the_package_the_message_says_how_to_install_it(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
     with pytest.raises(RlscopeError, match=r"rlscope\[perfetto\]"):
         rlscope.export_perfetto(run_dir, tmp_path / "run.pftrace")
 
 
-def test_an_answer_in_pages_is_the_answer_in_its_order(run_dir):
+def test_an_answer_in_pages_is_the_answer_in_its_order(run_dir: Path) -> None:
     with open_run(run_dir) as run:
         arguments = standard_arguments(run)
         whole = ask(run, "state_intervals", arguments).rows()

@@ -16,13 +16,13 @@ TEXT = (DOCS / "questions.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+) \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
 
 
-def test_each_of_the_24_questions_has_a_link_and_an_answer():
+def test_each_of_the_24_questions_has_a_link_and_an_answer() -> None:
     assert [int(number) for number, _, _ in ROWS] == list(range(1, 25))
     for _, asked, answer in ROWS:
         assert "https://github.com/" in asked and "`" in answer
 
 
-def test_every_query_finding_rule_metric_and_section_that_is_named_exists():
+def test_every_query_finding_rule_metric_and_section_that_is_named_exists() -> None:
     whatever = {name: None for name in questions()} | {rule.name: None for rule in RULES}
     rules = {rule.name for rule in built_in_rules().rules}
     columns = {column.name for question in questions().values() for column in question.outputs}

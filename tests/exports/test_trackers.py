@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +35,7 @@ def page_made_once(summary: Summary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlscope.exports.trackers.render", lambda _analysis: summary.page)
 
 
-def test_rates_ledger_staleness_and_losses_have_their_units_in_their_names(summary):
+def test_rates_ledger_staleness_and_losses_have_their_units_in_their_names(summary: Summary) -> None:
     given = full_analysis()
     numbers = summary.numbers
     assert numbers["rlscope/throughput/steady_tokens_per_s"] == 9_310.5
@@ -46,7 +47,7 @@ def test_rates_ledger_staleness_and_losses_have_their_units_in_their_names(summa
     assert len([name for name in numbers if "/ledger/" in name]) == len(given.ledger.states)
 
 
-def test_predicted_and_measured_stand_side_by_side():
+def test_predicted_and_measured_stand_side_by_side() -> None:
     numbers = summary_of(replace(full_analysis(), model=changing_model())).numbers
     names = ("predicted_tokens_per_s", "predicted_tokens_per_s_low", "predicted_tokens_per_s_high",
              "held_out_tokens_per_s", "residual_ratio")  # fmt: skip
@@ -59,7 +60,7 @@ def test_predicted_and_measured_stand_side_by_side():
     assert "rlscope/recommendation/gain_ratio" not in numbers
 
 
-def test_what_is_not_known_is_missing_and_not_0():
+def test_what_is_not_known_is_missing_and_not_0() -> None:
     found = summary_of(empty_analysis())
     assert dict(found.numbers) == {} and found.steps == ()
     assert found.words["rlscope/bottleneck"] == "unknown" and found.words["rlscope/findings"] == "none"
@@ -67,7 +68,7 @@ def test_what_is_not_known_is_missing_and_not_0():
     assert "rlscope/throughput/steady_tokens_per_s" not in summary_of(odd).numbers
 
 
-def test_tensorboard_has_every_number_every_step_and_the_page(summary, tmp_path):
+def test_tensorboard_has_every_number_every_step_and_the_page(summary: Summary, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
 
@@ -88,7 +89,7 @@ def test_tensorboard_has_every_number_every_step_and_the_page(summary, tmp_path)
     assert (tmp_path / "logs" / PAGE).read_text(encoding="utf-8") == summary.page
 
 
-def test_a_log_folder_that_cannot_be_written_is_named(tmp_path):
+def test_a_log_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
@@ -96,7 +97,9 @@ def test_a_log_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_metrics_tags_and_the_page(summary, tmp_path, monkeypatch):
+def test_mlflow_has_metrics_tags_and_the_page(
+    summary: Summary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
@@ -117,7 +120,9 @@ def test_mlflow_has_metrics_tags_and_the_page(summary, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_offline_has_the_summary_the_history_and_the_page(summary, tmp_path, monkeypatch):
+def test_wandb_offline_has_the_summary_the_history_and_the_page(
+    summary: Summary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -146,14 +151,14 @@ def test_wandb_offline_has_the_summary_the_history_and_the_page(summary, tmp_pat
     ("flags", "module"), [(["--wandb"], "wandb"), (["--mlflow"], "mlflow"), (["--tensorboard", "logs"], "tensorboardX")]
 )
 def test_without_its_package_the_message_says_how_to_install_it_before_the_run_is_read(
-    flags, module, tmp_path, monkeypatch
-):
+    flags: list[str], module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RlscopeError, match=rf"rlscope\[{flags[0].removeprefix('--')}\]"):
         invoke("push", tmp_path / "no run", *flags)
 
 
-def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch):
+def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ConnectionError(f"https://anna:secret@tracker.example/api refused {os.environ['MLFLOW_TRACKING_TOKEN']}")
 
@@ -174,17 +179,17 @@ def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch):
         ("mail a@b.c", "mail a@b.c"),
     ],
 )
-def test_addresses_lose_their_credentials(text, shown):
+def test_addresses_lose_their_credentials(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
-def test_the_command_takes_exactly_one_tracker(tmp_path):
+def test_the_command_takes_exactly_one_tracker(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "run", [worker("t0")])
     for arguments in ([], ["--wandb", "--mlflow"]):
         assert invoke("push", run_dir, *arguments).exit_code == 2
 
 
-def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path):
+def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     run_dir = write_run(tmp_path / "run", [worker("t0")])
     done = invoke("push", run_dir, "--tensorboard", tmp_path / "logs")
@@ -192,7 +197,7 @@ def test_the_command_says_where_it_wrote_and_leaves_no_page_in_the_run(tmp_path)
     assert (tmp_path / "logs" / PAGE).exists() and not (run_dir / "report.html").exists()
 
 
-def test_an_unknown_tracker_and_one_without_its_folder_are_refused(tmp_path):
+def test_an_unknown_tracker_and_one_without_its_folder_are_refused(tmp_path: Path) -> None:
     analysis = extended(rlscope.Analysis, full_analysis(), path=tmp_path, folder=RunFolder(tmp_path))
     with pytest.raises(ArgumentError, match="folder: found none; expected the log folder of TensorBoard"):
         analysis.push("tensorboard")

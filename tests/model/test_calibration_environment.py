@@ -22,7 +22,7 @@ def holding(of_away: float) -> Observed:
 
 
 @pytest.mark.parametrize(("of_away", "is_held"), [(1.0, True), (0.501, True), (0.499, False), (0.0, False)])
-def test_kv_is_held_where_the_caches_hold_at_least_half_of_it(of_away, is_held):
+def test_kv_is_held_where_the_caches_hold_at_least_half_of_it(of_away: float, is_held: bool):
     workload = calibration_of(holding(of_away)).system.workload
     assert workload.environment_kv_held is is_held
 
@@ -50,7 +50,7 @@ def recomputing(of_away: float, **changed: object) -> Observed:
         (recomputing(1.0, preemption_counts=None), True),
     ],
 )
-def test_kv_outside_is_voided_where_updates_have_at_least_half_of_it_computed_again(run, is_voided):
+def test_kv_outside_is_voided_where_updates_have_at_least_half_of_it_computed_again(run: Observed, is_voided: bool):
     workload = calibration_of(run).system.workload
     assert workload.environment_kv_voided is is_voided
 

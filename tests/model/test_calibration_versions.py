@@ -15,7 +15,7 @@ EVERY_FOURTH = np.array([0, 0, 0, 1] * 9 + [0, 0, 0, 0])
     ("batches_per_step", "batches"),
     [(1.0, 4), (0.25, 1), (0.5, 2), (2.0, 8), (1_000.0, 4 * 64)],  # 256 samples of a step are 64 groups
 )
-def test_steps_of_a_version_take_their_own_batches_or_share_them(batches_per_step, batches):
+def test_steps_of_a_version_take_their_own_batches_or_share_them(batches_per_step: float, batches: int):
     run = observed()
     run = replace(run, steps=replace(run.steps, published=EVERY_FOURTH), batches_per_step=batches_per_step)
     calibration = calibration_of(run, draw_count=20)
@@ -28,7 +28,7 @@ def test_steps_of_a_version_take_their_own_batches_or_share_them(batches_per_ste
     ("published", "per_version"),
     [([1, 1, 1], 1.0), ([0, 0, 1, 0], 4.0), ([1, 0, 0, 1, 1], 2.0), ([0, 0, 0], None)],
 )
-def test_a_version_lasts_from_one_publication_to_the_next(published, per_version):
+def test_a_version_lasts_from_one_publication_to_the_next(published: list[int], per_version: float | None):
     assert replace(observed().steps, published=np.array(published)).per_version == per_version
 
 
@@ -39,7 +39,7 @@ def test_a_version_lasts_from_one_publication_to_the_next(published, per_version
         *((state, False) for state in ("startup", "no_requests", "waiting", "applying_weights")),
     ],
 )
-def test_what_engines_do_besides_generating_is_time_between_passes_for_each_token(state, is_between):
+def test_what_engines_do_besides_generating_is_time_between_passes_for_each_token(state: str, is_between: bool):
     run, curve = observed(), TRUTH.engine.curve
     spent = replace(run, engine_state_s={**run.engine_state_s, (state, "requests"): 20.3})
     batches = np.array([8.0, 16.0])

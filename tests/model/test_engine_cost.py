@@ -65,8 +65,8 @@ def again_s(observed: Observed, found: tuple[float, float | None]) -> float:
     ids=["a line through the passes", "the host is a part of a pass that only prefills", "beside decoding"],
 )
 def test_what_prompts_cost_is_split_between_their_passes_and_their_tokens(
-    prompts_s, decode_tokens, host_s, seconds, of_passes_s
-):
+    prompts_s: tuple[float, float], decode_tokens: int, host_s: float, seconds: float, of_passes_s: float
+) -> None:
     one, two = prompts_s
     observed = run(passes([(300, 100, one), (100, 200, two)], decode_tokens=decode_tokens), samples=500)
     found = cost_of(observed, host_s)
@@ -76,7 +76,7 @@ def test_what_prompts_cost_is_split_between_their_passes_and_their_tokens(
 
 
 @pytest.mark.parametrize(("tokens", "told"), [((80, 120), True), ((81, 120), False)])
-def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens, told):
+def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int, int], told: bool) -> None:
     # Their deviation is 0.2 of the mean, or just below it. The line would put 5 ms of some 9 into the pass; the curve's
     # elasticity at 100 rows is 25 of 33, which leaves a quarter.
     seconds = tuple(0.005 + 4e-5 * count for count in tokens)
@@ -86,7 +86,7 @@ def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens, told):
     assert by_pass == pytest.approx(5 / 9 if told else 8 / 33.1, rel=0.01)
 
 
-def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens_cost_what_prompts_do():
+def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens_cost_what_prompts_do() -> None:
     # 400 passes of 5 ms, and 50,000 tokens that take 1 s together.
     observed = replace(run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500), kv_kept=False)
     found = cost_of(observed, 0.0)
@@ -96,7 +96,7 @@ def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens
     assert found.tokens_per_s == pytest.approx(50_000 / 1.0)
 
 
-def test_no_pass_over_prompts_costs_nothing():
+def test_no_pass_over_prompts_costs_nothing() -> None:
     costs = passes([(1, 1, 0.0)])
     alone = PassCosts(*(getattr(costs, name)[:1] for name in PassCosts.__slots__))
     assert cost_of(run(alone, samples=10), 0.0) == (0.0, None)
@@ -106,11 +106,13 @@ def test_no_pass_over_prompts_costs_nothing():
     ("mean_tokens", "running", "expected"),
     [(1000.0, 1.0, 1.0), (1.0, 8.0, 1 / 8), (2.0, 2.0, 0.75), (1000.0, 0.5, 1.0), (1000.0, 1e6, 1e-3)],
 )
-def test_prompts_share_a_pass_the_more_the_more_requests_end_in_one(mean_tokens, running, expected):
+def test_prompts_share_a_pass_the_more_the_more_requests_end_in_one(
+    mean_tokens: float, running: float, expected: float
+) -> None:
     assert float(passes_per_sample(mean_tokens, running)) == pytest.approx(expected)
 
 
-def test_what_preemptions_had_computed_again_makes_no_prompt_dearer():
+def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
     # 500 prompts in 400 passes; and the same passes over as many requests put back, with as many tokens.
     alone = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
     both = run(passes([(600, 100, 0.007), (200, 200, 0.009)]), samples=500)

@@ -80,17 +80,17 @@ def test_passes_that_prefill_tell_nothing():
 
 
 @pytest.mark.parametrize(("factor", "differ"), [(1.24, False), (1.26, True)])
-def test_engines_differ_if_the_slowest_takes_a_quarter_longer_than_the_fastest(factor, differ):
+def test_engines_differ_if_the_slowest_takes_a_quarter_longer_than_the_fastest(factor: float, differ: bool) -> None:
     assert (unequal_engines(passes(1.0, factor), CURVE) is not None) == differ
 
 
-def test_unequal_engines_have_the_speed_of_the_curve_together():
+def test_unequal_engines_have_the_speed_of_the_curve_together() -> None:
     # Speeds of 1/2, 2/3 and twice 1 have a mean of 19/24: that is the speed 1 of the curve.
     found = unequal_engines(passes(2.0, 1.0, 1.5, 1.0), CURVE)
     assert found == pytest.approx([2.0 * 19 / 24, 19 / 24, 1.5 * 19 / 24, 19 / 24])
 
 
-def test_an_engine_that_never_only_decoded_has_the_usual_speed():
+def test_an_engine_that_never_only_decoded_has_the_usual_speed() -> None:
     run = passes(2.0, 1.0, 1.0, 1.0, 1.0)
     run = replace(run, prefills=np.array([False, False, True, False, False]))
     # The usual of 2, 1, 1 and 1 is 1; the five have a mean speed of 4.5 / 5.

@@ -14,20 +14,20 @@ def points(law: LengthLaw) -> dict[float, float]:
     return dict(zip(law.support.tolist(), np.round(law.probabilities, 12).tolist(), strict=True))
 
 
-def test_a_lognormal_law_cut_at_its_cap_has_the_moments_of_the_closed_form():
+def test_a_lognormal_law_cut_at_its_cap_has_the_moments_of_the_closed_form() -> None:
     assert f"{LENGTHS.mean_tokens:.2f}" == "1791.77"
     assert f"{LENGTHS.second_moment:,.1f}" == "4,540,371.8"
     assert f"{LENGTHS.third_moment:.4e}" == "1.5750e+10"
     assert f"{LENGTHS.capped_ratio:.5f}" == "0.00233"
 
 
-def test_the_longest_of_a_group_has_the_mean_of_the_integral_over_its_law():
+def test_the_longest_of_a_group_has_the_mean_of_the_integral_over_its_law() -> None:
     # By quadrature of 1 - F(x)^S over 0..8192: 3748.997 tokens for 8 and 8147.849 for 1024.
     assert LENGTHS.group_tail_ratio(8) * LENGTHS.mean_tokens == pytest.approx(3748.997, abs=0.01)
     assert LENGTHS.longest_of(1024).mean_tokens == pytest.approx(8147.849, abs=0.01)
 
 
-def test_moments_tails_and_quantiles_of_three_points():
+def test_moments_tails_and_quantiles_of_three_points() -> None:
     assert (THREE.mean_tokens, THREE.second_moment, THREE.third_moment) == (20.0, 550.0, 18_500.0)
     assert (THREE.max_tokens, THREE.capped_ratio) == (40.0, 0.25)
     assert THREE.survival([0, 9, 10, 39, 40]).tolist() == [1.0, 1.0, 0.5, 0.25, 0.0]
@@ -35,7 +35,7 @@ def test_moments_tails_and_quantiles_of_three_points():
     assert THREE.quantile([0.0, 0.5, 0.500001, 0.75, 1.0]).tolist() == [10.0, 10.0, 20.0, 20.0, 40.0]
 
 
-def test_draws_are_whole_tokens_at_least_one_with_the_law_s_mean_and_the_same_for_the_same_seed():
+def test_draws_are_whole_tokens_at_least_one_with_the_law_s_mean_and_the_same_for_the_same_seed() -> None:
     drawn = LENGTHS.draw(np.random.default_rng(1), (400, 500))
     assert (drawn.shape, drawn.dtype, drawn.min() >= 1, drawn.max()) == ((400, 500), np.int64, True, 8192)
     standard_error = np.sqrt(LENGTHS.second_moment - LENGTHS.mean_tokens**2) / np.sqrt(drawn.size)
@@ -43,20 +43,20 @@ def test_draws_are_whole_tokens_at_least_one_with_the_law_s_mean_and_the_same_fo
     assert (drawn == LENGTHS.draw(np.random.default_rng(1), (400, 500))).all()
 
 
-def test_a_length_of_zero_is_drawn_as_one_token():
+def test_a_length_of_zero_is_drawn_as_one_token() -> None:
     law = LengthLaw(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     assert set(law.draw(np.random.default_rng(0), 50).tolist()) == {1}
 
 
 @pytest.mark.parametrize(("cap", "last"), [(6, 6.0), (None, 4.0)])
-def test_unfinished_samples_count_as_at_least_as_long_as_they_are(cap, last):
+def test_unfinished_samples_count_as_at_least_as_long_as_they_are(cap: int | None, last: float) -> None:
     # Alive after 1: 3/4. After 3, with two left: 3/4 * 1/2. What is left has only been seen unfinished.
     law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], max_output_tokens=cap)
     assert points(law) == {1.0: 0.25, 3.0: 0.375, last: 0.375}
     assert law.unseen_ratio == pytest.approx(0.375)
 
 
-def test_a_sample_at_the_cap_has_ended_whatever_it_says():
+def test_a_sample_at_the_cap_has_ended_whatever_it_says() -> None:
     law = LengthLaw.from_samples([3, 8], [True, False], max_output_tokens=8)
     assert (points(law), law.unseen_ratio, law.capped_ratio) == ({3.0: 0.5, 8.0: 0.5}, 0.0, 0.5)
 
@@ -72,11 +72,13 @@ def test_a_sample_at_the_cap_has_ended_whatever_it_says():
     ],
     ids=["as long", "longer", "shorter", "lower cap", "higher cap"],
 )
-def test_lengths_pile_up_at_the_cap_and_shorter_ones_leave_it(law, expected, capped_ratio):
+def test_lengths_pile_up_at_the_cap_and_shorter_ones_leave_it(
+    law: LengthLaw, expected: dict[float, float], capped_ratio: float
+) -> None:
     assert (points(law), law.capped_ratio) == (expected, capped_ratio)
 
 
-def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_members():
+def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_members() -> None:
     measured = GroupLengths(group_size=8, tail_ratio=1.5, correlation_ratio=0.5)
     law = LengthLaw(LENGTHS.support, LENGTHS.probabilities, 8192, groups=measured)
     assert law.group_tail_ratio(8) == 1.5
@@ -88,7 +90,7 @@ def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_m
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_product_limit_law_is_that_of_scipy(seed):
+def test_the_product_limit_law_is_that_of_scipy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths, seen = rng.integers(1, 40, 80), rng.integers(1, 60, 80)
     tokens, finished = np.minimum(lengths, seen), lengths <= seen

@@ -5,7 +5,7 @@ import pytest
 from rlscope.model.lengths import measure_groups
 
 
-def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_groups_of_the_usual_size():
+def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_groups_of_the_usual_size() -> None:
     lengths = [10, 20, 30, 40, 99, 99, 7]
     finished = [True, True, True, True, True, False, True]
     measured = measure_groups(lengths, finished, ["a", "a", "b", "b", "c", "c", "d"])
@@ -25,5 +25,7 @@ def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_group
     ],
     ids=["nothing", "groups of one", "a single group", "none is whole"],
 )
-def test_nothing_is_measured_on_fewer_than_two_groups_of_two(lengths, finished, groups):
+def test_nothing_is_measured_on_fewer_than_two_groups_of_two(
+    lengths: list[int], finished: list[bool], groups: list[str]
+) -> None:
     assert measure_groups(lengths, finished, groups) is None

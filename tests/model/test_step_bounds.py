@@ -34,7 +34,7 @@ def ranges(given: StepPhases) -> dict[str, tuple[float, float, str | None]]:
     }
 
 
-def test_a_staleness_cap_of_1_brings_most_if_updates_stop_only_training():
+def test_a_staleness_cap_of_1_brings_most_if_updates_stop_only_training() -> None:
     """150 s = 56 generation + 29 training + 65 update. Overlapped: 29 + 65 to max(56, 29) + 65 s."""
     found = step_bounds(phases(56.0, 29.0, 65.0))
     assert ranges(found.phases) == {
@@ -48,7 +48,7 @@ def test_a_staleness_cap_of_1_brings_most_if_updates_stop_only_training():
     assert list(ranges(found.phases))[-1] == "hidden_update"
 
 
-def test_steps_that_may_overlap_are_bounded_by_samplers_always_busy_and_busy_only_while_trainers_wait():
+def test_steps_that_may_overlap_are_bounded_by_samplers_always_busy_and_busy_only_while_trainers_wait() -> None:
     """10 s = 6 waiting + 3 training + 1 update: samplers are busy for 6 to 10 s of it."""
     assert ranges(phases(6.0, 3.0, 1.0, is_synchronous=None)) == {
         "double_generation": (10 / 7, 10 / 5, None),
@@ -63,7 +63,7 @@ def test_steps_that_may_overlap_are_bounded_by_samplers_always_busy_and_busy_onl
     }
 
 
-def test_full_engines_generate_in_the_time_of_the_mean_response():
+def test_full_engines_generate_in_the_time_of_the_mean_response() -> None:
     """150 s = 120 generation + 20 training + 10 update. Responses of half the longest on average leave 60 s."""
     found = ranges(phases(120.0, 20.0, 10.0, mean_length_ratio=0.5))
     assert found["staleness_cap"] == (150 / 130, 150 / 60, None)
@@ -78,7 +78,7 @@ def simulated(system: System, cap: int) -> Simulated:
 
 @pytest.mark.parametrize("cap", [2, 6])
 @pytest.mark.parametrize("system", [STARVED, BUSY, with_workload(BUSY, samples_per_step=96)])
-def test_a_cap_gains_no_less_than_the_overlap_and_no_more_than_all_waits(system, cap):
+def test_a_cap_gains_no_less_than_the_overlap_and_no_more_than_all_waits(system: System, cap: int) -> None:
     """The longest response of a serial step keeps engines half empty: most of these gain more than the overlap."""
     serial = simulated(system, 0)
     generation_s, update_s = serial.trainer_seconds.wait_samples_s, serial.trainer_seconds.publish_s
@@ -93,12 +93,12 @@ def test_a_cap_gains_no_less_than_the_overlap_and_no_more_than_all_waits(system,
     assert gain < 1.01 * high
 
 
-def test_generation_twice_as_fast_means_tools_too():
+def test_generation_twice_as_fast_means_tools_too() -> None:
     given = step_bounds(phases(6.0, 3.0, 1.0))
     assert change_words(given.bounds[1], given.phases) == "generation (with tools) twice as fast"
 
 
-def test_gpus_that_generate_and_train_need_as_many_again_to_overlap():
+def test_gpus_that_generate_and_train_need_as_many_again_to_overlap() -> None:
     """10 s = 6 generation + 3 work, of it 1 log-probabilities, + 1 update."""
     assert ranges(phases(6.0, 3.0, 1.0, shares_gpus=True, logprobs=1.0)) == {
         "double_generation": (10 / 7, 10 / 7, None),
@@ -109,16 +109,16 @@ def test_gpus_that_generate_and_train_need_as_many_again_to_overlap():
 
 
 @pytest.mark.parametrize(("logprobs_s", "is_listed"), [(1.0, True), (0.99, False)])
-def test_a_phase_that_gains_1_percent_is_listed_and_a_shorter_one_is_not(logprobs_s, is_listed):
+def test_a_phase_that_gains_1_percent_is_listed_and_a_shorter_one_is_not(logprobs_s: float, is_listed: bool) -> None:
     """Of 101 s, 1 s less leaves 100 s: 1.01 times."""
     given = phases(0.0, 101.0, 0.0, logprobs=logprobs_s)
     assert ("logprobs" in ranges(given)) is is_listed
 
 
-def test_neither_training_nor_waits_nor_unknown_time_is_moved_beside_the_other_phases():
+def test_neither_training_nor_waits_nor_unknown_time_is_moved_beside_the_other_phases() -> None:
     given = phases(0.0, 10.0, 0.0, unattributed=4.0, waiting=2.0)
     assert ranges(given) == {} and step_bounds(given).largest is None
 
 
-def test_a_step_of_one_phase_alone_has_no_infinite_bound():
+def test_a_step_of_one_phase_alone_has_no_infinite_bound() -> None:
     assert ranges(phases(0.0, 0.0, 5.0)) == {"half_update": (2.0, 2.0, None)}

@@ -45,7 +45,7 @@ def keys() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
             yield section, key, part
 
 
-def test_every_number_of_a_plan_has_both_ends():
+def test_every_number_of_a_plan_has_both_ends() -> None:
     open_ended = [
         (section, key)
         for section, key, part in keys()
@@ -56,7 +56,7 @@ def test_every_number_of_a_plan_has_both_ends():
 
 
 @pytest.mark.parametrize("value", ["nan", "-1e308", "1e308"])
-def test_a_number_that_no_machine_has_is_refused_with_its_key(value, tmp_path):
+def test_a_number_that_no_machine_has_is_refused_with_its_key(value: str, tmp_path: Path) -> None:
     for section, key, part in keys():
         if section != "current" and next(numbers(part), None) is not None:
             with pytest.raises(RlscopeError, match=rf"plan.toml, {section}\.{key}: found .*; expected"):
@@ -64,7 +64,7 @@ def test_a_number_that_no_machine_has_is_refused_with_its_key(value, tmp_path):
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["least", "most"])
-def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end, tmp_path):
+def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end: int, tmp_path: Path) -> None:
     accepted = 0
     for section, key, part in keys():
         number = next(numbers(part), None)
@@ -89,6 +89,8 @@ def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end, tmp_path)
         nightly("model", "attention_heads", 10_000_000),
     ],
 )
-def test_the_whole_forecast_takes_the_ends_that_once_broke_it(section, key, value, tmp_path):
+def test_the_whole_forecast_takes_the_ends_that_once_broke_it(
+    section: str, key: str, value: float, tmp_path: Path
+) -> None:
     answer = plan_ahead(with_value(tmp_path, section, key, value))
     assert answer[0] is not None

@@ -59,7 +59,7 @@ def complaint(folder: Path, text: str) -> str:
     return str(raised.value).removeprefix(str(folder / "plan.toml"))
 
 
-def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path):
+def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) -> None:
     plan = planned(tmp_path, MINIMAL)
     assert (plan.device.name, plan.device.bf16_flop_per_s) == ("H100 SXM", 989e12)
     assert (plan.decode.weight_bandwidth_ratio, plan.decode.compute_ratio, plan.decode.kv_bandwidth_ratio) == (
@@ -82,7 +82,7 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path):
     assert plan.kv_capacity_tokens == (0.9 * 80e9 - 4e9 - 2 * 8_030_261_248) // (16 * 131_072) * 16
 
 
-def test_the_example_names_every_key_there_is():
+def test_the_example_names_every_key_there_is() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     sections = get_type_hints(PlanFile) | {"current": Current}
     del sections["source"], sections["__pydantic_config__"]
@@ -91,7 +91,7 @@ def test_the_example_names_every_key_there_is():
         assert [each.name for each in fields(kind) if f"{each.name} =" not in text] == []
 
 
-def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path):
+def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path: Path) -> None:
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     shown = ("# count_prompts", "# queue_capacity_samples", "# rate_at_gpus")
     written = [line.removeprefix("# ") if line.startswith(shown) else line for line in lines]
@@ -101,7 +101,7 @@ def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path
     assert spelt_out.training == as_it_is.training
 
 
-def test_a_number_may_bring_its_own_spread(tmp_path):
+def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
     text = MINIMAL.replace("mean_tokens = 1800", "mean_tokens = { median = 1800, log_sd = 0.2 }")
     text += "[training]\nmfu_ratio = { median = 0.3 }\n[efficiency]\ncompute_ratio = { median = 0.6, log_sd = 0 }\n"
     text += "pass_overhead_s = 0.004\n"
@@ -172,13 +172,13 @@ DEVICE, HEADS, SPREAD, END = (
         (SPREAD, "percentiles = {median = 1500, p90 = 3000}\n", "percentiles named median, p90"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused_with_its_key(tmp_path, old, new, said):
+def test_a_plan_that_cannot_be_is_refused_with_its_key(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MINIMAL
     message = complaint(tmp_path, MINIMAL.replace(old, new))
     assert message.startswith(", ") and said in message
 
 
-def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path):
+def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path: Path) -> None:
     plan = planned(tmp_path, f"{MINIMAL}group_size = 3\n[limits]\nmax_in_flight_samples = 1026\n")
     assert (plan.admission.max_in_flight_samples, plan.admission.queue_capacity_samples) == (1026, 1026)
 
@@ -190,13 +190,15 @@ def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path):
         (16, "gpus_per_engine = 2\ngpus_per_node = 8", "found 15; expected at least 16"),
     ],
 )
-def test_a_plan_has_gpus_for_a_replica_and_an_engine_in_whole_nodes(tmp_path, fewest, more, said):
+def test_a_plan_has_gpus_for_a_replica_and_an_engine_in_whole_nodes(
+    tmp_path: Path, fewest: int, more: str, said: str
+) -> None:
     too_few, enough = (MINIMAL.replace("total = 16", f"total = {gpus}\n{more}") for gpus in (fewest - 1, fewest))
     assert said in complaint(tmp_path, too_few)
     assert planned(tmp_path, enough).gpus == fewest
 
 
-def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_path):
+def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_path: Path) -> None:
     large = MINIMAL.replace("8_030_261_248", "70_553_706_496").replace("layers = 32", "layers = 80")
     message = complaint(tmp_path, large)
     # 141.1 GB of weights; three GPUs leave 0.9 * 80 - 4 = 68 GB each.
@@ -205,7 +207,7 @@ def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_pa
     assert planned(tmp_path, large.replace("total = 16", "total = 16\ngpus_per_engine = 3")).kv_capacity_tokens > 0
 
 
-def test_a_device_of_ones_own_takes_all_three_figures(tmp_path):
+def test_a_device_of_ones_own_takes_all_three_figures(tmp_path: Path) -> None:
     own = MINIMAL.replace('device = "H100 SXM"', "peak_tflops = 500\nbandwidth_tb_per_s = 2\nmemory_gb = 64")
     device = planned(tmp_path, own).device
     assert (device.bf16_flop_per_s, device.bandwidth_bytes_per_s, device.memory_bytes) == (500e12, 2e12, 64e9)
@@ -216,12 +218,12 @@ def test_a_device_of_ones_own_takes_all_three_figures(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*(device.name for device in DEVICES), "h200", "NVIDIA H100 80GB HBM3"])
-def test_devices_are_found_by_their_name_and_by_the_drivers(tmp_path, name):
+def test_devices_are_found_by_their_name_and_by_the_drivers(tmp_path: Path, name: str) -> None:
     found = planned(tmp_path, MINIMAL.replace("H100 SXM", name)).device
     assert found.name.casefold() in (name.casefold(), "h100 sxm")
 
 
-def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_path):
+def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_path: Path) -> None:
     law = planned(tmp_path, MINIMAL.replace("max_output_tokens = 8192", "max_output_tokens = 3000")).workload.lengths
     assert (law.mean_tokens, math.sqrt(cv2(law))) == pytest.approx((1800, 0.65), rel=2e-3)
     assert law.capped_ratio > 0.2
@@ -229,7 +231,7 @@ def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_
     assert (free.mean_tokens, math.sqrt(cv2(free))) == pytest.approx((1800, 0.65), rel=2e-3)
 
 
-def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path):
+def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> None:
     text = MINIMAL.replace(
         "mean_tokens = 1800\ncv_ratio = 0.65", "percentiles = { p50 = 1500, 'p84.1344746' = 2733.178 }"
     )
@@ -247,7 +249,7 @@ def recorded(tmp_path: Path, **config: object) -> str:
     return MINIMAL.replace(stated, 'from_run = "earlier"\n')
 
 
-def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path):
+def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Path) -> None:
     plan = planned(tmp_path, recorded(tmp_path))
     law = plan.workload.lengths
     # Three are at least 200 long; one of them ends there, and one was only seen so far.
@@ -272,13 +274,13 @@ def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path):
         ),
     ],
 )
-def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path, more, said):
+def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:
     text = recorded(tmp_path, max_output_tokens=300)
     assert said in complaint(tmp_path, text.replace('from_run = "earlier"', f'from_run = "earlier"\n{more}'))
     assert planned(tmp_path, text.replace('from_run = "earlier"', 'from_run = "earlier"\nmax_output_tokens = 300'))
 
 
-def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path):
+def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path: Path) -> None:
     write_run(tmp_path / "empty", [worker("e0")], {}, samples=[])
     text = recorded(tmp_path)
     found = complaint(tmp_path, text.replace('"earlier"', '"empty"'))
@@ -286,7 +288,7 @@ def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path):
     assert "nowhere" in complaint(tmp_path, text.replace('"earlier"', '"nowhere"'))
 
 
-def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path):
+def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     spelt_out = planned(tmp_path, MINIMAL)
     head, _, tail = MINIMAL.partition("[model]")
@@ -307,7 +309,7 @@ def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path):
         ('{"model_type": "mamba"}', "model_type 'mamba', which is none of"),
     ],
 )
-def test_a_config_that_can_not_be_counted_is_refused(tmp_path, config, said):
+def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str | None, said: str) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     message = complaint(tmp_path, MINIMAL.replace("[model]", "[model]\nconfig_json = 'config.json'"))
@@ -324,14 +326,16 @@ def test_a_config_that_can_not_be_counted_is_refused(tmp_path, config, said):
         ("weight_update_s = 0", 0, 0, 0),
     ],
 )
-def test_an_update_stops_whom_the_plan_says(tmp_path, written, engine_pause_s, trainer_blocked_s, delay_s):
+def test_an_update_stops_whom_the_plan_says(
+    tmp_path: Path, written: str, engine_pause_s: float, trainer_blocked_s: float, delay_s: float
+) -> None:
     update = planned_system(planned(tmp_path, f"{MINIMAL}[weights]\n{written}\n"), {}).update
     assert (update.engine_pause_s, update.trainer_blocked_s, update.delay_s) == pytest.approx(
         (engine_pause_s, trainer_blocked_s, delay_s)
     )
 
 
-def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path):
+def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
     def kept(manner: str) -> PlanInputs:
         return planned(tmp_path, f"{MINIMAL}[limits]\nmax_staleness = 3\nstaleness_policy = '{manner}'\n")
 
@@ -347,7 +351,7 @@ def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path):
     ("content", "said"),
     [(b"[gpus\n", "at line 1"), (b"\xff\xfe", "not UTF-8"), (None, "No such file or directory")],
 )
-def test_what_is_no_plan_at_all_is_said_with_the_way_to_one(tmp_path, content, said):
+def test_what_is_no_plan_at_all_is_said_with_the_way_to_one(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "plan.toml"
     if content is not None:
         path.write_bytes(content)

@@ -31,7 +31,7 @@ def near(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}: {case.name}")
-def test_the_question_answers_what_the_case_expects(case):
+def test_the_question_answers_what_the_case_expects(case: Case) -> None:
     rows = expected(case)
     answer = answered(case)
     columns = text_columns(case)
@@ -42,7 +42,7 @@ def test_the_question_answers_what_the_case_expects(case):
 
 
 @pytest.mark.parametrize("name", OF_THE_POLICY)
-def test_the_rows_of_an_auxiliary_engine_change_no_answer_about_the_policy(name):
+def test_the_rows_of_an_auxiliary_engine_change_no_answer_about_the_policy(name: str) -> None:
     cases = [each for each in CASES if each.file == name and "engine_steps" in each.tables]
     assert all(answered(beside(case, "auxiliary")) == answered(case) for case in cases)
     assert any(answered(beside(case, "sampler")) != answered(case) for case in cases)
@@ -61,7 +61,7 @@ def text_columns(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("name", questions())
-def test_every_question_has_cases_that_name_each_of_its_columns_and_arguments(name):
+def test_every_question_has_cases_that_name_each_of_its_columns_and_arguments(name: str) -> None:
     question = find_question(name)
     own = [case for case in CASES if case.file == name]
     assert own, f"tests/queries/cases/{name}.toml is missing"
@@ -69,5 +69,5 @@ def test_every_question_has_cases_that_name_each_of_its_columns_and_arguments(na
     assert {argument for case in own for argument in case.args} >= {argument.name for argument in question.args}
 
 
-def test_every_case_file_belongs_to_a_question():
+def test_every_case_file_belongs_to_a_question() -> None:
     assert {case.file for case in CASES} == set(questions())

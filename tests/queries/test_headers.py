@@ -1,6 +1,7 @@
 """The header of each question is what DuckDB says of it, and it reads no table that its header does not name."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from duckdb import DuckDBPyConnection
@@ -8,7 +9,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
-from rlscope.trace.questions import DRIVER, SAMPLE, find_question, questions, read_question
+from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
 from rlscope.trace.store import OPENED
 from tests.case_files import open_empty
 
@@ -30,7 +31,9 @@ def connection(empty: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
 
 
 @pytest.mark.parametrize("question", questions().values(), ids=lambda question: question.name)
-def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(question, connection):
+def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(
+    question: Question, connection: DuckDBPyConnection
+) -> None:
     keep_inputs(connection, question, EVERY_ARGUMENT, kept := {name: {} for name in OPENED})
     for table in {*TABLES, "workers", *kept} - set(question.tables):
         kind = "TABLE" if table in kept else "VIEW"
@@ -45,7 +48,7 @@ def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(quest
     assert question.grain.startswith("one row")
 
 
-def test_no_question_is_longer_than_a_screen_or_selects_every_column_at_its_end():
+def test_no_question_is_longer_than_a_screen_or_selects_every_column_at_its_end() -> None:
     for question in questions().values():
         lines = question.sql.splitlines()
         assert len(lines) <= 100, question.name
@@ -71,14 +74,14 @@ HEADER = """-- How many?
         "-- partition: driver\n-- merge: sum rows\n",
     ],
 )
-def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(tmp_path, lines):
+def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(tmp_path: Path, lines: str) -> None:
     path = tmp_path / "how_many.sql"
     path.write_text(HEADER + lines + "SELECT count(*) AS rows FROM samples\n")
     with pytest.raises(QueryError, match=r"found partition: .*, merge: .*; expected `-- partition: driver` without"):
         read_question(path)
 
 
-def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone():
+def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone() -> None:
     for question in questions().values():
         needed = [find_question(table) for table in question.tables if table in questions()]
         if question.partition == DRIVER:
@@ -87,7 +90,7 @@ def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone():
             assert (each.partition, each.merge) == (question.partition, {}), f"{question.name} stands on {each.name}"
 
 
-def test_a_share_of_samples_is_asked_of_no_table_that_it_lacks():
+def test_a_share_of_samples_is_asked_of_no_table_that_it_lacks() -> None:
     held = {"samples", "deliveries", "train_steps", "weight_updates", "workers"}
     for question in questions().values():
         if question.partition == SAMPLE:

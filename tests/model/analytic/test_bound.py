@@ -9,7 +9,7 @@ from rlscope.model.system import Trainer, TrainerPhase, WeightUpdateCost
 from tests.model.golden_system import LENGTHS, PNorm, engine, layout, system
 
 
-def test_the_bound_is_the_work_of_both_sides_over_all_gpus():
+def test_the_bound_is_the_work_of_both_sides_over_all_gpus() -> None:
     running = 100.0
     resident = 200 + LENGTHS.second_moment / (2 * LENGTHS.mean_tokens)
     curve = PNorm()
@@ -19,7 +19,7 @@ def test_the_bound_is_the_work_of_both_sides_over_all_gpus():
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])
 @pytest.mark.parametrize("update", [WeightUpdateCost(), WeightUpdateCost(3.0, 2.0, kv_kept=False)])
-def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent, update):
+def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, update: WeightUpdateCost) -> None:
     phases = (TrainerPhase("logprobs", 4.0, True), TrainerPhase("checkpoint", 1.0, False))
     fast = engine(prefill_tokens_per_s=30_000.0)
     given = system(engine=fast, trainer=Trainer(3000, 8, exponent, 2.0, phases), update=update)

@@ -40,7 +40,7 @@ GOLDEN = """
 
 
 @pytest.mark.parametrize("row", [line.split() for line in GOLDEN.strip().splitlines()], ids=lambda row: f"{row[0]}")
-def test_the_known_sweep_is_found_to_the_printed_digits(row):
+def test_the_known_sweep_is_found_to_the_printed_digits(row: list[str]) -> None:
     found = state(system(), layout(int(row[0])))
     pass_s = float(sampling_of(system()).pass_s(np.array(found.running)))
     assert [found.layout.sampler_gpus, f"{found.running:.3f}", f"{pass_s * 1e3:.4f}"] == [int(row[1]), *row[2:4]]
@@ -48,7 +48,7 @@ def test_the_known_sweep_is_found_to_the_printed_digits(row):
     assert round(1 - found.train_s / found.step_s, 3) == float(row[6])
 
 
-def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever():
+def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
     held = state(system(), layout(6, running=200))
     dropped = state(system(admission=Admission(1024, "drop_oldest")), layout(6, running=200))
     endless = state(system(admission=Admission()), layout(6, running=200))
@@ -69,20 +69,22 @@ def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever():
     ],
     ids=["a publication that blocks both sides", "a pause of the engines", "prefill", "filtered samples"],
 )
-def test_what_the_slower_side_does_besides_lengthens_the_step(changes, trainers, more_s):
+def test_what_the_slower_side_does_besides_lengthens_the_step(
+    changes: dict[str, object], trainers: int, more_s: float
+) -> None:
     found = state(system(**changes), layout(trainers))
     assert found.step_s == pytest.approx(state(system(), layout(trainers)).step_s + more_s, abs=5e-4)
     assert found.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens / found.step_s)
 
 
-def test_kv_that_is_not_kept_is_computed_again_in_one_pass_at_the_rate_of_prefill():
+def test_kv_that_is_not_kept_is_computed_again_in_one_pass_at_the_rate_of_prefill() -> None:
     fast = engine(prefill_tokens_per_s=20_000.0, prefill_pass_s=0.01)
     kept = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0)), layout(13))
     lost = state(system(engine=fast, update=WeightUpdateCost(engine_pause_s=1.0, kv_kept=False)), layout(13))
     assert lost.step_s - kept.step_s == pytest.approx(0.01 + lost.resident_tokens / 20_000.0)
 
 
-def test_phases_of_the_trainer_shrink_with_its_gpus_or_do_not():
+def test_phases_of_the_trainer_shrink_with_its_gpus_or_do_not() -> None:
     phases = (TrainerPhase("logprobs", 6.0, True), TrainerPhase("checkpoint", 2.0, False))
     trainer = Trainer(3000, 8, scaling_exponent=0.5, overhead_s=1.0, phases=phases)
     found = state(system(trainer=trainer), layout(2))
@@ -90,13 +92,13 @@ def test_phases_of_the_trainer_shrink_with_its_gpus_or_do_not():
     assert found.train_s == pytest.approx(compute_s + 1.0 + 6.0 / 0.5 + 2.0)
 
 
-def test_waits_for_the_environment_leave_the_batch_unfilled():
+def test_waits_for_the_environment_leave_the_batch_unfilled() -> None:
     found = state(system(workload=workload(environment_s=300.0)), layout(10, running=48))
     outside = 1024 / found.step_s * 300.0 / 6
     assert found.running + outside == pytest.approx(48.0)
 
 
-def test_a_cap_on_samples_in_flight_holds_the_batch_down():
+def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     found = state(system(admission=Admission(max_in_flight_samples=1024)), layout(13))
     # Half a batch is queued; the others run or wait for their group.
     assert found.running * 3 * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
@@ -111,11 +113,11 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down():
         Admission(1024, max_staleness=9, staleness_policy="publication_waits"),
     ],
 )
-def test_a_limit_above_what_the_layout_reaches_changes_nothing(admission):
+def test_a_limit_above_what_the_layout_reaches_changes_nothing(admission: Admission) -> None:
     assert state(system(admission=admission), layout(13, running=64)) == state(system(), layout(13, running=64))
 
 
-def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group():
+def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group() -> None:
     free = layout(13, running=64)  # three engines
     limited = state(system(), layout(13, running=16))
     capped = state(system(admission=Admission(max_running_samples=48)), free)
@@ -124,20 +126,20 @@ def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_w
     assert capped.sample_p95 == pytest.approx(limited.sample_p95)
 
 
-def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead():
+def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead() -> None:
     found = state(system(admission=Admission(max_staleness=1)), layout(12))
     waiting = 1 - found.train_s / found.step_s
     assert found.running * 4 * LENGTHS.group_tail_ratio(8) + 512 == pytest.approx((1 + waiting) * 1024)
 
 
-def test_samples_that_age_out_are_made_again():
+def test_samples_that_age_out_are_made_again() -> None:
     free = state(system(), layout(13))
     aged = state(system(admission=Admission(staleness_policy="drop", max_staleness=2)), layout(13))
     assert aged.step_s == pytest.approx(free.step_s / (1 - aged.dropped_ratio))
     assert 0.05 < aged.dropped_ratio < 0.5
 
 
-def test_engines_of_several_gpus_are_one_batch_each():
+def test_engines_of_several_gpus_are_one_batch_each() -> None:
     found, single = state(system(engine=engine(gpus=4)), layout(13, 12)), state(system(), layout(13))
     assert (found.running, found.step_s) == (single.running, single.step_s)
 
@@ -158,14 +160,16 @@ def test_engines_of_several_gpus_are_one_batch_each():
         ({"kv_capacity_tokens": 8392.0}, layout(8), None),
     ],
 )
-def test_a_layout_that_cannot_run_is_refused_by_name(changes, at, why):
+def test_a_layout_that_cannot_run_is_refused_by_name(changes: dict[str, object], at: Layout, why: str | None) -> None:
     assert reason(system(engine=engine(**changes)), at) == why
 
 
 @pytest.mark.parametrize(
     ("cap", "ahead", "why"), [(0, 0.0, "synchronous"), (1, 0.0, None), (1, 1.0, "synchronous"), (2, 1.0, None)]
 )
-def test_a_cap_that_prefetched_batches_leave_no_version_of_is_only_kept_by_a_synchronous_run(cap, ahead, why):
+def test_a_cap_that_prefetched_batches_leave_no_version_of_is_only_kept_by_a_synchronous_run(
+    cap: int, ahead: float, why: str | None
+) -> None:
     capped = system(workload=workload(prefetched_batches=ahead), admission=Admission(max_staleness=cap))
     assert reason(capped, layout(8)) == why
 
@@ -189,8 +193,8 @@ ADMISSIONS = [
     kv_kept=st.booleans(),
 )
 def test_the_step_is_that_of_the_slower_side_and_trains_its_samples(
-    trainer_gpus, running, admission, pause_s, environment_s, kv_kept
-):
+    trainer_gpus: int, running: int, admission: Admission, pause_s: float, environment_s: float, kv_kept: bool
+) -> None:
     given_system = system(
         workload=workload(environment_s=environment_s),
         engine=engine(prefill_tokens_per_s=30_000.0),
@@ -240,21 +244,21 @@ def drawn_systems(admission: Admission, *, kv_kept: bool = True) -> list[System]
     ids=["queue", "in_flight", "admission", "publication_waits", "drop"],
 )
 @pytest.mark.parametrize("kv_kept", [True, False])
-def test_many_draws_solved_at_once_have_the_rates_that_each_has_alone(admission, kv_kept):
+def test_many_draws_solved_at_once_have_the_rates_that_each_has_alone(admission: Admission, kv_kept: bool) -> None:
     draws, layouts = drawn_systems(admission, kv_kept=kv_kept), [layout(8), layout(16), layout(12, running=60)]
     alone = np.array([trained_rates([each], layouts)[0] for each in draws])
     np.testing.assert_allclose(trained_rates(draws, layouts), alone, rtol=1e-12)
     assert (alone > 0.0).tolist() == [[True, False, True]] * len(draws)
 
 
-def test_draws_that_differ_in_more_than_their_costs_have_the_rates_that_each_has_alone():
+def test_draws_that_differ_in_more_than_their_costs_have_the_rates_that_each_has_alone() -> None:
     draws = [system(admission=Admission(max_in_flight_samples=most)) for most in (700, 900)]
     alone = [trained_rates([each], [layout(13)])[0].tolist() for each in draws]
     assert trained_rates(draws, [layout(13)]).tolist() == alone
     assert alone[0] != alone[1]
 
 
-def test_more_draws_than_are_solved_at_once_keep_their_order():
+def test_more_draws_than_are_solved_at_once_keep_their_order() -> None:
     draws = drawn_systems(Admission(1024)) * 70
     rates = trained_rates(draws, [layout(8), layout(9)])
     assert rates.shape == (len(draws), 2)
@@ -262,7 +266,7 @@ def test_more_draws_than_are_solved_at_once_keep_their_order():
 
 
 @pytest.mark.parametrize("admission", [Admission(1024), Admission(max_staleness=2, staleness_policy="drop")])
-def test_many_draws_of_a_layout_have_the_steady_states_that_each_has_alone(admission):
+def test_many_draws_of_a_layout_have_the_steady_states_that_each_has_alone(admission: Admission) -> None:
     draws = drawn_systems(admission, kv_kept=False)
     at_once = steady_states_of_each(draws, layout(12, running=60))
     for found, each in zip(at_once, draws, strict=True):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap, surplus_of
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, System, WeightUpdateCost
 from tests.model.golden_system import layout, system
 
@@ -28,7 +29,7 @@ from tests.model.golden_system import layout, system
         (Admission(64, staleness_policy="drop"), "held"),
     ],
 )
-def test_limits_decide_what_becomes_of_a_surplus(admission, surplus):
+def test_limits_decide_what_becomes_of_a_surplus(admission: Admission, surplus: str) -> None:
     assert surplus_of(admission) == surplus
 
 
@@ -37,7 +38,7 @@ def state(of: System, trainers: int = 8) -> SteadyState:
 
 
 @pytest.mark.parametrize("delay_s", [10.0, 100.0])
-def test_a_delay_makes_samples_older_and_the_pauses_in_it_do_not(delay_s):
+def test_a_delay_makes_samples_older_and_the_pauses_in_it_do_not(delay_s: float) -> None:
     at_once, late = (
         state(system(update=WeightUpdateCost(engine_pause_s=5.0, delay_s=each)), trainers=13) for each in (0.0, delay_s)
     )
@@ -48,7 +49,7 @@ def test_a_delay_makes_samples_older_and_the_pauses_in_it_do_not(delay_s):
 
 @pytest.mark.parametrize("ahead", [0.25, 1.0, 2.0])
 @pytest.mark.parametrize("admission", [Admission(1024), Admission(staleness_policy="drop", max_staleness=6)])
-def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission, ahead):
+def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission: Admission, ahead: float) -> None:
     plain = system(admission=admission)
     early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
     before, after = state(plain, trainers=13), state(early, trainers=13)
@@ -61,14 +62,16 @@ def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission
     [("publication_waits", 5, 0.0, 5), ("drop", 3, 0.25, 4)],
     ids=["kept by publications", "dropped, and then held ahead"],
 )
-def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(policy, most, ahead, cap):
+def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(
+    policy: StalenessPolicy, most: int, ahead: float, cap: int
+) -> None:
     plain = system(admission=Admission(max_staleness=most, staleness_policy=policy))
     asked = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
     assert (state(asked).sample_p95, strict_cap(asked)) == (math.inf, cap)
 
 
 @pytest.mark.parametrize(("rule", "cap"), [("admission", 2), ("publication_waits", 4)])
-def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule, cap):
+def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: StalenessPolicy, cap: int) -> None:
     """A cap with one version ahead leaves the engines what a cap lower by one leaves."""
     capped, shorter = (
         system(admission=Admission(max_staleness=each, staleness_policy=rule)) for each in (cap, cap - 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlscope.model.decode.curves import Form
 from rlscope.model.decode.evidence import CELL_LOG_SD, DRIFT_LOG_SD, CurveEvidence, PromptPasses, prompt_passes
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import ExpertPrior, HardwarePrior, LogNormal
@@ -12,7 +13,7 @@ from rlscope.model.decode.prior import ExpertPrior, HardwarePrior, LogNormal
 CELLS = DecodePoints.of([8.0, 16.0], [1e-2, 2e-2], kv_tokens=0.0)
 
 
-def test_prompts_of_like_size_are_one_cell_weighted_by_rows():
+def test_prompts_of_like_size_are_one_cell_weighted_by_rows() -> None:
     prompts = DecodePoints.of([64.0, 70.0, 200.0], [2e-2, 4e-2, 5e-2], rows=[3.0, 1.0, 1.0], kv_tokens=[0.0, 8.0, 0.0])
     found = prompt_passes(prompts, CELLS)
     assert found.tokens.tolist() == [65.5, 200.0]
@@ -30,13 +31,15 @@ def test_prompts_of_like_size_are_one_cell_weighted_by_rows():
         (64.0, 0.0, False),
     ],
 )
-def test_a_prompt_much_cheaper_than_decoding_fewer_tokens_says_nothing(tokens, pass_s, counts):
+def test_a_prompt_much_cheaper_than_decoding_fewer_tokens_says_nothing(
+    tokens: float, pass_s: float, counts: bool
+) -> None:
     prompts = DecodePoints.of([tokens], [pass_s], kv_tokens=0.0)
     assert (prompt_passes(prompts, CELLS) is not None) == counts
     assert prompt_passes(prompts, CELLS.where(np.zeros(2, dtype=np.bool_))) is None, "nothing decoded"
 
 
-def test_the_ratio_to_decoding_drifts_from_the_median_batch_to_either_side():
+def test_the_ratio_to_decoding_drifts_from_the_median_batch_to_either_side() -> None:
     # The median batch is 12: 3 and 6 are two and one doublings below it, 24 is one above. A doubling has two cells.
     prompts = DecodePoints.of([3.0, 6.0, 24.0], [1e-2, 1e-2, 3e-2], kv_tokens=0.0)
     found = prompt_passes(prompts, CELLS)
@@ -59,7 +62,9 @@ PROMPTS = PromptPasses(*(np.array(each) for each in ([64.0, 512.0], [2e-2, 8e-2]
 @pytest.mark.parametrize("prior", [None, DENSE, EXPERTS])
 @pytest.mark.parametrize("form", ["pnorm", "expert_hit"])
 @pytest.mark.parametrize("prompts", [None, PROMPTS])
-def test_the_slopes_are_those_of_the_residuals(form, prior, prompts):
+def test_the_slopes_are_those_of_the_residuals(
+    form: Form, prior: HardwarePrior | None, prompts: PromptPasses | None
+) -> None:
     evidence = CurveEvidence(form, PASSES, prior, prompts)
     at, nudge = evidence.starts()[1:2] + 0.1, 1e-6
     here = evidence.linearized(at)
@@ -70,7 +75,7 @@ def test_the_slopes_are_those_of_the_residuals(form, prior, prompts):
     assert here.plain.shape[1] + here.robust.shape[1] == evidence.count
 
 
-def test_a_form_is_expected_to_be_as_far_off_elsewhere_as_it_is_in_the_run():
+def test_a_form_is_expected_to_be_as_far_off_elsewhere_as_it_is_in_the_run() -> None:
     running = 2.0 ** np.arange(10)
     even, uneven = (
         CurveEvidence("pnorm", DecodePoints.of(running, 1e-2 * np.exp(off * (-1.0) ** np.arange(10)), rows=1e6), None)

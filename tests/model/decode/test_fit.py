@@ -41,7 +41,7 @@ def width(interval: Estimate) -> float:
     return interval.high - interval.low
 
 
-def test_passes_alone_give_the_curve_back_where_the_run_went():
+def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
     fit = fitted(seen_to(512), None)
     assert fit.form == "pnorm"
     assert worst_ratio(fit, RUNNING, KV_TOKENS) < 0.02
@@ -50,7 +50,7 @@ def test_passes_alone_give_the_curve_back_where_the_run_went():
     assert fit.mape_ratio < 0.01
 
 
-def test_hardware_carries_a_narrow_run_beyond_what_it_saw():
+def test_hardware_carries_a_narrow_run_beyond_what_it_saw() -> None:
     points, beyond = seen_to(64), RUNNING > 64
     with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
     assert worst_ratio(with_hardware, RUNNING[beyond], KV_TOKENS[beyond]) < 0.1
@@ -60,7 +60,7 @@ def test_hardware_carries_a_narrow_run_beyond_what_it_saw():
     assert "slope_not_seen" in alone.warnings
 
 
-def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones():
+def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None:
     typical_s = true_s(RUNNING, KV_TOKENS)
     stalled = np.where(RUNNING <= 16, 4.0, 1.0)
     points = DecodePoints.of(RUNNING, typical_s * stalled, typical_s=typical_s, rows=100, kv_tokens=KV_TOKENS)
@@ -75,7 +75,7 @@ def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones():
     )
 
 
-def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere():
+def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere() -> None:
     fit = fitted(DecodePoints.of(np.full(20, 32.0), np.full(20, 1e-2), rows=100), None)
     assert fit.warnings == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
     assert [*fit.pass_interval(32, 0)] == pytest.approx([1e-2] * 3, rel=0.01)
@@ -92,7 +92,9 @@ def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proporti
 @pytest.mark.parametrize(
     ("prompts_s", "least_s", "most_s"), [((1e-2, 1.05e-2), 1e-2, 1.3e-2), ((0.4e-2, 2.8e-2), 2e-2, 3.3e-2)]
 )
-def test_prompts_show_the_slope_that_one_batch_size_does_not(prompts_s, least_s, most_s):
+def test_prompts_show_the_slope_that_one_batch_size_does_not(
+    prompts_s: tuple[float, float], least_s: float, most_s: float
+) -> None:
     points = DecodePoints.of(np.full(20, 16.0), np.full(20, 1e-2), rows=100, kv_tokens=0.0)
     prompts = DecodePoints.of([6.0, 48.0], prompts_s, kv_tokens=0.0)
     free = fitted(points, None).pass_interval(48, 0)
@@ -102,7 +104,7 @@ def test_prompts_show_the_slope_that_one_batch_size_does_not(prompts_s, least_s,
     assert width(told) < 0.75 * (width(free))
 
 
-def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit():
+def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:
     nothing = DecodePoints.of([], [])
     fit = fitted(nothing, PRIOR)
     assert fit.warnings == ("no_passes",)
@@ -113,7 +115,7 @@ def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit():
     assert fit_decode_curve(nothing, None, np.random.default_rng(7)) is None
 
 
-def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope():
+def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope() -> None:
     kv_tokens = 1000 * RUNNING
     fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, kv_tokens), rows=100, kv_tokens=kv_tokens), None)
     assert "batch_and_kv_move_together" in fit.warnings
@@ -134,7 +136,7 @@ EXPERTS_SHAPE = ModelShape(
 )
 
 
-def test_passes_of_a_mixture_of_experts_choose_its_form():
+def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
     points = seen_to(256, EXPERTS)
     fit = fitted(points, None)
     assert fit.form == "expert_hit"
@@ -143,7 +145,7 @@ def test_passes_of_a_mixture_of_experts_choose_its_form():
     assert forced.mape_ratio > 0.08
 
 
-def test_a_model_of_experts_is_fitted_as_one_from_few_passes():
+def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
     prior = hardware_prior(EXPERTS_SHAPE, find_device("NVIDIA H200"), 1)
     points = seen_to(32, EXPERTS)
     fit = fitted(points, prior)
@@ -153,7 +155,7 @@ def test_a_model_of_experts_is_fitted_as_one_from_few_passes():
     assert low_s < truth_s < high_s < 1.6 * low_s
 
 
-def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for():
+def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
     points = DecodePoints.of([8.0, 64.0], [7e-3, 9e-3], rows=10)
     first, second = (fit_decode_curve(points, None, np.random.default_rng(1), draw_count=50) for _ in range(2))
     assert first.draws == second.draws
@@ -162,7 +164,7 @@ def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for():
 
 
 @pytest.mark.parametrize("most_s", [1.0, 1.1])
-def test_passes_that_take_as_long_at_every_batch_size_may_go_on_to_and_most_likely_do(most_s):
+def test_passes_that_take_as_long_at_every_batch_size_may_go_on_to_and_most_likely_do(most_s: float) -> None:
     # 1.1: the largest batch is a tenth slower, as one kernel may be.
     running = np.array([1.0, 2, 4, 8, 16])
     seconds = 1e-2 * np.array([1.0, 1, 1, 1, most_s])
@@ -174,7 +176,7 @@ def test_passes_that_take_as_long_at_every_batch_size_may_go_on_to_and_most_like
     assert most_s > 1.0 or median > 2.4
 
 
-def test_a_draw_departs_from_its_form_only_beyond_the_batches_seen():
+def test_a_draw_departs_from_its_form_only_beyond_the_batches_seen() -> None:
     points = seen_to(64)
     known, unknown = fitted(points, PRIOR), fitted(points, None)
     for fit, elasticity_sd in ((known, 0.06), (unknown, 0.2)):

@@ -4,7 +4,7 @@ import pytest
 from rlscope.model.decode.measurements import DecodePoints, gather
 
 
-def test_what_says_nothing_of_decoding_is_left_out():
+def test_what_says_nothing_of_decoding_is_left_out() -> None:
     cells = gather(
         DecodePoints.of(
             running=[0, 8, 8, 8, 8],
@@ -16,7 +16,7 @@ def test_what_says_nothing_of_decoding_is_left_out():
     assert (cells.pass_s.tolist(), cells.rows.tolist()) == ([1e-2], [1000])
 
 
-def test_stalls_show_in_the_mean_and_not_in_what_is_typical():
+def test_stalls_show_in_the_mean_and_not_in_what_is_typical() -> None:
     points = DecodePoints.of([8] * 6, [1e-2] * 5 + [9e-2], typical_s=1e-2, rows=[10, 10, 10, 10, 10, 50])
     cells = gather(points)
     assert cells.typical_s == pytest.approx([1e-2])
@@ -25,20 +25,20 @@ def test_stalls_show_in_the_mean_and_not_in_what_is_typical():
     assert gather(DecodePoints.of([8, 9], [1e-2, 2e-2])).stall_ratio == pytest.approx(1)
 
 
-def test_passes_with_a_little_prefill_are_let_in_only_when_there_are_hardly_others():
+def test_passes_with_a_little_prefill_are_let_in_only_when_there_are_hardly_others() -> None:
     few = DecodePoints.of([10, 10, 10], [1e-2, 1e-2, 2e-2], rows=[2, 97, 1], prefill_tokens=[0, 1.0, 1.1])
     more = DecodePoints.of([10, 10, 10], [1e-2, 1e-2, 2e-2], rows=[3, 96, 1], prefill_tokens=[0, 1.0, 1.1])
     assert (gather(few).rows.sum(), gather(more).rows.sum()) == (99, 3)
 
 
-def test_an_outlying_measurement_is_left_out_where_the_cell_can_judge_it():
+def test_an_outlying_measurement_is_left_out_where_the_cell_can_judge_it() -> None:
     judged = gather(DecodePoints.of([8] * 5, [1e-2, 1e-2, 1e-2, 1e-2, 1e-1]))
     unjudged = gather(DecodePoints.of([8] * 4, [1e-2, 1e-2, 1e-2, 1e-1]))
     assert judged.pass_s == pytest.approx([1e-2])
     assert unjudged.pass_s == pytest.approx([3.25e-2])
 
 
-def test_three_and_a_half_deviations_are_not_outlying_yet():
+def test_three_and_a_half_deviations_are_not_outlying_yet() -> None:
     inside, outside = 1e-2 * np.exp(0.05 * 3.49), 1e-2 * np.exp(0.05 * 3.51)
     kept = [gather(DecodePoints.of([8] * 6, [1e-2] * 5 + [last])).rows.sum() for last in (inside, outside)]
     assert kept == [6, 5]
@@ -47,12 +47,16 @@ def test_three_and_a_half_deviations_are_not_outlying_yet():
 @pytest.mark.parametrize(
     ("running", "kv_tokens", "cells"), [([32, 38], None, 1), ([32, 39], None, 2), ([8, 8], [1024, 2048], 2)]
 )
-def test_batches_of_one_cell_differ_by_less_than_a_fifth_and_hold_similar_tokens(running, kv_tokens, cells):
+def test_batches_of_one_cell_differ_by_less_than_a_fifth_and_hold_similar_tokens(
+    running: list[int], kv_tokens: list[int] | None, cells: int
+) -> None:
     assert len(gather(DecodePoints.of(running, [1e-2, 1e-2], kv_tokens=kv_tokens))) == cells
 
 
 @pytest.mark.parametrize(("rows", "kept", "pass_s"), [([51, 49], 51, 1e-2), ([50, 50], 100, 1.5e-2)])
-def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when_not(rows, kept, pass_s):
+def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when_not(
+    rows: list[int], kept: int, pass_s: float
+) -> None:
     cells = gather(DecodePoints.of([8, 8], [1e-2, 2e-2], rows=rows, kv_tokens=[1024, float("nan")]))
     assert (cells.rows.sum(), cells.knows_kv) == (kept, kept == 51)
     assert cells.pass_s == pytest.approx([pass_s])

@@ -27,18 +27,18 @@ LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
     ],
 )
-def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name, device):
+def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name: str | None, device: str | None) -> None:
     found = find_device(driver_name)
     assert (found and found.name) == device
 
 
-def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing():
+def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing() -> None:
     entries = {"name": "m", "parameters": 7e9, "layers": 28, "kv_heads": True, "head_dim": -1, "bytes_per_weight": 0.5}
     assert ModelShape.of(entries) == ModelShape(parameters=7_000_000_000, layers=28, bytes_per_weight=0.5)
     assert ModelShape.of(None) == ModelShape()
 
 
-def test_heads_fewer_than_the_gpus_are_held_more_than_once():
+def test_heads_fewer_than_the_gpus_are_held_more_than_once() -> None:
     assert LLAMA_8B.kv_bytes_per_token(gpus=8) == 131_072
     assert LLAMA_8B.kv_bytes_per_token(gpus=16) == 262_144
     assert replace(LLAMA_8B, head_dim=None).kv_bytes_per_token(gpus=16) is None

@@ -50,12 +50,14 @@ CORRECTION_BIASES = 58 * 256
         (DEEPSEEK_V3, 671_026_419_200 - CORRECTION_BIASES, 70_272),
     ],
 )
-def test_published_models_are_counted_to_the_last_parameter(config, parameters, kv_bytes_per_token):
+def test_published_models_are_counted_to_the_last_parameter(
+    config: dict[str, object], parameters: int, kv_bytes_per_token: int
+) -> None:
     shape = count_parameters(config, 2.0, 2.0).shape
     assert (shape.parameters, shape.kv_bytes_per_token()) == (parameters, kv_bytes_per_token)
 
 
-def test_a_token_of_a_mixture_uses_all_but_the_experts_it_is_not_routed_to():
+def test_a_token_of_a_mixture_uses_all_but_the_experts_it_is_not_routed_to() -> None:
     shape = count_parameters(MIXTRAL, 2.0, 2.0).shape
     unused = 32 * (8 - 2) * 3 * 4096 * 14336
     assert shape.active_parameters == 46_702_792_704 - unused
@@ -63,7 +65,7 @@ def test_a_token_of_a_mixture_uses_all_but_the_experts_it_is_not_routed_to():
     assert count_parameters(LLAMA_8B, 2.0, 2.0).shape.active_parameters is None
 
 
-def test_layers_that_are_listed_as_dense_hold_no_experts():
+def test_layers_that_are_listed_as_dense_hold_no_experts() -> None:
     whole, some = (
         count_parameters(QWEN3_30B_A3B | {"mlp_only_layers": listed}, 2.0, 2.0).shape for listed in ([], [0, 1])
     )
@@ -71,14 +73,14 @@ def test_layers_that_are_listed_as_dense_hold_no_experts():
     assert whole.parameters - some.parameters == 2 * (routed - dense)
 
 
-def test_biases_that_the_config_asks_for_are_counted():
+def test_biases_that_the_config_asks_for_are_counted() -> None:
     plain, biased = (
         count_parameters(LLAMA_8B | {"attention_bias": asked}, 2.0, 2.0).shape.parameters for asked in (False, True)
     )
     assert biased - plain == 32 * (4096 + 2 * 1024 + 4096)
 
 
-def test_only_layers_with_full_attention_grow_where_the_config_says_which():
+def test_only_layers_with_full_attention_grow_where_the_config_says_which() -> None:
     kinds = ["sliding_attention"] * 24 + ["full_attention"] * 8
     shape = count_parameters(LLAMA_8B | {"sliding_window": 1024, "layer_types": kinds}, 2.0, 2.0).shape
     assert shape.kv_bytes_per_token() == 131_072 / 4
@@ -98,6 +100,6 @@ def test_only_layers_with_full_attention_grow_where_the_config_says_which():
         ({"head_dim": 128.0}, "head_dim 128.0, which is no whole number"),
     ],
 )
-def test_what_can_not_be_counted_is_named(change, message):
+def test_what_can_not_be_counted_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(UncountableError, match=message):
         count_parameters(LLAMA_8B | change, 2.0, 2.0)

@@ -44,13 +44,13 @@ THREE_SIGMAS = math.exp(0.06)
         ([0.0] * 60, Stretch(0, 59)),
     ],
 )
-def test_the_last_stretch_has_ten_steps_or_more_and_no_outlier_at_its_ends(periods_s, stretch):
+def test_the_last_stretch_has_ten_steps_or_more_and_no_outlier_at_its_ends(periods_s, stretch) -> None:
     assert last_stable_stretch(periods_s) == stretch
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("after_s", [2.0, 0.5])
-def test_a_change_of_level_starts_the_last_stretch(seed, after_s):
+def test_a_change_of_level_starts_the_last_stretch(seed: int, after_s: float) -> None:
     stretch = last_stable_stretch(noisy(1.0, 40, seed) + noisy(after_s, 30, seed + 100))
     assert (abs(stretch.first - 40) <= 1, stretch.last) == (True, 69)
 
@@ -82,7 +82,7 @@ def steps_of(periods_s: list[float], lengths_tokens: Callable[[int], int] = lamb
         (80, 1, 62),  # a half of the half can, and lengths drift over the half too
     ],
 )
-def test_where_response_lengths_drift_the_window_has_their_latest(steps, growth_tokens, first):
+def test_where_response_lengths_drift_the_window_has_their_latest(steps: int, growth_tokens: int, first: int) -> None:
     window = steady_window(steps_of([1.0] * steps, lambda step: 100 + growth_tokens * step))
     assert (window.first_step, window.last_step, window.lengths_drifted) == (first, steps + 1, first > 2)
     assert window.start_ns == (5 + first - 2) * 10**9
@@ -94,13 +94,13 @@ def stepped(before: float, after: float, steps: int = 40, at: int = 20) -> list[
     return [(before if place < at else after) + random.uniform(-0.02, 0.02) for place in range(steps)]
 
 
-def test_a_change_of_level_is_found_at_its_place_with_the_medians_of_both_sides():
+def test_a_change_of_level_is_found_at_its_place_with_the_medians_of_both_sides() -> None:
     (change,) = level_changes(stepped(0.0, 0.5), 0.1)
     assert change.place == 20
     assert (change.before, change.after) == (pytest.approx(0.0, abs=0.02), pytest.approx(0.5, abs=0.02))
 
 
-def test_a_change_below_the_least_is_none():
+def test_a_change_below_the_least_is_none() -> None:
     values = [place % 2 * 0.02 for place in range(20)] + [1.0 + place % 2 * 0.02 for place in range(20)]
     (change,) = level_changes(values, 1.0)
     assert change.after - change.before == 1.0
@@ -111,11 +111,11 @@ def test_a_change_below_the_least_is_none():
     ("steps", "at", "is_found"),
     [(40, 9, False), (40, 10, True), (40, 30, True), (40, 31, False), (20, 10, True), (19, 10, False)],
 )
-def test_both_levels_of_a_change_last_ten_steps(steps, at, is_found):
+def test_both_levels_of_a_change_last_ten_steps(steps: int, at: int, is_found: bool) -> None:
     assert bool(level_changes(stepped(0.0, 0.5, steps, at), 0.1)) is is_found
 
 
-def test_a_change_from_noisy_to_quiet_steps_is_found_at_its_place():
+def test_a_change_from_noisy_to_quiet_steps_is_found_at_its_place() -> None:
     """The noise of one side would be outliers on the other: in 20 runs, cleaned values place 12 changes right."""
     places: list[int] = []
     for seed in range(20):
@@ -125,14 +125,14 @@ def test_a_change_from_noisy_to_quiet_steps_is_found_at_its_place():
     assert places.count(32) >= 17
 
 
-def test_outliers_and_a_drift_are_no_changes_of_level():
+def test_outliers_and_a_drift_are_no_changes_of_level() -> None:
     slow = stepped(0.0, 0.0, 60)
     slow[9::10] = [0.7] * 6
     assert level_changes(slow, 0.1) == []
     assert level_changes([value + 0.01 * place for place, value in enumerate(stepped(0.0, 0.0, 80))], 0.1) == []
 
 
-def test_dependent_noise_of_a_tenth_is_hardly_ever_a_change():
+def test_dependent_noise_of_a_tenth_is_hardly_ever_a_change() -> None:
     """Steps share samples: each has half of the last one's error."""
     alarms = 0
     for seed in range(40):

@@ -22,7 +22,7 @@ def solved(measured: Reals) -> Reals:
     return np.exp(solve(problems, np.zeros((len(measured), 2)))[0])
 
 
-def test_problems_solved_together_are_solved_as_each_is_alone():
+def test_problems_solved_together_are_solved_as_each_is_alone() -> None:
     truths = np.array([[2.0, 0.5], [0.3, 1.5], [1.0, 1.0]])
     measured = truths[:, :1] * np.exp(-truths[:, 1:] * TIMES)
     together = solved(measured)
@@ -30,12 +30,12 @@ def test_problems_solved_together_are_solved_as_each_is_alone():
     np.testing.assert_allclose(together, np.concatenate([solved(each[None]) for each in measured]), rtol=1e-9)
 
 
-def test_one_residual_far_off_is_outvoted():
+def test_one_residual_far_off_is_outvoted() -> None:
     measured = 2.0 * np.exp(-0.5 * TIMES)
     measured[4] *= 3.0
     np.testing.assert_allclose(solved(measured[None])[0], [2.0, 0.5], rtol=0.01)
 
 
-def test_a_last_bit_of_the_measurements_moves_the_solution_by_no_more():
+def test_a_last_bit_of_the_measurements_moves_the_solution_by_no_more() -> None:
     measured = (2.0 * np.exp(-0.5 * TIMES) + 0.01 * np.sin(7 * TIMES))[None]
     np.testing.assert_allclose(solved(measured * (1 + 1e-15)), solved(measured), rtol=1e-12)

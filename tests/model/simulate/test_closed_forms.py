@@ -64,7 +64,7 @@ def group_system(size: int, system: System = SYSTEM) -> System:
 
 
 @pytest.mark.parametrize("trainer_tokens_per_s", [nightly(12_000.0), 20_000.0])
-def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(trainer_tokens_per_s):
+def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(trainer_tokens_per_s: float) -> None:
     system = with_trainer(SYSTEM, trainer_tokens_per_s)
     runs = runs_of(system)
     step_s = 48 * LENGTHS.mean_tokens * 0.01 / 96
@@ -92,8 +92,8 @@ def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(train
 )
 @pytest.mark.parametrize("group_size", [1, nightly(4)])
 def test_the_age_of_samples_that_decides_what_to_simulate_is_within_a_version(
-    admission, trainer_tokens_per_s, group_size
-):
+    admission: Admission, trainer_tokens_per_s: float, group_size: int
+) -> None:
     system = replace(with_trainer(group_system(group_size), trainer_tokens_per_s), admission=admission)
     run, state = simulate(system, LAYOUT, steps=100, seed=1), state_of(system)
     p95 = math.ceil(min(state.sample_p95, strict_cap(system)))
@@ -111,14 +111,14 @@ def test_the_age_of_samples_that_decides_what_to_simulate_is_within_a_version(
         ("filtered groups", replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))),
     ],
 )
-def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name, system):
+def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, system: System) -> None:
     runs, state = runs_of(system), state_of(system)
     assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.002), name
     assert measure(runs, lambda run: run.mean_running).agrees_with(state.running)
 
 
 @pytest.mark.parametrize("batches", [nightly(1), 2, nightly(3)])
-def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches):
+def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> None:
     admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")
     system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
     runs, state = runs_of(system), state_of(system)
@@ -131,7 +131,7 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches):
     assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)
 
 
-def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it():
+def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it() -> None:
     system = replace(
         with_trainer(group_system(4, COSTLY), 7_000.0),
         update=WeightUpdateCost(0.1, 0.1, 0.2),
@@ -144,7 +144,7 @@ def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it
     assert {run.staleness.tokens.max for run in runs} == {0}
 
 
-def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says():
+def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:
     # Some three of 24 requests end in every pass of 10 ms, and the ones that follow wait 5 ms together.
     short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, max_output_tokens=40))
     engine = replace(SYSTEM.engine, prefill_pass_s=0.005)
@@ -164,7 +164,9 @@ def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says():
     ],
 )
 @pytest.mark.parametrize("batches", [2, nightly(4)])
-def test_batches_of_one_version_are_taken_one_by_one_and_published_once(admission, trainer_tokens_per_s, batches):
+def test_batches_of_one_version_are_taken_one_by_one_and_published_once(
+    admission: Admission, trainer_tokens_per_s: float, batches: int
+) -> None:
     """The rate is that of a run that publishes every batch, and staleness counts versions of so many of them."""
     each = replace(with_trainer(SYSTEM, trainer_tokens_per_s), admission=admission)
     together = replace(

@@ -48,7 +48,7 @@ def engine_with(lengths: list[int], terms: EngineTerms = TERMS, draws: type[Give
     return engine
 
 
-def test_a_pass_costs_its_batch_and_the_tokens_resident_when_it_starts():
+def test_a_pass_costs_its_batch_and_the_tokens_resident_when_it_starts() -> None:
     engine = engine_with([3, 5])
     # Two prompts of 2 tokens: K is 4, 6, 8 before the passes, which take 4 + K / 2 seconds each.
     assert engine.resume(0.0) == 6.0 + 7.0 + 8.0
@@ -66,7 +66,7 @@ def test_a_pass_costs_its_batch_and_the_tokens_resident_when_it_starts():
     ("now_s", "boundary_s"),
     [(0.0, 0.0), (0.1, 6.0), (6.0, 6.0), (6.01, 13.0), (13.0, 13.0), (20.9, 21.0), (21.0, 21.0)],
 )
-def test_what_comes_up_during_a_pass_meets_the_engine_at_its_end(now_s, boundary_s):
+def test_what_comes_up_during_a_pass_meets_the_engine_at_its_end(now_s: float, boundary_s: float) -> None:
     engine = engine_with([3, 5])
     engine.resume(0.0)
     engine.cut_short(now_s)
@@ -74,7 +74,7 @@ def test_what_comes_up_during_a_pass_meets_the_engine_at_its_end(now_s, boundary
 
 
 @pytest.mark.parametrize("kv_s_per_token", [0.0, 1e-9, 1e-3])
-def test_every_end_of_a_long_stretch_of_passes_is_found(kv_s_per_token):
+def test_every_end_of_a_long_stretch_of_passes_is_found(kv_s_per_token: float) -> None:
     for passes in range(1, 2000, 7):
         engine = engine_with([2000] * 4, replace(TERMS, kv_s_per_token=kv_s_per_token))
         engine.resume(0.3)
@@ -85,7 +85,7 @@ def test_every_end_of_a_long_stretch_of_passes_is_found(kv_s_per_token):
         assert engine.passes == passes
 
 
-def test_a_boundary_in_a_stretch_changes_nothing_but_who_may_join():
+def test_a_boundary_in_a_stretch_changes_nothing_but_who_may_join() -> None:
     engine = engine_with([3, 5])
     engine.waiting.pop()
     engine.resume(0.0)
@@ -99,7 +99,7 @@ def test_a_boundary_in_a_stretch_changes_nothing_but_who_may_join():
     assert list(engine.settle(18.0)) == [0]
 
 
-def test_prefill_stops_the_batch_for_the_prompts_that_join():
+def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
     engine = engine_with([1, 9], replace(TERMS, prefill_s_per_token=0.25))
     assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0
     for now_s, prefill_s, decode_s in ((0.4, 0.4, 0.0), (1.0, 1.0, 0.0), (3.0, 1.0, 2.0)):
@@ -108,7 +108,7 @@ def test_prefill_stops_the_batch_for_the_prompts_that_join():
         assert totals.running_s == pytest.approx(2 * now_s)
 
 
-def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later():
+def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later() -> None:
     engine = engine_with([6, 6], replace(TERMS, kv_capacity_tokens=12.0, prefill_s_per_token=0.25))
     # K is 4, 6, 8, 10 before the passes of 4 + K / 2; a fifth pass would need 14 tokens.
     assert engine.resume(0.0) == 1.0 + 6.0 + 7.0 + 8.0 + 9.0
@@ -136,7 +136,9 @@ class Pausing(Given):
 @pytest.mark.parametrize(
     ("held", "alone_s", "back_s"), [(True, (7.0, 7.5, 8.0, 8.5), 27.5), (False, (5.0, 5.5, 6.0, 6.5), 23.5)]
 )
-def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_it_is_held(held, alone_s, back_s):
+def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_it_is_held(
+    held: bool, alone_s: tuple[float, ...], back_s: float
+) -> None:
     engine = engine_with([4, 6], replace(TERMS, away_kv_held=held), Pausing)
     # K is 4 and 6 before the two passes of 4 + K / 2 that both run; then the first leaves with 4 tokens.
     assert engine.resume(0.0) == 6.0 + 7.0
@@ -153,7 +155,7 @@ def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_i
 
 
 @pytest.mark.parametrize("voided", [True, False])
-def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided):
+def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool) -> None:
     terms = replace(TERMS, away_kv_held=True, away_kv_voided=voided, kv_kept=False, prefill_s_per_token=0.25)
     engine = engine_with([4, 6], terms, Pausing)
     assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0 + 7.0
@@ -168,7 +170,7 @@ def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided):
     assert engine.resume(28.5) == 28.5 + 7.0 + 6 * 0.25 + 4 * 0.25 * voided + 9.0 + 10.0
 
 
-def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit():
+def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:
     # 2 + 2 prompts and a token each are 6.
     for capacity_tokens, running in ((5.0, 1), (6.0, 2)):
         engine = engine_with([1, 1], replace(TERMS, kv_capacity_tokens=capacity_tokens))
@@ -180,7 +182,7 @@ def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms =
     return EngineFleet([terms] * engines, places, started(lengths))
 
 
-def test_a_sample_goes_to_the_engine_with_the_fewest_requests():
+def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:
     fleet = fleet_of(3, 4, [5] * 8)
     for sample in range(8):
         fleet.give(fleet.least_loaded(), (sample,))
@@ -190,7 +192,7 @@ def test_a_sample_goes_to_the_engine_with_the_fewest_requests():
     assert (fleet.next_boundary_s(), fleet.idle_engines) == (2.0, 0)
 
 
-def test_requests_beyond_an_engines_places_take_none_of_anothers():
+def test_requests_beyond_an_engines_places_take_none_of_anothers() -> None:
     fleet = fleet_of(2, 2, [5] * 3)
     fleet.give(0, (0, 1, 2))
     assert [fleet.free_places_of(index) for index in (0, 1)] == [-1, 2]

@@ -36,7 +36,7 @@ def every_case(law: Callable[[Case], None]) -> Callable[[], None]:
 
 
 @every_case
-def test_what_is_counted_of_a_run_adds_up(case):
+def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
     system, layout, settings = case
     run = simulate(system, layout, steps=16, seed=5, warm_up_steps=5, settings=settings)
     # The seconds of each side.
@@ -60,7 +60,7 @@ def test_what_is_counted_of_a_run_adds_up(case):
 
 
 @every_case
-def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(case):
+def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(case: Case) -> None:
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
     totals, samples, so_far = run.play(14), run.samples, 0
@@ -75,7 +75,7 @@ def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_hav
 
 
 @every_case
-def test_requests_that_run_are_the_time_that_each_of_them_takes(case):
+def test_requests_that_run_are_the_time_that_each_of_them_takes(case: Case) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
@@ -94,7 +94,7 @@ def test_requests_that_run_are_the_time_that_each_of_them_takes(case):
 
 
 @every_case
-def test_one_seed_is_one_run(case):
+def test_one_seed_is_one_run(case: Case) -> None:
     system, layout, settings = case
     first, second, other = (
         simulate(system, layout, steps=6, seed=seed, warm_up_steps=2, settings=settings) for seed in (8, 8, 9)
@@ -136,7 +136,7 @@ def totals_of(run: Simulated) -> dict[str, float]:
 
 
 @every_case
-def test_jumping_over_passes_changes_nothing(case):
+def test_jumping_over_passes_changes_nothing(case: Case) -> None:
     system, layout, settings = case
     jumped = simulate(system, layout, steps=14, seed=5, warm_up_steps=4, settings=settings)
     OnePassAtATime.written = {}
@@ -151,7 +151,7 @@ def test_jumping_over_passes_changes_nothing(case):
 
 
 @every_case
-def test_a_step_trains_the_samples_it_should(case):
+def test_a_step_trains_the_samples_it_should(case: Case) -> None:
     system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
     run.play(12)

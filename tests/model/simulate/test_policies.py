@@ -38,7 +38,7 @@ ONE_BY_ONE = System(
 ALONE = Layout(trainer_gpus=1, sampler_gpus=1, max_running=1)
 
 
-def test_tokens_of_the_step_that_trains_are_one_version_old():
+def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
     run = simulate(ONE_BY_ONE, ALONE, steps=20, seed=1)
     assert (run.step_s, run.trained_tokens_per_s, run.mean_running) == (10.0, 1.0, 1.0)
     # Each sample is sampled while the one before is trained on for 3 s, and goes on with the version of that step.
@@ -48,7 +48,7 @@ def test_tokens_of_the_step_that_trains_are_one_version_old():
     assert run.trainer_idle_ratio == 0.7
 
 
-def test_weights_that_come_late_leave_more_tokens_to_the_old_version():
+def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:
     late = replace(ONE_BY_ONE, update=WeightUpdateCost(engine_pause_s=0.5, delay_s=4.0))
     run = simulate(late, ALONE, steps=20, seed=1)
     # Passes 1 to 7 start before the offer at 7 s; the pause follows the seventh.
@@ -57,7 +57,7 @@ def test_weights_that_come_late_leave_more_tokens_to_the_old_version():
     assert run.engine_totals.pause_s == 0.5 * run.steps
 
 
-def test_a_synchronous_step_is_the_sum_of_its_parts():
+def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
     system = System(
         Workload(constant(10), prompt_tokens=5.0, group_size=2, samples_per_step=4),
         Engine(1, Affine(1.0, 0.5, 0.01), max_running=4, prefill_tokens_per_s=100.0),
@@ -75,7 +75,7 @@ def test_a_synchronous_step_is_the_sum_of_its_parts():
     assert run.idle_s["staleness_cap"] == pytest.approx((1.0 + train_s) * run.steps)
 
 
-def test_waits_are_drawn_from_those_given_relative_to_their_mean():
+def test_waits_are_drawn_from_those_given_relative_to_their_mean() -> None:
     waiting = replace(WORKLOAD, environment_s=6.0, environment_waits_s=(0.0, 1.0, 3.0, 0.0))
     draws = Draws(waiting, 0, 0.0, np.random.default_rng(0))
     waits_s = np.array([draws.environment_s() for _ in range(4000)])
@@ -85,7 +85,7 @@ def test_waits_are_drawn_from_those_given_relative_to_their_mean():
     assert alike.environment_s() == 6.0
 
 
-def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_token_waits_after_it():
+def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_token_waits_after_it() -> None:
     draws = Draws(replace(WORKLOAD, environment_s=6.0), 0, 0.0, np.random.default_rng(0))
     waits_s, after_tokens = draws.pauses([1, 5] * 2000)
     assert set(waits_s) == {6.0}
@@ -97,7 +97,9 @@ def test_where_in_a_response_it_waits_is_drawn_evenly_and_a_response_of_one_toke
 
 
 @pytest.mark.parametrize(("ratio", "in_flight_s"), [(1.0, 15.0), (0.4, 12.0), (0.0, 10.0)])
-def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_for_all_of_it(ratio, in_flight_s):
+def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_for_all_of_it(
+    ratio: float, in_flight_s: float
+) -> None:
     workload = replace(ONE_BY_ONE.workload, environment_s=5.0, turnaround_s=5.0, delivered_after_ratio=ratio)
     run = simulate(replace(ONE_BY_ONE, workload=workload), ALONE, steps=20, seed=1)
     assert run.step_s == 15.0
@@ -121,12 +123,14 @@ def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_f
         ("cache is computed again", lambda run: run.engine_totals.recompute_s),
     ],
 )
-def test_a_case_meets_its_limit(name, met):
+def test_a_case_meets_its_limit(name, met) -> None:
     system, layout, settings = CASES[name]
     assert met(simulate(system, layout, steps=16, seed=5, settings=settings)) > 0
 
 
-def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap():
+def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap() -> (
+    None
+):
     limits = {"max_staleness": 3, "staleness_policy": "publication_waits", "queue_capacity_samples": 96}
     both, running = (
         simulate(with_admission(BUSY, **limits, waits_for_queued=queued), LAYOUT, steps=40, seed=4)
@@ -151,7 +155,7 @@ def queue_of(
 
 
 @pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("lifo", [5, 4, 3]), ("oldest_first", [5, 1, 3])])
-def test_the_trainer_takes_what_came_first_or_last_or_what_is_oldest(order, taken):
+def test_the_trainer_takes_what_came_first_or_last_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
     queue, _ = queue_of(order)
     for group in range(6):
         queue.offer(group, 5, 0.0)
@@ -160,7 +164,7 @@ def test_the_trainer_takes_what_came_first_or_last_or_what_is_oldest(order, take
 
 
 @pytest.mark.parametrize(("order", "taken"), [("fifo", [2, 3]), ("lifo", [3, 2])])
-def test_a_full_queue_that_drops_loses_what_came_first(order, taken):
+def test_a_full_queue_that_drops_loses_what_came_first(order: QueueOrder, taken: list[int]) -> None:
     queue, samples = queue_of(order, queue_capacity_samples=2, queue_policy="drop_oldest")
     for group in range(4):
         assert queue.has_room
@@ -171,7 +175,7 @@ def test_a_full_queue_that_drops_loses_what_came_first(order, taken):
     assert samples.group_left_s[:4] == [2.0, 3.0, 9.0, 9.0]
 
 
-def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped():
+def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
     queue, samples = queue_of(staleness_policy="drop", max_staleness=2, queue_capacity_samples=3)
     for group in range(6):
         queue.offer(group, 3, 0.0)
@@ -193,7 +197,7 @@ def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples, GroupQueue]:
     return cap, samples, queue
 
 
-def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_for_it():
+def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_for_it() -> None:
     cap, _, queue = cap_of_1(9, 9)
     queue.hold_back(1)
     assert [cap.waits_for_one(version) for version in (2, 3)] == [False, True]
@@ -202,7 +206,7 @@ def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_fo
     assert not cap.allows(3)
 
 
-def test_finished_groups_do_not_count_where_only_running_ones_are_waited_for():
+def test_finished_groups_do_not_count_where_only_running_ones_are_waited_for() -> None:
     watched, samples, queue = cap_of_1(9, 9)
     cap = Cap(1, samples, None, watched._fleet)
     queue.hold_back(1)
@@ -211,7 +215,7 @@ def test_finished_groups_do_not_count_where_only_running_ones_are_waited_for():
     assert watched.waits_for_one(3) is False and cap.waits_for_one(9) is False
 
 
-def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is():
+def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:
     cap, samples, _ = cap_of_1(3, 3)
     assert not cap.waits_for_one(9), "nothing has begun"
     samples.first_version[0] = 2
@@ -219,7 +223,7 @@ def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is():
     assert [cap.allows(version) for version in (3, 4)] == [True, False]
 
 
-def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen():
+def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen() -> None:
     cap, samples, _ = cap_of_1(3, 1)
     samples.first_version[0] = 2
     assert not cap.waits_for_one(3)
@@ -227,7 +231,7 @@ def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen():
     assert cap.waits_for_one(3)
 
 
-def test_no_version_is_published_that_an_engine_is_too_far_behind_for():
+def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
     cap, _, _ = cap_of_1(3, 1)
     assert [cap.allows(version) for version in (2, 3)] == [True, False]
 
@@ -253,7 +257,7 @@ def gate_of(admission: Admission) -> tuple[Gate, GroupQueue, Samples]:
         ({"max_staleness": 1, "staleness_policy": "drop"}, 100),
     ],
 )
-def test_groups_start_up_to_the_limit_in_samples(limits, started):
+def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
     admission = Admission(**limits)
     gate, _, _ = gate_of(admission)
     while gate.hold() is None and gate.started < 100:
@@ -262,7 +266,7 @@ def test_groups_start_up_to_the_limit_in_samples(limits, started):
 
 
 @pytest.mark.parametrize(("most", "running"), [(23, 4), (4, 1), (1, 1), (54, 9), (55, 9), (1_000, 9)])
-def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most, running):
+def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most: int, running: int) -> None:
     plenty, limited = Layout(2, 6, 9), Layout(2, 6, running)
     admission = Admission(queue_capacity_samples=48)
     capped = replace(STARVED, admission=replace(admission, max_running_samples=most))
@@ -273,7 +277,7 @@ def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most, running):
     assert runs[0].trained_tokens_per_s == runs[1].trained_tokens_per_s
 
 
-def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_trained_on():
+def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_trained_on() -> None:
     for until_trained, started in ((False, 16), (True, 10)):
         admission = Admission(max_in_flight_samples=40, in_flight_until_trained=until_trained)
         gate, _, _ = gate_of(admission)
@@ -287,7 +291,7 @@ def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_tra
         assert gate.started == 16
 
 
-def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure():
+def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
     admission = Admission(max_in_flight_samples=40)
     gate, queue, samples = gate_of(admission)
     gate.started = 10
@@ -299,7 +303,7 @@ def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure():
     assert holds == ["staleness_cap"] * 5 + ["backpressure"]
 
 
-def test_groups_that_are_alike_have_the_measured_tail():
+def test_groups_that_are_alike_have_the_measured_tail() -> None:
     alike = replace(LENGTHS, groups=GroupLengths(8, tail_ratio=1.5, correlation_ratio=0.6))
     assert LENGTHS.group_tail_ratio(8) > 2.0
     workload = replace(WORKLOAD, lengths=alike, group_size=8)
@@ -311,7 +315,7 @@ def test_groups_that_are_alike_have_the_measured_tail():
     assert table.mean() == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
 
 
-def test_the_first_requests_are_what_is_left_of_running_ones():
+def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
     lengths = LengthLaw(np.array([100.0, 900.0]), np.array([0.5, 0.5]))
     draws = Draws(replace(WORKLOAD, lengths=lengths), 1500, 0.0, np.random.default_rng(1))
     drawn = np.array([draws.groups(250)[0], draws.groups(250)[0]]).ravel()
@@ -323,7 +327,7 @@ def test_the_first_requests_are_what_is_left_of_running_ones():
     assert first.mean() == pytest.approx(410.5, abs=4 * first.std() / np.sqrt(1500))
 
 
-def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_noise():
+def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_noise() -> None:
     # 12.5 counted prompt tokens a sample; twice the GPUs seen make it and its phase twice as fast.
     system = replace(BUSY, trainer=replace(BUSY.trainer, tokens_per_gpu_s=1000.0))
     trainer = SimulatedTrainer(system, 2, lambda: 1.5)
@@ -334,14 +338,14 @@ def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_n
     assert trainer.totals.wait_samples_s == 10.0
 
 
-def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights():
+def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights() -> None:
     fast, slow = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings(engine_slowness=(1.0, 1.5)))
     assert slow.empty_pass_s == pytest.approx([1.5 * pass_s for pass_s in fast.empty_pass_s])
     assert (slow.kv_s_per_token, slow.prefill_s_per_token) == pytest.approx((1.5e-6, 1.5 / 5000.0))
     assert slow.pause_s == fast.pause_s == 0.03
 
 
-def test_percentiles_are_the_smallest_age_that_covers_the_share():
+def test_percentiles_are_the_smallest_age_that_covers_the_share() -> None:
     ages = Ages(((0, 50), (2, 45), (7, 5)))
     assert [ages.percentile(ratio) for ratio in (0.5, 0.501, 0.95, 0.951, 1.0)] == [0, 2, 2, 7, 7]
     assert (ages.mean, ages.max, ages.total) == (1.25, 7, 100)
@@ -349,7 +353,7 @@ def test_percentiles_are_the_smallest_age_that_covers_the_share():
         ages.percentile(1.1)
 
 
-def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_will():
+def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_will() -> None:
     # Some 170 steps' worth of samples finish within a step, and all but the last are dropped.
     trainer = replace(STARVED.trainer, overhead_s=60.0)
     short = replace(STARVED, trainer=trainer, workload=replace(WORKLOAD, lengths=constant(3), samples_per_step=8))
@@ -358,7 +362,7 @@ def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_wil
 
 
 @pytest.mark.parametrize("filters_taken", [False, True])
-def test_a_run_that_throws_nearly_everything_away_has_no_end(filters_taken):
+def test_a_run_that_throws_nearly_everything_away_has_no_end(filters_taken: bool) -> None:
     def filtered(kept_ratio: float) -> Simulated:
         system = with_workload(STARVED, lengths=constant(3), kept_ratio=kept_ratio)
         return simulate(system, LAYOUT, steps=4, seed=1, settings=Settings(filters_taken=filters_taken))
@@ -368,7 +372,7 @@ def test_a_run_that_throws_nearly_everything_away_has_no_end(filters_taken):
         filtered(0.001)
 
 
-def test_trainers_that_filter_what_they_took_wait_for_the_rest_of_a_batch_and_the_queue_drops_more():
+def test_trainers_that_filter_what_they_took_wait_for_the_rest_of_a_batch_and_the_queue_drops_more() -> None:
     # The queue holds little more than a batch, and samplers are ahead. Half of what a full queue holds is kept.
     system, layout, _ = CASES["oldest dropped"]
     early, late = (
@@ -382,7 +386,7 @@ def test_trainers_that_filter_what_they_took_wait_for_the_rest_of_a_batch_and_th
     assert late.dropped_ratio > early.dropped_ratio
 
 
-def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_turn():
+def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_turn() -> None:
     # Of two engines with 8 places, the first takes 2 groups of 4 and the second the third: 12 samples are let in.
     admission = Admission(max_in_flight_samples=12)
     system = replace(STARVED, admission=admission, workload=replace(WORKLOAD, samples_per_step=12))
@@ -397,7 +401,7 @@ def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_tu
     assert [[engine.running for engine in run.fleet.engines] for run in (pulled, routed)] == [[8, 4], [6, 6]]
 
 
-def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_does():
+def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_does() -> None:
     # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
@@ -445,13 +449,17 @@ WAITING = {"staleness_policy": "publication_waits", "max_staleness": 1}
         (STARVED, Layout(1, 3, 10**9), {}, "3000000000 requests at once"),
     ],
 )
-def test_what_no_step_can_pass_is_refused_by_name(system, layout, settings, words):
+def test_what_no_step_can_pass_is_refused_by_name(
+    system: System, layout: Layout, settings: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         simulate(system, layout, steps=4, seed=1, settings=Settings(**settings))
 
 
 @pytest.mark.parametrize(("less_tokens", "is_limit"), [(0.0, False), (0.5, True)])
-def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(less_tokens, is_limit):
+def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(
+    less_tokens: float, is_limit: bool
+) -> None:
     longest = WORKLOAD.prompt_tokens + float(np.ceil(LENGTHS.max_tokens))
     holds = min(LAYOUT.max_running, STARVED.engine.max_running) * longest - less_tokens
     cached, unlimited = (with_engine(STARVED, kv_capacity_tokens=tokens) for tokens in (holds, None))
@@ -461,7 +469,7 @@ def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(le
     assert runs[0].engine_totals.preemptions == 0
 
 
-def test_a_warm_up_that_leaves_nothing_is_refused():
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
     assert simulate(STARVED, LAYOUT, steps=3, seed=1, warm_up_steps=2).steps == 1
     for steps, warm_up in ((3, 3), (3, -1), (1, 0)):
         with pytest.raises(ValueError, match="leave nothing"):
@@ -469,14 +477,16 @@ def test_a_warm_up_that_leaves_nothing_is_refused():
 
 
 @pytest.mark.parametrize(("ahead", "versions"), [(1.0, 1.0), (0.5, 0.5), (2.0, 2.0)])
-def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(ahead, versions):
+def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
+    ahead: float, versions: float
+) -> None:
     early = with_workload(STARVED, prefetched_batches=ahead)
     plain, held = (simulate(each, LAYOUT, steps=120, seed=1) for each in (STARVED, early))
     assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
     assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
 
 
-def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken():
+def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> None:
     dropping = with_admission(BUSY, max_staleness=2, staleness_policy="drop")
     early = with_workload(dropping, prefetched_batches=1.0)
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))

@@ -28,7 +28,7 @@ def fit(given: RunSteps) -> TrainingRate:
 
 
 @pytest.mark.parametrize(("overhead_s", "spread"), [(5.0, 0.3), (50.0, 0.2)])
-def test_an_overhead_shows_in_steps_of_different_size(overhead_s, spread):
+def test_an_overhead_shows_in_steps_of_different_size(overhead_s: float, spread: float) -> None:
     found = fit(steps(60, overhead_s, spread))
     assert found.trainer.overhead_s == pytest.approx(overhead_s, rel=0.15)
     assert found.trainer.tokens_per_gpu_s == pytest.approx(3000, rel=0.05)
@@ -47,13 +47,13 @@ def test_an_overhead_shows_in_steps_of_different_size(overhead_s, spread):
     ],
     ids=["all alike", "more noise than spread", "no overhead", "nearly alike", "three steps", "one step"],
 )
-def test_an_overhead_that_does_not_show_is_left_in_the_rate(given):
+def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: RunSteps) -> None:
     found = fit(given)
     assert (found.trainer.overhead_s, drawn(found).overhead_s.max()) == (0.0, 0.0)
     assert found.trainer.tokens_per_gpu_s == pytest.approx(given.tokens.sum() / given.seconds.sum() / 8)
 
 
-def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range():
+def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:
     drawn = prior_exponents(np.random.default_rng(0), 20_000)
     assert drawn[0] == pytest.approx(0.7734, abs=5e-4)
     assert (drawn.min() > 0.0, drawn.max() <= 1.05) == (True, True)
@@ -73,7 +73,9 @@ def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range():
         (Elasticity(1.0, 0.1), 0.857),
     ],
 )
-def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(elasticity, median):
+def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
+    elasticity: Elasticity | None, median: float
+) -> None:
     drawn = exponents_from_steps(np.random.default_rng(0), 5_000, elasticity)
     assert drawn[0] == pytest.approx(median, abs=0.01)
     assert np.median(drawn) == pytest.approx(drawn[0], abs=0.01)
@@ -82,13 +84,13 @@ def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(elasticity, 
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [(1, False), (2, True), (3, True), (8, True), (16, True), (17, False)])
-def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus, seen):
+def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus: int, seen: bool) -> None:
     others = [replace(steps(20), gpus=count) for count in (2, 16)]
     found = fit_training_rate(steps(20), np.random.default_rng(1), others=others)
     assert found.has_seen(gpus) == seen
 
 
-def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals():
+def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:
     inside = 0
     for seed in range(100):
         found = fit_training_rate(steps(40, noise=0.03, seed=seed), np.random.default_rng(seed))
@@ -100,7 +102,7 @@ def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals():
 
 
 @pytest.mark.parametrize(("elasticity", "says_something"), [(0.11, True), (0.09, False)])
-def test_a_step_grows_with_its_tokens_from_an_elasticity_of_a_tenth(elasticity, says_something):
+def test_a_step_grows_with_its_tokens_from_an_elasticity_of_a_tenth(elasticity: float, says_something: bool) -> None:
     tokens = np.linspace(0.95e6, 1.05e6, 40)
     found = fit(RunSteps(8, tokens, 10.0 * (tokens / 1e6) ** elasticity))
     assert found.trainer.overhead_s > 0.0

@@ -1,5 +1,6 @@
 """The scaling exponent from runs at other numbers of trainer GPUs: recovered, surer than before, and never certain."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +53,7 @@ def drawn_step_s(found: TrainingRate, gpus: int) -> np.ndarray:
 @pytest.mark.parametrize("gpus", [2, 32])
 @pytest.mark.parametrize("overhead_s", [0.0, 5.0])
 @pytest.mark.parametrize("exponent", [0.7, 0.9, 1.0])
-def test_the_exponent_is_recovered_from_one_other_run(gpus, overhead_s, exponent):
+def test_the_exponent_is_recovered_from_one_other_run(gpus: int, overhead_s: float, exponent: float) -> None:
     found = fit(*(run_at(each, exponent=exponent, overhead_s=overhead_s) for each in (SEEN, gpus)))
     # Perfect scaling is nearly the most that is taken to be possible, so what is known of it is one-sided.
     assert found.trainer.scaling_exponent == pytest.approx(exponent, abs=0.04)
@@ -63,7 +64,9 @@ def test_the_exponent_is_recovered_from_one_other_run(gpus, overhead_s, exponent
 
 @pytest.mark.parametrize("overhead_s", [0.0, 3.0])
 @pytest.mark.parametrize("gpus", [4, 16])
-def test_where_the_overhead_does_not_show_the_steps_that_were_seen_come_out_right_all_the_same(gpus, overhead_s):
+def test_where_the_overhead_does_not_show_the_steps_that_were_seen_come_out_right_all_the_same(
+    gpus: int, overhead_s: float
+) -> None:
     own, other = (run_at(each, spread=0.0, overhead_s=overhead_s) for each in (SEEN, gpus))
     found = fit(own, other)
     assert step_s(found, SEEN) == pytest.approx(own.seconds.mean())
@@ -75,19 +78,19 @@ def test_where_the_overhead_does_not_show_the_steps_that_were_seen_come_out_righ
     assert far > 2.5 * near
 
 
-def test_rate_and_overhead_that_the_run_tells_stay_its_own():
+def test_rate_and_overhead_that_the_run_tells_stay_its_own() -> None:
     alone, heard = fit(run_at(SEEN, overhead_s=5.0)), fit(run_at(SEEN, overhead_s=5.0), run_at(16, overhead_s=9.0))
     for own, other in zip((heard.trainer, *heard.draws), (alone.trainer, *alone.draws), strict=True):
         assert replace(own, scaling_exponent=other.scaling_exponent) == other
 
 
-def test_however_long_the_runs_are_they_may_differ_by_more_than_their_gpus():
+def test_however_long_the_runs_are_they_may_differ_by_more_than_their_gpus() -> None:
     long = fit(run_at(SEEN, steps=2_000), run_at(16, steps=2_000))
     # Two runs, each off by the error of a run, and a doubling of the GPUs.
     assert drawn(long).scaling_exponent.std() == pytest.approx(np.sqrt(2) * RUN_ERROR / np.log(2), rel=0.2)
 
 
-def test_the_error_of_the_own_run_is_shared_by_all_others():
+def test_the_error_of_the_own_run_is_shared_by_all_others() -> None:
     # Three runs with twice the GPUs tell as much as one, were it not for its own error: sqrt(1 + 1/3) against sqrt(2).
     one, three = (fit(run_at(SEEN), *[run_at(16)] * count) for count in (1, 3))
     ratio = drawn(three).scaling_exponent.std() / drawn(one).scaling_exponent.std()
@@ -95,7 +98,7 @@ def test_the_error_of_the_own_run_is_shared_by_all_others():
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread):
+def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread: float) -> None:
     own = run_at(SEEN, spread=spread)
     alone, heard = fit(own), fit(own, replace(own, seconds=own.seconds * 1.5))
     assert heard.scaling_seen_at == ()
@@ -109,7 +112,9 @@ def test_a_run_with_as_many_trainer_gpus_changes_nothing(spread):
     ("exponents", "contradicted"),
     [([0.7, 0.7], False), ([1.05], False), ([1.2], True), ([-0.2], True), ([0.3, 1.0], True)],
 )
-def test_runs_that_no_exponent_explains_are_said_to_contradict_and_are_believed_less(exponents, contradicted):
+def test_runs_that_no_exponent_explains_are_said_to_contradict_and_are_believed_less(
+    exponents: Sequence[float], contradicted: bool
+) -> None:
     others = [run_at(gpus, exponent=exponent) for gpus, exponent in zip((16, 4), exponents, strict=False)]
     found = fit(run_at(SEEN), *others)
     assert found.scaling_contradicted == contradicted

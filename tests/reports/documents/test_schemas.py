@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -12,6 +14,7 @@ from pydantic_core import PydanticSerializationError
 import rlscope
 from docs.generate import DOCUMENTS, published_schema
 from rlscope.analysis.data_quality import ClockOffset
+from rlscope.analysis.result import AnalysisResult
 from rlscope.document import LEFT_OUT, as_dict, computed_field, dump, extended, load
 from rlscope.reports.documents.analysis import analysis_document
 from tests.planning.small_plan import PRESENT, SMALL_PLAN, write_plan
@@ -21,7 +24,7 @@ from tests.schemas import faults, schema
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_each_schema_is_a_valid_one_with_a_name_of_its_own(name):
+def test_each_schema_is_a_valid_one_with_a_name_of_its_own(name: str) -> None:
     published = schema(name)
     Draft202012Validator.check_schema(published)
     assert published["$id"] == f"urn:rlscope:{name}:1"
@@ -29,7 +32,7 @@ def test_each_schema_is_a_valid_one_with_a_name_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_key_is_required_and_no_other_is_allowed(name):
+def test_every_key_is_required_and_no_other_is_allowed(name: str) -> None:
     published = schema(name)
     objects = [part for part in published["$defs"].values() if part["type"] == "object"]
     for part in (published, *objects):
@@ -37,7 +40,7 @@ def test_every_key_is_required_and_no_other_is_allowed(name):
 
 
 @pytest.mark.parametrize("make", [*ANALYSES.values(), hostile_analysis], ids=[*ANALYSES, "hostile"])
-def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make):
+def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[], AnalysisResult]) -> None:
     assert faults("analysis", dump(analysis_document(make()))) == []
 
 
@@ -48,7 +51,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("text", PLANS.values(), ids=PLANS)
-def test_the_answer_to_a_plan_fits_its_schema(tmp_path, text):
+def test_the_answer_to_a_plan_fits_its_schema(tmp_path: Path, text: str) -> None:
     assert faults("plan", rlscope.plan(write_plan(tmp_path, text)).to_json()) == []
 
 
@@ -56,14 +59,14 @@ CLOCK = ClockOffset(host="a", against="b", offset_s=2.0, uncertainty_s=None)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_a_figure_that_is_no_number_is_null(value):
+def test_a_figure_that_is_no_number_is_null(value: float) -> None:
     assert as_dict(replace(CLOCK, uncertainty_s=value))["uncertainty_s"] is None
 
 
 @pytest.mark.parametrize(
     "keys", [{"offset_s": "2"}, {"host": 2}, {"host": ["2"]}], ids=["a text", "a number", "a list"]
 )
-def test_a_document_holds_values_of_its_types_alone(keys):
+def test_a_document_holds_values_of_its_types_alone(keys: dict[str, Any]) -> None:
     with pytest.raises(PydanticSerializationError):
         dump(replace(CLOCK, **keys))
 
@@ -93,11 +96,11 @@ class LabeledBox(Box):
     """Label; None never."""
 
 
-def test_a_document_has_computed_keys_and_none_that_is_left_out():
+def test_a_document_has_computed_keys_and_none_that_is_left_out() -> None:
     assert as_dict(Box(1.5, hidden=object())) == {"depth_s": 1.5, "inner": [], "twice_s": 3.0}
 
 
-def test_what_is_printed_is_read_as_the_same_classes_and_unknown_keys_are_ignored():
+def test_what_is_printed_is_read_as_the_same_classes_and_unknown_keys_are_ignored() -> None:
     box = Box(1.5, (CLOCK,))
     assert load(Box, json.dumps({**as_dict(box), "later": 1}).encode()) == box
 
@@ -111,12 +114,12 @@ def test_what_is_printed_is_read_as_the_same_classes_and_unknown_keys_are_ignore
         ('{"depth_s": 1, "inner": [{}]}', "inner.0.host: Field required"),
     ],
 )
-def test_the_first_invalid_key_is_named(text, fault):
+def test_the_first_invalid_key_is_named(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=f"^{fault}$"):
         load(Box, text.encode())
 
 
-def test_an_inherited_key_has_the_description_of_the_class_that_declares_it():
+def test_an_inherited_key_has_the_description_of_the_class_that_declares_it() -> None:
     keys = published_schema(LabeledBox, "box", "x")["properties"]
     assert {name: each["description"] for name, each in keys.items()} == {
         "depth_s": "Depth.", "inner": "Clocks.", "label": "Label; null never.", "twice_s": "Twice the depth.",

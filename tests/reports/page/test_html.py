@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -186,7 +187,9 @@ def test_nan_is_left_out_of_the_charts():
     assert not re.search(r"\bNaN\b", json.dumps(page.specs))
 
 
-def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_ones_own(tmp_path, monkeypatch):
+def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(html_module.vl_convert, "javascript_bundle", lambda: made.append("") or "vega()\r\n")

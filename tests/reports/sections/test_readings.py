@@ -192,7 +192,7 @@ def engines_of(rates: list[float]) -> dict[str, pl.DataFrame]:
     }
 
 
-def test_engines_are_listed_from_the_slowest_on_against_their_median():
+def test_engines_are_listed_from_the_slowest_on_against_their_median() -> None:
     (table,) = engine_table(engines_of([100.0, 50.0, 200.0]))
     assert [tuple(row) for row in table.rows] == [
         ("e1", "50 tokens/s", "−50.0%", "8", "0.5", "no data", "no data", "80.0%", "no data", "no data"),
@@ -205,7 +205,7 @@ MORE = "The 12 slowest of 13 engines."
 
 
 @pytest.mark.parametrize(("count", "listed"), [(0, []), (1, []), (2, [2]), (12, [12]), (13, [12, MORE])])
-def test_two_to_twelve_engines_are_listed_and_of_more_the_slowest(count, listed):
+def test_two_to_twelve_engines_are_listed_and_of_more_the_slowest(count: int, listed: list[int | str]) -> None:
     blocks = engine_table(engines_of([100.0 + number for number in range(count)]) if count else {})
     assert [len(block.rows) if isinstance(block, Table) else block.text for block in blocks] == listed
 
@@ -221,7 +221,7 @@ def said_of(*rows) -> str:
     return parts_sentence({row["phase"]: row for row in rows})
 
 
-def test_the_parts_of_an_update_are_listed_between_publication_and_application():
+def test_the_parts_of_an_update_are_listed_between_publication_and_application() -> None:
     rows = [part("apply", 4.0), part("drain", 1.0, (0.5, 2.0)), part("publish", 5.0), part("transfer", 3.0)]
     (fold,) = update_parts(pl.DataFrame(rows))
     _, table = fold.blocks
@@ -234,7 +234,7 @@ def test_the_parts_of_an_update_are_listed_between_publication_and_application()
     assert update_parts(pl.DataFrame(rows[::2])) == update_parts(None) == [], "no part of an update"
 
 
-def test_the_longest_part_is_named_with_what_shortens_it():
+def test_the_longest_part_is_named_with_what_shortens_it() -> None:
     said = said_of(part("publish", 5.0), part("drain", 3.0), part("transfer", 2.0))
     assert said == (
         "The longest recorded part is the drain: 3 s of 5 s per version. To shorten it, load weights while requests "
@@ -253,13 +253,15 @@ def test_the_longest_part_is_named_with_what_shortens_it():
         ((0.125, 0.21875), 8, False),
     ],
 )
-def test_a_part_that_takes_half_as_long_again_in_the_second_half_has_grown(halves_s, versions, grew):
+def test_a_part_that_takes_half_as_long_again_in_the_second_half_has_grown(
+    halves_s: tuple[float, float], versions: int, grew: bool
+) -> None:
     said = said_of(part("drain", 1.0, halves_s, versions=versions))
     assert ("The drain grew from" in said) == grew
 
 
 @pytest.mark.parametrize(("seconds", "size_bytes", "slow"), [(1.7, 60e9, True), (1.69, 60e9, False), (99, 9e8, False)])
-def test_a_transfer_is_slow_from_twice_the_published_time(seconds, size_bytes, slow):
+def test_a_transfer_is_slow_from_twice_the_published_time(seconds: float, size_bytes: float, slow: bool) -> None:
     said = said_of(part("transfer", seconds, bytes=int(size_bytes)))
     told = "A transfer of 60 GB takes 1.7 s; the fastest published transfers of this size take about 850 ms."
     assert (told in said) == slow

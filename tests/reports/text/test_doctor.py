@@ -1,5 +1,7 @@
 """The lines of code that doctor names for a recorded run, by what the run lacks."""
 
+from pathlib import Path
+
 import pytest
 
 from rlscope.analysis.checkup import examine
@@ -11,7 +13,9 @@ SECOND = 10**9
 
 
 @pytest.mark.parametrize(("generating_s", "status", "is_told"), [(2, "in part", True), (10, "there", False)])
-def test_a_sampler_whose_passes_are_out_of_sight_may_record_its_requests(tmp_path, generating_s, status, is_told):
+def test_a_sampler_whose_passes_are_out_of_sight_may_record_its_requests(
+    tmp_path: Path, generating_s: int, status: str, is_told: bool
+) -> None:
     run = write_run(
         tmp_path,
         [worker("t", "trainer", 0, 10 * SECOND), worker("e", "sampler", 0, 10 * SECOND)],

@@ -309,7 +309,7 @@ def replayed(**values: tuple[float | None, float | None]) -> ModelResult:
     return replace(model, replay=replace(model.replay, compared=compared, method="simulation"))
 
 
-def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_says_so():
+def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_says_so() -> None:
     model = replayed(
         tokens_per_s=(1_000.0, 950.0),
         wait_samples_ratio=(0.25, 0.30),
@@ -326,7 +326,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
     assert len(rows) == 12
 
 
-def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off():
+def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
     sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
     assert "The replay does not match this run: the replayed rate is −20.0% from the measured one" in sentence
     assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples; trained throughput.")

@@ -34,18 +34,18 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
         (None, None),
     ],
 )
-def test_preemptions_are_said_from_one_in_200_samples_on(seen, sentence):
+def test_preemptions_are_said_from_one_in_200_samples_on(seen: Preemption | None, sentence: str | None) -> None:
     assert preemption_sentence(told(seen)) == sentence
 
 
-def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why():
+def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
     today, beyond = replace(short_model().forecasts.today, grade="extrapolated"), "decode speed beyond measured batches"
     said = [layout_remark(replace(today, preemption=each)) for each in (None, NONE, MANY)]
     assert said == [beyond, beyond, f"{beyond}, 1.7 preemptions a sample"]
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
 
 
-def test_more_requests_than_the_cache_holds_are_said_to_be():
+def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
     running = short_model().forecasts.today.layout.max_running
     assert overflow_line(limited(float(running), MANY)) is None
     holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"

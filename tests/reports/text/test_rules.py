@@ -23,7 +23,7 @@ FIRED = replace(
 )  # fmt: skip
 
 
-def test_the_card_lists_what_fired_and_is_silent_where_nothing_did():
+def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     text = card(FIRED, 100)
     assert "Alerts, built-in rules" in text
     assert "trainers_idle warning from 1 min to 1 min 30 s 40.0%" in card_words(FIRED, 100)
@@ -32,7 +32,7 @@ def test_the_card_lists_what_fired_and_is_silent_where_nothing_did():
     assert "Alerts" not in card(QUIET, 100)
 
 
-def test_a_rule_that_fired_again_and_again_is_one_entry_with_the_first_time():
+def test_a_rule_that_fired_again_and_again_is_one_entry_with_the_first_time() -> None:
     def fired(rule: str, start_s: int) -> Alert:
         return Alert(rule, "warning", {}, {}, 0.4, START_NS + start_s * S, START_NS + (start_s + 1) * S)
 
@@ -43,7 +43,7 @@ def test_a_rule_that_fired_again_and_again_is_one_entry_with_the_first_time():
     ]
 
 
-def test_markdown_and_the_page_list_what_fired_escaped():
+def test_markdown_and_the_page_list_what_fired_escaped() -> None:
     named = "**Alerts, built-in rules:** worker\\_silent critical · trainers\\_idle warning"
     assert named in markdown(first_screen(FIRED).values()).splitlines()
     assert "Alerts" not in markdown(first_screen(QUIET).values())

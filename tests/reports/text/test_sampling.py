@@ -30,7 +30,7 @@ def run(*rules: str, **gpu_s: float) -> AnalysisResult:
     )
 
 
-def test_the_shares_of_the_samplers_time_are_named_down_to_5_percent():
+def test_the_shares_of_the_samplers_time_are_named_down_to_5_percent() -> None:
     """94 of 100 GPU-s are decoding; engines that run 8 and 20 requests for 3 s and 1 s have a mean batch of 11."""
     said = sampling_words(run(prefilling=5.0, decoding=94.0, between_passes=1.0))
     assert said == f"Sampler time: 94.0% decoding (mean batch 11, limit 32) and 5.0% prefilling. {DECODING}"
@@ -47,11 +47,11 @@ def test_the_shares_of_the_samplers_time_are_named_down_to_5_percent():
         (("underfilled_engines", "full_kv_cache"), {"decoding": 100.0}, "The KV cache limits the batch"),
     ],
 )
-def test_what_stands_out_has_its_own_remedy(rules, gpu_s, remedy):
+def test_what_stands_out_has_its_own_remedy(rules: tuple[str, ...], gpu_s: dict[str, float], remedy: str) -> None:
     assert sampling_words(run(*rules, **gpu_s)).split(". ", 1)[1].startswith(remedy)
 
 
-def test_engines_of_unknown_limit_have_no_batch_and_samplers_without_forward_passes_no_words():
+def test_engines_of_unknown_limit_have_no_batch_and_samplers_without_forward_passes_no_words() -> None:
     analysis = run(decoding=100.0)
     unlimited = analysis.answers["engine_speed"].with_columns(max_running=pl.lit(None, pl.Int32))
     said = sampling_words(replace(analysis, answers={**analysis.answers, "engine_speed": unlimited}))

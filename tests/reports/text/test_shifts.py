@@ -35,5 +35,5 @@ S = 10**9
         ),
     ],
 )
-def test_an_event_in_words(event, said):
+def test_an_event_in_words(event: RunEvent, said: str) -> None:
     assert event_sentence(event, 0) == said

@@ -34,31 +34,31 @@ def ratio_of(percent: str) -> float:
 
 
 @pytest.mark.parametrize("trace", ["fleet", "vllm_trl", "synchronous"])
-def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole_run(trace):
+def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole_run(trace: str) -> None:
     waiting = row_of(trace, "Trainer", "waiting for samples")
     assert waiting.steady in verdict.headline(analyzed(trace)) or trace == "synchronous"
     assert waiting.steady and waiting.steady != waiting.share
 
 
-def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is():
+def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
     delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
     assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; a version every 4.6 optimizer steps"
     assert "a version every" not in at_once["Token staleness, whole run"]
 
 
-def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger():
+def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:
     (loss,) = (each for each in analyzed("overproduction").verdict.losses if each.cause == "trainers")
     parts = [row_of("overproduction", "Sampler", label).steady for label in ("idle (sample queue full)", DROPPED)]
     assert sum(map(ratio_of, parts)) == pytest.approx(loss.side_share_ratio, abs=0.001)
     assert fmt.percent(loss.side_share_ratio) in verdict.headline(analyzed("overproduction"))
 
 
-def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state():
+def test_samplers_without_requests_at_the_start_are_not_idle_in_steady_state() -> None:
     idle = row_of("vllm_trl", "Sampler", "idle (no requests submitted)")
     assert ratio_of(idle.share) > 0.2 and ratio_of(idle.steady) < 0.001
 
 
-def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that_is_error():
+def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that_is_error() -> None:
     analysis = analyzed("vllm_trl")
     model = analysis.model
     assert isinstance(model, ModelResult) and model.prediction is not None

@@ -272,7 +272,9 @@ def test_what_is_uncertain_between_hosts_is_said_and_nothing_of_one_host(spread_
         (None, False, "Bottleneck: samplers", "Speed up sampling"),
     ],
 )
-def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(tables, has_waits, label, asks_for):
+def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
+    tables: tuple[str, ...] | None, has_waits: bool, label: str, asks_for: str
+) -> None:
     analysis = full_analysis()
     origins = {table: TableOrigin(Certainty.RECORDED) for table in tables or ()}
     file = Imported("verl", ("console",), (), "relative", origins)
@@ -294,7 +296,7 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(tables, h
     assert verdict_words.next_step(analysis).startswith(asks_for)
 
 
-def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests():
+def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
     analysis = judged(Loss("samplers", 12.0, 0.25))
     step = verdict_words.next_step(analysis)
     assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."

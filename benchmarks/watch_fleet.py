@@ -206,7 +206,7 @@ def measured(engines: int, folder: Path, flush_s: float) -> str:
     before_s = run.clock.cpu_s()
     LiveRun.poll(run, ended[0])
     idle_s = run.clock.cpu_s() - before_s
-    whole_s = sum(map(sum, spent_s.values()))
+    whole_s = idle_s + sum(after_s - before_s for _, before_s, after_s, _ in run.looks)
     shown = " ".join(f"{sum(spent_s[name]) / whole_s:14.0%}" for name in PARTS)
     share = (ended[1] - began[1]) / passed_s
     return (

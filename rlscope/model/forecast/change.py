@@ -74,9 +74,12 @@ def changed_systems(
     workload = changed_workload(systems[0].workload, change, steps_per_version)
     asked_s, added_s = change.weight_update_s, (change.added_checkpoint_s or 0.0) * steps_per_version
     steps_ratio = (change.publish_every or steps_per_version) / steps_per_version
+    step_ratio = _version_tokens(workload) / _version_tokens(systems[0].workload) / steps_ratio
     return tuple(
         replace(
-            with_engine_speed(replace(system, workload=workload), change.engine_speed or 1.0),
+            with_engine_speed(
+                _of_larger_steps(replace(system, workload=workload), step_ratio), change.engine_speed or 1.0
+            ),
             trainer=_of_more_steps(
                 with_checkpoints(with_trainer_speed(system.trainer, change.trainer_speed or 1.0), added_s), steps_ratio
             ),
@@ -109,6 +112,17 @@ def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
     """Scale the seconds of a version to more optimizer steps by a factor; each step takes as long as before."""
     phases = tuple(replace(phase, step_s=phase.step_s * ratio) for phase in trainer.phases)
     return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
+
+
+def _version_tokens(workload: Workload) -> float:
+    return workload.samples_per_step * workload.lengths.mean_tokens
+
+
+def _of_larger_steps(system: System, ratio: float) -> System:
+    """Spread the engines' other work over steps of more tokens by a factor: an evaluation comes after some steps."""
+    curve = system.engine.curve
+    curve = replace(curve, other_s_per_request=curve.other_s_per_request / ratio)
+    return replace(system, engine=replace(system.engine, curve=curve))
 
 
 def with_engine_speed(system: System, speed: float) -> System:

@@ -220,6 +220,25 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
 
 
 @pytest.mark.parametrize(
+    ("change", "other_s"),
+    [
+        (Change(), 6e-4),
+        (Change(samples_per_step=512), 3e-4),
+        (Change(length_factor=1.5), 4e-4),
+        (Change(samples_per_step=512, length_factor=1.5, publish_every=4), 2e-4),
+        (Change(publish_every=4), 6e-4),
+    ],
+)
+def test_an_evaluation_of_the_engines_comes_after_as_many_steps_however_many_tokens_they_have(
+    change: Change, other_s: float
+):
+    curve = replace(TRUTH.engine.curve, other_s_per_request=6e-4)
+    system = replace(TRUTH, engine=replace(TRUTH.engine, curve=curve))
+    (changed,) = changed_systems((system,), change, 1.0, "admission")
+    assert changed.engine.curve.other_s_per_request == pytest.approx(other_s)
+
+
+@pytest.mark.parametrize(
     ("per_version", "added_s", "left_s"),
     [(1.0, 0.5, [2.5]), (4.0, 0.5, [4.0]), (4.0, -0.25, [1.0]), (4.0, -0.5, []), (1.0, -3.0, [])],
 )

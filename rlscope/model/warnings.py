@@ -62,6 +62,8 @@ class ModelWarning(StrEnum):
 
     CUT_LENGTHS = "cut_lengths"
     """The tokens that samples would have generated beyond the cap on their length were not seen."""
+    FLAT_STEPS = "flat_steps"
+    """The time of a training step did not grow with its tokens, but is assumed to."""
     UPDATES_NOT_SEEN = "updates_not_seen"
     """The run shows no cost of a weight update, so both sides are assumed to pause for all of it."""
     CAP_BY_ADMISSION = "cap_by_admission"

@@ -192,15 +192,23 @@ def timed_update(update: WeightUpdateCost, asked_s: float) -> WeightUpdateCost:
 
 
 def warnings_of(
-    change: Change, system: System, trainer_gpus: int | None, new_cap_policy: StalenessPolicy
+    change: Change,
+    system: System,
+    trainer_gpus: int | None,
+    new_cap_policy: StalenessPolicy,
+    *,
+    flat_steps: bool = False,
 ) -> tuple[ModelWarning, ...]:
     """Return a warning for each premise of the change that the run does not show.
 
-    trainer_gpus: of the changed layout; None if the run shows how training scales.
+    trainer_gpus: of the changed layout; None if the run shows how training scales. flat_steps: whether the time of its
+    steps hardly grows with their tokens.
     """
+    sets_tokens = (change.samples_per_step, change.length_factor, change.max_output_tokens) != (None, None, None)
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
     found: Mapping[ModelWarning, Callable[[], bool]] = {
         ModelWarning.CUT_LENGTHS: lambda: _cuts_matter(system.workload.lengths, change),
+        ModelWarning.FLAT_STEPS: lambda: flat_steps and sets_tokens,
         ModelWarning.UPDATES_NOT_SEEN: lambda: bool(change.weight_update_s) and not update_seconds(system.update),
         ModelWarning.CAP_BY_ADMISSION: lambda: sets_cap and new_cap_policy != "drop",
         ModelWarning.TRAINING_SCALING: lambda: trainer_gpus not in (None, system.trainer.seen_gpus),

@@ -29,7 +29,7 @@ Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap", "never_t
 """Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time.
 never_trains: no step ever starts for another reason."""
 
-_NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
+_NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.FLAT_STEPS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave the answer without any measurement to rest on."""
 _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PREDICTION_MISSED})
 """Warnings that the model failed a check against its own run."""
@@ -150,7 +150,8 @@ def _forecast(model: ModelResult, asked: Calibration, change: Change, layouts: S
         obstacle = None if predicted.tokens_per_s else _why_never(asked.system)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)
+    policy, flat_steps = model.model_config.new_cap_policy, calibration.training.is_flat
+    warnings = warnings_of(change, calibration.system, unseen, policy, flat_steps=flat_steps)
     return WhatIf(
         asked=change,
         now=now,

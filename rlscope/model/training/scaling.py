@@ -56,6 +56,8 @@ _LEAST_ELASTICITY: Final = 0.1
 """Elasticity below which seconds do not grow with tokens: steps padded to one shape, or limited by something else."""
 _GROWS_ERRORS: Final = 2.0
 """Standard errors that the elasticity of a step must be above 0 to conclude that its seconds grow with its tokens."""
+_FLAT_ELASTICITY: Final = 0.5
+"""Elasticity that the seconds of flat steps surely stay below: most of their time is not in proportion to tokens."""
 _WIDEST_SLOPE: Final = 0.15
 """Relative standard deviation of the seconds per token beyond which line and overhead carry no information."""
 
@@ -74,6 +76,8 @@ class TrainingRate:
     dependence of the seconds of steps on their tokens if there is one."""
     scaling_contradicted: bool = False
     """Whether no exponent explains the steps seen there."""
+    is_flat: bool = False
+    """Whether the seconds of steps hardly grow with their tokens, although the draws have them grow in proportion."""
 
     @property
     def scaling_exponent(self) -> Estimate:
@@ -120,7 +124,7 @@ def fit_training_rate(
     rows = zip(rates.tolist(), exponents.tolist(), line.overhead_s.tolist(), strict=True)
     best, *drawn = (Trainer(rate, gpus, exponent, overhead_s) for rate, exponent, overhead_s in rows)
     seen_at = tuple(sorted({each.gpus for _, each in elsewhere}))
-    return TrainingRate(best, tuple(drawn), seen_at, is_contradicted)
+    return TrainingRate(best, tuple(drawn), seen_at, is_contradicted, own.is_flat)
 
 
 class StepTimeLine(NamedTuple):
@@ -145,6 +149,8 @@ class OwnSteps(NamedTuple):
     """Whether they separate overhead from rate."""
     mean_tokens: Reals
     elasticity: Elasticity | None
+    is_flat: bool
+    """As in `TrainingRate`."""
 
 
 def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> OwnSteps:
@@ -158,7 +164,9 @@ def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) 
     outwards = few_blocks_factor(work.shape[1], block)
     overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
     token_s = token_s[0] * (token_s / token_s[0]) ** outwards
-    return OwnSteps(StepTimeLine(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
+    seen = _seen_elasticity(work, times, line)
+    is_flat = not sure and seen is not None and seen.value + _GROWS_ERRORS * seen.error < _FLAT_ELASTICITY
+    return OwnSteps(StepTimeLine(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(seen, sure), is_flat)
 
 
 def _line(work: Reals, times: Reals) -> StepTimeLine:
@@ -177,20 +185,22 @@ def _is_identified(line: StepTimeLine) -> bool:
     return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
 
 
-def _elasticity(work: Reals, times: Reals, line: StepTimeLine) -> Elasticity | None:
-    """Elasticity of the steps and of their resamples, rows of tokens and seconds; None if uninformative of scaling.
+def _seen_elasticity(work: Reals, times: Reals, line: StepTimeLine) -> Elasticity | None:
+    """Elasticity of steps and their resamples, rows of tokens and seconds; None if the tokens do not vary."""
+    values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
+    return Elasticity(float(values[0]), float(values[1:].std())) if np.isfinite(values).all() else None
+
+
+def _elasticity(seen: Elasticity | None, is_identified: bool) -> Elasticity | None:
+    """Elasticity of the part of a step that is not overhead; None if uninformative of scaling.
 
     It is uninformative if the tokens do not vary, or if the seconds do not grow with them: halving the tokens of a rank
     then saves nothing only because something else sets the time, which may differ with other ranks. If the overhead is
     identified, the rest is in proportion to the tokens: 1, with the error of the slope.
     """
-    values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
-    if not np.isfinite(values).all():
+    if seen is None or seen.value < max(_LEAST_ELASTICITY, _GROWS_ERRORS * seen.error):
         return None
-    error = float(values[1:].std())
-    if values[0] < max(_LEAST_ELASTICITY, _GROWS_ERRORS * error):
-        return None
-    return Elasticity(1.0, error / float(values[0])) if _is_identified(line) else Elasticity(float(values[0]), error)
+    return Elasticity(1.0, seen.error / seen.value) if is_identified else seen
 
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:

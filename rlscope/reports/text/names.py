@@ -135,6 +135,10 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Responses at the cap are assumed to end there, because their full lengths were not observed. The throughput "
         "is an assumption."
     ),
+    ModelWarning.FLAT_STEPS: (
+        "In the run, the time of a training step hardly grew with its tokens, but it is assumed to be in proportion to"
+        " them. The throughput is an assumption."
+    ),
     ModelWarning.UPDATES_NOT_SEEN: (
         "The run recorded no cost of weight updates: both sides are assumed to pause for the whole update."
     ),

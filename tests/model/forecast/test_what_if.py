@@ -331,6 +331,13 @@ def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[st
     assert warnings_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)
 
 
+def test_other_tokens_of_a_step_are_doubted_where_its_time_hardly_grew_with_them():
+    for change in (Change(samples_per_step=512), Change(length_factor=2.0), Change(max_output_tokens=400)):
+        assert warnings_of(change, TRUTH, 2, "admission", flat_steps=True) == ("flat_steps",)
+        assert warnings_of(change, TRUTH, 2, "admission") == ()
+    assert warnings_of(Change(publish_every=2, trainer_speed=2.0), TRUTH, 2, "admission", flat_steps=True) == ()
+
+
 def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
     with few_draws():
         said = model_run(replace(observed(), lengths=CAPPED), None, QUESTION)

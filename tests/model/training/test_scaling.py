@@ -107,3 +107,18 @@ def test_a_step_grows_with_its_tokens_from_an_elasticity_of_a_tenth(elasticity: 
     found = fit(RunSteps(8, tokens, 10.0 * (tokens / 1e6) ** elasticity))
     assert found.trainer.overhead_s > 0.0
     assert (found.trainer.scaling_exponent > 0.85) == says_something
+
+
+@pytest.mark.parametrize(
+    ("given", "is_flat"),
+    [
+        (replace(steps(60), seconds=steps(60, overhead_s=10.0, spread=0.0).seconds), True),
+        (steps(60, overhead_s=0.0), False),
+        (steps(60, overhead_s=500.0), False),  # the overhead shows
+        (steps(60, spread=0.0), False),
+        (steps(60, spread=0.01, noise=0.05), False),
+    ],
+    ids=["flat", "in proportion", "overhead", "all alike", "more noise than spread"],
+)
+def test_steps_are_flat_where_their_tokens_vary_and_their_time_does_not(given: RunSteps, is_flat: bool) -> None:
+    assert fit(given).is_flat == is_flat

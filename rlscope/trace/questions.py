@@ -31,6 +31,8 @@ SAMPLE: Final = "sample"
 DRIVER: Final = "driver"
 AGGREGATES: Final = ("sum", "min", "max", "all")
 CONCATENATE: Final = "concatenate"
+_CONTINUES: Final = " " * 4
+"""A line of a header that begins with these continues the line before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def find_question(name: str) -> Question:
 def read_question(path: Path) -> Question:
     """Read one file and its header. Raises QueryError if the header does not have the form above."""
     sql = path.read_text(encoding="utf-8")
-    header = [line.removeprefix("--").strip() for line in _leading_comment(sql)]
+    header = _header(sql)
     if not header or not header[0].endswith("?"):
         raise QueryError.of(path, found="no question on its first line", expected="-- A sentence?", next_step="Add it.")
     outputs = tuple(_column(line) for line in _tagged(header, "out "))
@@ -136,12 +138,17 @@ def _aggregates(text: str) -> Iterator[tuple[str, str]]:
         yield from ((name.strip(), aggregate) for name in names.split(",") if name.strip())
 
 
-def _leading_comment(sql: str) -> list[str]:
+def _header(sql: str) -> list[str]:
+    """Return the lines of the leading comment. One that is indented further continues the line before it."""
     lines: list[str] = []
     for line in sql.splitlines():
         if not line.startswith("--"):
             break
-        lines.append(line)
+        text = line.removeprefix("--")
+        if lines and text.startswith(_CONTINUES):
+            lines[-1] += f" {text.strip()}"
+        else:
+            lines.append(text.strip())
     return lines
 
 

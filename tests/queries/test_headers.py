@@ -63,6 +63,15 @@ HEADER = """-- How many?
 """
 
 
+def test_a_line_that_is_indented_further_continues_the_one_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "how_many.sql"
+    column = "-- out  rows  BIGINT  rows; NULL if\n--                     none was recorded\n"
+    path.write_text(HEADER.replace("-- out  rows  BIGINT  rows\n", column) + "-- partition: driver\nSELECT 1\n")
+    question = read_question(path)
+    assert [each.meaning for each in question.outputs] == ["rows; NULL if none was recorded"]
+    assert question.grain == "one row"
+
+
 @pytest.mark.parametrize(
     "lines",
     [

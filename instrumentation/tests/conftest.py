@@ -1,5 +1,7 @@
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -68,7 +70,7 @@ def worker(tmp_path: Path) -> Callable[[str], dict[str, object]]:
 
 @pytest.fixture
 def start_script(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
-    """A Python process that runs the text, with RLSCOPE_RUN_DIR set; killed at the end of the test."""
+    """A Python process that runs the text, with RLSCOPE_RUN_DIR set; killed with its children after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(text: str) -> "subprocess.Popen[str]":
@@ -76,11 +78,13 @@ def start_script(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[s
         script.write_text(textwrap.dedent(text))
         environment = {**os.environ, "RLSCOPE_RUN_DIR": str(tmp_path), "RLSCOPE_ROLE": "sampler"}
         command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", str(script)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
         started.append(process)
         return process
 
     yield start
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -125,8 +125,8 @@ def sampler_gpus_in(extents: pl.DataFrame, stretch: Interval) -> int:
     mean_gpus = gpu_ns / (stretch.end_ns - stretch.start_ns)
     if mean_gpus < (1.0 - _ABSENT_RATIO) * gpus:
         raise UnobservableError(
-            f"samplers joined or left in the steady state: of up to {gpus} sampler GPUs, {mean_gpus:.1f} were there on "
-            "average"
+            "samplers joined or left in the steady state, or their logs do not cover it: "
+            f"of up to {gpus} sampler GPUs, {mean_gpus:.1f} were there on average"
         )
     return gpus
 

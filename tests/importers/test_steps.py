@@ -445,6 +445,13 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
     assert ("outside" in why) is bool(outside)
 
 
+def test_a_run_without_sides_has_its_phases_beside_a_loss_of_more_than_a_tenth(tmp_path: Path) -> None:
+    metrics = {"timing_s/gen": 5.0, "timing_s/update_actor": 3.0, "timing_s/update_weights": 2.0, "timing_s/step": 10.0}
+    analysis = analyze(console(tmp_path / "a.log", range(9), metrics), page=False)
+    assert verdict_words.headline(analysis) == "Weight updates take 20.0% of all GPU time"
+    assert "in turn: generation 50.0%, training 30.0%, " in verdict_words.why(analysis)
+
+
 def test_time_that_a_framework_does_not_name_is_looked_up_before_it_is_shortened(tmp_path: Path) -> None:
     metrics = {"timing_s/gen": 2.0, "timing_s/adv": 5.0, "timing_s/update_actor": 3.0, "timing_s/step": 10.0}
     next_step = verdict_words.next_step(analyze(console(tmp_path / "a.log", range(9), metrics), page=False))

@@ -130,7 +130,7 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if verdict.bottleneck == Cause.UNKNOWN:
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
-    if in_turn := _phases(analysis):
+    if in_turn := _turns(analysis):
         return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if verdict.bottleneck == Cause.BALANCED:
@@ -210,9 +210,13 @@ def _against_cause(analysis: AnalysisResult) -> str:
 
 
 def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
-    """Return the phases of a balanced run without a ranking whose GPUs sample and train in turn; none of another."""
-    is_balanced = analysis.verdict.bottleneck == Cause.BALANCED and ranking_of(analysis) is None
-    states = phases.judged_states(analysis) if is_balanced else {}
+    """Return the phases of a balanced run whose GPUs sample and train in turn; none of another."""
+    return _turns(analysis) if analysis.verdict.bottleneck == Cause.BALANCED else []
+
+
+def _turns(analysis: AnalysisResult) -> list[phases.StepPhase]:
+    """Return the phases of a run without a ranking whose GPUs sample and train in turn; none of another."""
+    states = phases.judged_states(analysis) if ranking_of(analysis) is None else {}
     is_in_turn = {key.role for key in states} == {"colocated"}
     return phases.by_share((key.state, gpu_s) for key, gpu_s in states.items()) if is_in_turn else []
 

@@ -44,13 +44,14 @@ _LIMITS: Final[Mapping[ActionWhat, tuple[str, str]]] = {
 }
 """Name and unit of each limit that an action raises or lowers."""
 _SOONER_RATIO: Final = 0.9
-"""Steps of a version after an action, over those before it, from which publications count as more frequent."""
+"""Steps of a version after an action, over those before it, from which publications count as more frequent; over it,
+as rarer."""
 _ENGINES_NAMED: Final = 3
 """Number of slow engines that are named; the finding names the slowest."""
 _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "{} if weight updates took no time",
     "environment": "{} if the environment took no time",
-    "slow_engines": "{} at the speed of the other engines",
+    "slow_engines": "{} if slow engines were as fast as the others",
     "checkpoints": "{} if checkpoints and evaluation took no time",
     "colocated": "{} if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
@@ -63,15 +64,16 @@ _VERIFY: Final = (
     "`rlscope compare BEFORE AFTER`."
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
-_STALENESS: Final = "staleness p95"
-_LONGEST: Final = "longest 10% of responses trained on"
+_STALENESS: Final = "sample staleness p95"
+_LONGEST: Final = "longest 10% of responses"
 _STALENESS_MEANS: Final = (
-    "Staleness p95 is that of samples in steady state, in optimizer steps; a sample is as stale as its oldest token."
+    "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
 _ORDER: Final = (
-    "Settings that are at least 90% likely to gain 5% come first; tests and engineering work follow by gain. Settings "
-    "that only reduce staleness, dropped tokens or GPUs come before engineering work, and those that raise staleness "
-    f"p95 by more than {STALER_RATIO - 1.0:.0%}, to more than {FEW_VERSIONS} steps, come last."
+    "Settings that are at least 90% likely to gain 5% come first. Settings to test first and engineering work follow, "
+    "sorted by gain. Settings that only reduce staleness, dropped tokens or GPUs come before engineering work. "
+    f"Settings that raise staleness p95 by more than {STALER_RATIO - 1.0:.0%} to more than {FEW_VERSIONS} steps come "
+    "last."
 )
 
 
@@ -93,7 +95,7 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight (generating or queued) to {fmt.count(in_flight_limit)} (currently unlimited)"
+    return f", and limit samples in flight (generating or queued), now unlimited, to {fmt.count(in_flight_limit)}"
 
 
 def _single_imperative(action: Action) -> str:
@@ -120,7 +122,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (generating or queued) to {fmt.count(new)} (currently unlimited)"
+        return f"Limit samples in flight (generating or queued), now unlimited, to {fmt.count(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -299,17 +301,18 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
         wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then spans {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
-    return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_sooner(action, model)}{grows}"
+    return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_publications(action, model)}{grows}"
 
 
-def _sooner(action: Action, model: ModelResult) -> str:
-    """Say that the limits delay fewer publications than before, so that a version is fewer steps; else empty."""
+def _publications(action: Action, model: ModelResult) -> str:
+    """Say that the limits delay fewer or more publications, so that a version lasts another time; empty if not."""
     own, after, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
-    if own is None or after is None or after.steps_per_version > _SOONER_RATIO * own.steps_per_version:
+    ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
+    if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
     period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
-    return f", because weights are published every {period} instead of every {before}"
+    return f"; weights are then published {'only ' if ratio > 1.0 else ''}every {period} instead of every {before}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

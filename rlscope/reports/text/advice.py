@@ -62,7 +62,10 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
     if 1.0 + gain_ratio < (1.0 - TIE_RATIO) * (1.0 + most_ratio):
         yield "Faster layouts are staler, drop more tokens or are less certain."
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
-        yield f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast; evidence and freshness then decide."
+        yield (
+            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers the one "
+            "closest to what was measured, then the one that drops the fewest tokens, then the least stale one."
+        )
 
 
 _DOUBTS: Final[dict[UncertaintySource, str]] = {

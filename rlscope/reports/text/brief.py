@@ -8,7 +8,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, StateKey
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, UNRECORDED_RATIO, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart, Roles, View
@@ -63,7 +63,10 @@ def whole_run(analysis: AnalysisResult) -> View:
     states = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in ledger.states if state.gpu_ns}
     is_unknown = not ledger.total_gpu_s and not run.total_gpus
     spent = fmt.NO_DATA if is_unknown else spent_words(ledger.total_gpu_s, run)
-    return View("whole", f"whole run, {spent}", Roles(_roles(run, states)))
+    whole_gpu_s = run.total_gpus * run.duration_s
+    is_part = not is_unknown and ledger.total_gpu_s < (1.0 - UNRECORDED_RATIO) * whole_gpu_s
+    of = f", recorded out of {fmt.gpu_time(whole_gpu_s)}" if is_part else ""
+    return View("whole", f"whole run, {spent}{of}", Roles(_roles(run, states)))
 
 
 def steady_state(analysis: AnalysisResult) -> View | None:

@@ -21,8 +21,8 @@ REASONS: Final[Mapping[Reason, str]] = {
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other GPU split and no other limit on running requests is faster.",
-    "small_gain": "No other GPU split or limit on running requests is likely to gain 5%.",
+    "best_already": "No other split into trainer and sampler GPUs and no other limit on running requests is faster.",
+    "small_gain": "No other split into trainer and sampler GPUs, or limit on running requests, is likely to gain 5%.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."
@@ -60,10 +60,10 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "never_trains": "no training step could start under the limits",
 }
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "decode speed measured with this many requests",
-    "interpolated": "decode speed between measured batches",
-    "extrapolated": "decode speed beyond measured batches",
-    "assumed": "decode speed not measured with this many requests",
+    "measured": "decode speed measured at this batch size",
+    "interpolated": "decode speed interpolated between measured batch sizes",
+    "extrapolated": "decode speed extrapolated beyond measured batch sizes",
+    "assumed": "decode speed assumed, not measured, at this batch size",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

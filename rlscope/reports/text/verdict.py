@@ -89,7 +89,8 @@ def headline(analysis: AnalysisResult) -> str:
     gain = next((loss.gain_ratio for loss in verdict.losses if loss.cause == verdict.cause), None)
     gained = "about" if gain is None else f"{fmt.gain(gain.value).removeprefix('+')}, about"
     named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
-    return f"{text}; removing this loss would gain {gained} as much as {named}"
+    removed = _lowered(causes.WORDS[verdict.bottleneck].removed)
+    return f"{text}; {removed} would gain {gained} as much as {named}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -55,7 +55,7 @@ def model(
     )
 
 
-SOONER = ", because weights are published every"
+SOONER = "; weights are then published every"
 OF_EACH_KIND = [
     (
         action(),
@@ -111,12 +111,12 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Limit samples in flight (generating or queued) to 64 (currently unlimited)",
+            "Limit samples in flight (generating or queued), now unlimited, to 64",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
             "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight "
-            "(generating or queued) to 1,152 (currently unlimited)",
+            "(generating or queued), now unlimited, to 1,152",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
@@ -140,7 +140,11 @@ def test_an_action_is_an_imperative(made, words):
         (action(price=Price(aged(3))), model(3), "3 → 3 steps"),
         (action(price=Price(aged(3))), model(2, 2.0), "4 → 6 steps"),
         # Publications that wait for the cap come every 4.6 steps.
-        (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
+        (
+            action(price=Price(aged(1, 4.6))),
+            model(1),
+            "1 → 4.6 steps; weights are then published only every 4.6 steps instead of every step",
+        ),
         # Publications that no longer wait as long make versions shorter; a tenth less is not said.
         (
             action(price=Price(aged(3, 1.5))),
@@ -176,7 +180,7 @@ def test_an_action_is_an_imperative(made, words):
     ],
 )
 def test_the_staleness_after_an_action_is_counted_in_optimizer_steps(made, run, cell):
-    assert actions.effects(made, run)["staleness p95"] == cell
+    assert actions.effects(made, run)["sample staleness p95"] == cell
 
 
 def test_a_forecast_that_grows_says_so():
@@ -188,7 +192,7 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (action(grade="assumed"), "+20% (+10% to +30%); decode speed not measured with this many requests"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed assumed, not measured, at this batch size"),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
         (
@@ -220,9 +224,9 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
             "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); test it for 20 steps first",
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
-        ("staleness p95", "2 → 1 step"),
+        ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses trained on", "22% → 75%"),
+        ("longest 10% of responses", "22% → 75% trained"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -282,17 +286,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("staleness p95", "longest 10% of responses trained on"), "")
+    plain = dict.fromkeys(("sample staleness p95", "longest 10% of responses trained on"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"staleness p95": "1"}, plain | {"longest 10% of responses trained on": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"longest 10% of responses trained on": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["staleness p95", "longest 10% of responses trained on"]
-    assert "Staleness p95 is that of samples in steady state, in optimizer steps;" in explained.text
-    assert explained.text.endswith("raise staleness p95 by more than 50%, to more than 4 steps, come last.")
+    assert table.columns == ["sample staleness p95", "longest 10% of responses trained on"]
+    assert "Sample staleness is measured in optimizer steps," in explained.text
+    assert explained.text.endswith("raise staleness p95 by more than 50% to more than 4 steps come last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

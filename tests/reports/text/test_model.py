@@ -104,7 +104,7 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_oth
     ("of_fastest", "words"),
     [
         (1.0, ""),
-        (0.985, "Layouts within 2% of each other count as equally fast;"),
+        (0.985, "Layouts within 2% of each other count as equally fast."),
         (0.97, "Faster layouts are staler,"),
     ],
 )

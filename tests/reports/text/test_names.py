@@ -39,7 +39,8 @@ def test_preemptions_are_said_from_one_in_200_samples_on(seen: Preemption | None
 
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
-    today, beyond = replace(short_model().forecasts.today, grade="extrapolated"), "decode speed beyond measured batches"
+    today = replace(short_model().forecasts.today, grade="extrapolated")
+    beyond = "decode speed extrapolated beyond measured batch sizes"
     said = [layout_remark(replace(today, preemption=each)) for each in (None, NONE, MANY)]
     assert said == [beyond, beyond, f"{beyond}, 1.7 preemptions a sample"]
     assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"

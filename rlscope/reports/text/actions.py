@@ -51,7 +51,7 @@ _ENGINES_NAMED: Final = 3
 _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "{} if weight updates took no time",
     "environment": "{} if the environment took no time",
-    "slow_engines": "{} if slow engines were as fast as the others",
+    "slow_engines": "{} if {it} ran as fast as the other engines",
     "checkpoints": "{} if checkpoints and evaluation took no time",
     "colocated": "{} if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
@@ -70,10 +70,10 @@ _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
 _ORDER: Final = (
-    "Settings that are at least 90% likely to gain 5% come first. Settings to test first and engineering work follow, "
-    "sorted by gain. Settings that only reduce staleness, dropped tokens or GPUs come before engineering work. "
-    f"Settings that raise staleness p95 by more than {STALER_RATIO - 1.0:.0%} to more than {FEW_VERSIONS} steps come "
-    "last."
+    "Settings that are at least 90% likely to gain 5% come first. Next come tests and engineering work, sorted by "
+    "gain. Settings that do not raise throughput but reduce staleness, dropped tokens or GPUs come before any "
+    f"engineering work. Settings come last if they raise staleness p95 by more than {STALER_RATIO - 1.0:.0%} and to "
+    f"more than {FEW_VERSIONS} steps."
 )
 
 
@@ -82,7 +82,7 @@ def what_to_do(action: Action) -> str:
     words, price = imperative(action), costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return f"{words} ({price})" if price else words
-    doubt = price or ("gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may gain nothing")
+    doubt = price or ("gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help")
     return f"{words} ({doubt}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
@@ -95,13 +95,13 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight (generating or queued), now unlimited, to {fmt.count(in_flight_limit)}"
+    return f", and limit samples in flight (being generated or queued) to {fmt.count(in_flight_limit)}"
 
 
 def _single_imperative(action: Action) -> str:
     before, after = action.before, action.after
     if action.engines:
-        return f"Fix the slow engine{'s' if len(action.engines) > 1 else ''} {_named(action.engines)}"
+        return f"Fix the slow engine{'s' if len(action.engines) > 1 else ''}: {_named(action.engines)}"
     if action.what in _FIXES:
         return _FIXES[action.what]
     if action.what == "publish_every":
@@ -122,7 +122,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (generating or queued), now unlimited, to {fmt.count(new)}"
+        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -280,7 +280,7 @@ def _gain_cell(action: Action) -> str:
     """Return the gain, with its condition."""
     gain, before, after = fmt.with_interval(fmt.gain, *action.gain_ratio), action.before, action.after
     if action.kind == "fix":
-        return _IF[action.what].format(gain)
+        return _IF[action.what].format(gain, it="it" if len(action.engines) == 1 else "they")
     if action.kind != "cheaper" or not isinstance(before, Layout) or not isinstance(after, Layout):
         return gain
     if after.trainer_gpus < before.trainer_gpus:
@@ -312,7 +312,10 @@ def _publications(action: Action, model: ModelResult) -> str:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
     period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
-    return f"; weights are then published {'only ' if ratio > 1.0 else ''}every {period} instead of every {before}"
+    change_steps = after.p95_steps * action.steps_per_version(steps) - own.p95_steps * steps
+    link = "because" if change_steps * (ratio - 1.0) > 0.0 else "although"
+    only = "only " if ratio > 1.0 else ""
+    return f", {link} weights would be published {only}every {period} instead of every {before}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

@@ -63,8 +63,8 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
         yield "Faster layouts are staler, drop more tokens or are less certain."
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
         yield (
-            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers the one "
-            "closest to what was measured, then the one that drops the fewest tokens, then the least stale one."
+            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers one within "
+            "the measured batch sizes, then the one that drops the fewest tokens, then the least stale one."
         )
 
 
@@ -121,10 +121,11 @@ def mark_of(model: ModelResult, forecast: Forecast) -> str:
 def layouts_part(model: ModelResult) -> Part:
     """Return the current layout, the recommended one and others beside each other, with the reason for the advice."""
     today = model.forecasts.today
-    columns = ("trainer : sampler GPUs\n× requests per engine", "tokens/s", "gain", "staleness p95")
+    columns = ("trainer : sampler GPUs", "requests\nper engine", "tokens/s", "gain", "sample\nstaleness p95")
     rows = [
         (
             _place_words(model, each),
+            fmt.count(each.layout.max_running),
             fmt.si(None if (rate := rate_of(each, today)) is None else rate.value),
             "" if each is today else fmt.gain(_gain_ratio(model, each)),
             age_words(each.staleness, model.calibration.steps_per_version),
@@ -132,13 +133,12 @@ def layouts_part(model: ModelResult) -> Part:
         for each in chosen_layouts(model)
     ]
     # A layout to change to is among the actions.
-    shown = Table(TITLE, columns, rows, numbers=frozenset({1, 2, 3})) if rows[1:] else Paragraph(headline(model))
+    shown = Table(TITLE, columns, rows, numbers=frozenset({1, 2, 3, 4})) if rows[1:] else Paragraph(headline(model))
     return Part(TITLE, [shown, Paragraph(why(model), "note")])
 
 
 def _place_words(model: ModelResult, forecast: Forecast) -> str:
-    layout, mark = forecast.layout, mark_of(model, forecast)
-    words = f"{split_words(layout)} × {fmt.count(layout.max_running)}"
+    words, mark = split_words(forecast.layout), mark_of(model, forecast)
     if mark == CURRENT and model.calibration.synchronous:
         mark = f"{CURRENT}, synchronous"
     return f"{words}, {mark}" if mark else words

@@ -14,15 +14,20 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "The recommended layout is worth the change.",
+    "worthwhile": "The recommended layout is worth switching to.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other split into trainer and sampler GPUs and no other limit on running requests is faster.",
-    "small_gain": "No other split into trainer and sampler GPUs, or limit on running requests, is likely to gain 5%.",
+    "best_already": (
+        "No other split of the GPUs between trainers and samplers, and no other limit on running requests, is faster."
+    ),
+    "small_gain": (
+        "No other split of the GPUs between trainers and samplers, and no other limit on running requests, is likely "
+        "to gain 5%."
+    ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."

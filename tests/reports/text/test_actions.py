@@ -55,7 +55,7 @@ def model(
     )
 
 
-SOONER = "; weights are then published every"
+SOONER = "weights would be published every"
 OF_EACH_KIND = [
     (
         action(),
@@ -87,8 +87,8 @@ OF_EACH_KIND = [
     ),
     (fix("environment", "environment"), "Make the environment faster, or run more environments in parallel"),
     (fix("slow_engines"), "Fix the slow engines"),
-    (fix("slow_engines", engines=("a", "b", "c")), "Fix the slow engines a, b and c"),
-    (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix the slow engines a, b, c and 2 more"),
+    (fix("slow_engines", engines=("a", "b", "c")), "Fix the slow engines: a, b and c"),
+    (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix the slow engines: a, b, c and 2 more"),
     (fix("trainer_speed"), "Speed up training: shorten the training step, or add trainer GPUs"),
     (
         fix("checkpoints", "checkpoints"),
@@ -111,12 +111,12 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Limit samples in flight (generating or queued), now unlimited, to 64",
+            "Limit samples in flight (being generated or queued) to 64",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
             "Raise the limit on running requests per engine from 16 to 24, and limit samples in flight "
-            "(generating or queued), now unlimited, to 1,152",
+            "(being generated or queued) to 1,152",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
@@ -124,7 +124,7 @@ def test_every_kind_of_action_is_written_here():
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
-            "Raise the staleness cap from 1 to 2 versions (it may gain nothing: try it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (it may not help: try it for 20 steps first)",
         ),
     ],
 )
@@ -143,23 +143,28 @@ def test_an_action_is_an_imperative(made, words):
         (
             action(price=Price(aged(1, 4.6))),
             model(1),
-            "1 → 4.6 steps; weights are then published only every 4.6 steps instead of every step",
+            "1 → 4.6 steps, because weights would be published only every 4.6 steps instead of every step",
         ),
         # Publications that no longer wait as long make versions shorter; a tenth less is not said.
         (
             action(price=Price(aged(3, 1.5))),
             model(1, delayed=4.6),
-            f"4.6 → 4.5 steps{SOONER} 1.5 steps instead of every 4.6 steps",
+            f"4.6 → 4.5 steps, because {SOONER} 1.5 steps instead of every 4.6 steps",
         ),
         (
             action(price=Price(aged(1, 3.6))),
             model(1, delayed=4.0),
-            f"4 → 3.6 steps{SOONER} 3.6 steps instead of every 4 steps",
+            f"4 → 3.6 steps, because {SOONER} 3.6 steps instead of every 4 steps",
         ),
         (
             action(price=Price(aged(3, 1.0))),
             model(1, delayed=4.0),
-            f"4 → 3 steps{SOONER} step instead of every 4 steps",
+            f"4 → 3 steps, because {SOONER} step instead of every 4 steps",
+        ),
+        (
+            action(price=Price(aged(8, 1.0))),
+            model(1, delayed=4.0),
+            f"4 → 8 steps, although {SOONER} step instead of every 4 steps",
         ),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
@@ -226,7 +231,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses", "22% → 75% trained"),
+        ("longest 10% of responses", "22% → 75% are trained on"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -296,7 +301,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     (table, explained) = actions.actions_part([stale, long]).blocks
     assert table.columns == ["sample staleness p95", "longest 10% of responses trained on"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("raise staleness p95 by more than 50% to more than 4 steps come last.")
+    assert explained.text.endswith("if they raise staleness p95 by more than 50% and to more than 4 steps.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -4,6 +4,7 @@ On the sample traces whose cards once contradicted themselves.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Fact, Facts
 from rlscope.reports.card import card_blocks
 from rlscope.reports.text import verdict
-from rlscope.reports.text.brief import achieved
+from rlscope.reports.text.brief import achieved, whole_run
 from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
 from tests.kept import analyzed
 
@@ -27,6 +28,23 @@ def row_of(trace: str, role: str, label: str) -> LedgerRow:
 def facts(trace: str) -> Sequence[Fact]:
     """The figures of the first screen."""
     return next(block.facts for block in card_blocks(analyzed(trace)) if isinstance(block, Facts))
+
+
+@pytest.mark.parametrize(
+    ("recorded_s", "label"),
+    [
+        (100.0, "whole run, 100 GPU-s"),
+        (95.0, "whole run, 95 GPU-s"),
+        (94.0, "whole run, 94 GPU-s (of 100 GPU-s; the rest was not recorded)"),
+    ],
+)
+def test_gpu_time_that_lacks_more_than_a_twentieth_of_the_run_says_how_much_there_was(
+    recorded_s: float, label: str
+) -> None:
+    whole = analyzed("fleet")
+    run = replace(whole.run, duration_s=50.0, total_gpus=2, gpu_hour_price=None)
+    ledger = replace(whole.ledger, total_gpu_ns=round(recorded_s * 1e9))
+    assert whole_run(replace(whole, run=run, ledger=ledger)).label == label
 
 
 def ratio_of(percent: str) -> float:

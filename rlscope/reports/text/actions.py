@@ -65,14 +65,14 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
-_LONGEST: Final = "longest 10% of responses"
+_LONGEST: Final = "long responses trained on"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
 _ORDER: Final = (
-    "Settings that are at least 90% likely to gain 5% come first. Next come tests and engineering work, sorted by "
-    "gain. Settings that do not raise throughput but reduce staleness, dropped tokens or GPUs come before any "
-    f"engineering work. Settings come last if they raise staleness p95 by more than {STALER_RATIO - 1.0:.0%} and to "
+    "Settings that are at least 90% likely to gain 5% come first, then settings to test and engineering work, by "
+    "predicted gain. A setting that only reduces staleness, dropped tokens or the number of GPUs comes before all "
+    f"engineering work. A setting comes last if it raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} and to "
     f"more than {FEW_VERSIONS} steps."
 )
 
@@ -301,7 +301,8 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
         wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then spans {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
-    return f"{texts[0]} → {texts[1]}{between} {steps}{wider}{_publications(action, model)}{grows}"
+    change = f"{texts[0]} → {texts[1]}" if between or texts[0] != texts[1] else f"unchanged at {texts[1]}"
+    return f"{change}{between} {steps}{wider}{_publications(action, model)}{grows}"
 
 
 def _publications(action: Action, model: ModelResult) -> str:
@@ -314,8 +315,8 @@ def _publications(action: Action, model: ModelResult) -> str:
     period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
     change_steps = after.p95_steps * action.steps_per_version(steps) - own.p95_steps * steps
     link = "because" if change_steps * (ratio - 1.0) > 0.0 else "although"
-    only = "only " if ratio > 1.0 else ""
-    return f", {link} weights would be published {only}every {period} instead of every {before}"
+    how = "more" if ratio > 1.0 else "less"
+    return f", {link} the limits would delay weight updates {how}: one every {period} instead of every {before}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

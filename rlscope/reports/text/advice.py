@@ -63,8 +63,9 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
         yield "Faster layouts are staler, drop more tokens or are less certain."
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
         yield (
-            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers one within "
-            "the measured batch sizes, then the one that drops the fewest tokens, then the least stale one."
+            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers one whose "
+            "batch sizes were measured, then the one that drops the fewest tokens, then the one with the lowest "
+            "staleness."
         )
 
 
@@ -139,9 +140,8 @@ def layouts_part(model: ModelResult) -> Part:
 
 def _place_words(model: ModelResult, forecast: Forecast) -> str:
     words, mark = split_words(forecast.layout), mark_of(model, forecast)
-    if mark == CURRENT and model.calibration.synchronous:
-        mark = f"{CURRENT}, synchronous"
-    return f"{words}, {mark}" if mark else words
+    manner = "" if not model.calibration.synchronous else "synchronous" if mark == CURRENT else "asynchronous"
+    return ", ".join(filter(None, (words, manner, mark)))
 
 
 def chosen_layouts(model: ModelResult) -> list[Forecast]:

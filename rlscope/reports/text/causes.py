@@ -81,13 +81,13 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         spent="trainers and samplers spent {gpu_time} waiting for each other",
     ),
     Cause.STALENESS_CAP: CauseWords(
-        headline="Waiting at the staleness cap takes {share} of all GPU time",
+        headline="GPUs are blocked by the staleness cap {share} of the time",
         plain_headline="A limit on samples in flight limits throughput",
         cause="the staleness cap",
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
         removed="Removing the staleness cap and all queue limits",
-        spent="trainers and samplers spent {gpu_time} waiting at the staleness cap",
+        spent="the staleness cap blocked trainers and samplers for {gpu_time}",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",

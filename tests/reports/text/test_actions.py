@@ -55,7 +55,7 @@ def model(
     )
 
 
-SOONER = "weights would be published every"
+LESS = "the limits would delay weight updates less: one every"
 OF_EACH_KIND = [
     (
         action(),
@@ -137,34 +137,35 @@ def test_an_action_is_an_imperative(made, words):
     [
         (action(price=Price(aged(3))), model(1), "1 → 3 steps"),
         (action(price=Price(aged(1))), model(3), "3 → 1 step"),
-        (action(price=Price(aged(3))), model(3), "3 → 3 steps"),
+        (action(price=Price(aged(3))), model(3), "unchanged at 3 steps"),
         (action(price=Price(aged(3))), model(2, 2.0), "4 → 6 steps"),
         # Publications that wait for the cap come every 4.6 steps.
         (
             action(price=Price(aged(1, 4.6))),
             model(1),
-            "1 → 4.6 steps, because weights would be published only every 4.6 steps instead of every step",
+            "1 → 4.6 steps, because the limits would delay weight updates more: one every 4.6 steps instead of every "
+            "step",
         ),
         # Publications that no longer wait as long make versions shorter; a tenth less is not said.
         (
             action(price=Price(aged(3, 1.5))),
             model(1, delayed=4.6),
-            f"4.6 → 4.5 steps, because {SOONER} 1.5 steps instead of every 4.6 steps",
+            f"4.6 → 4.5 steps, because {LESS} 1.5 steps instead of every 4.6 steps",
         ),
         (
             action(price=Price(aged(1, 3.6))),
             model(1, delayed=4.0),
-            f"4 → 3.6 steps, because {SOONER} 3.6 steps instead of every 4 steps",
+            f"4 → 3.6 steps, because {LESS} 3.6 steps instead of every 4 steps",
         ),
         (
             action(price=Price(aged(3, 1.0))),
             model(1, delayed=4.0),
-            f"4 → 3 steps, because {SOONER} step instead of every 4 steps",
+            f"4 → 3 steps, because {LESS} step instead of every 4 steps",
         ),
         (
             action(price=Price(aged(8, 1.0))),
             model(1, delayed=4.0),
-            f"4 → 8 steps, although {SOONER} step instead of every 4 steps",
+            f"4 → 8 steps, although {LESS} step instead of every 4 steps",
         ),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
@@ -231,7 +232,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses", "22% → 75% are trained on"),
+        ("long responses trained on", "22% → 75% (of the longest 10%)"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -301,7 +302,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     (table, explained) = actions.actions_part([stale, long]).blocks
     assert table.columns == ["sample staleness p95", "longest 10% of responses trained on"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("if they raise staleness p95 by more than 50% and to more than 4 steps.")
+    assert explained.text.endswith("if it raises staleness p95 by more than 50% and to more than 4 steps.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -50,6 +50,8 @@ _WORKERS_NAMED: Final = 5
 """Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05
 """Share of the tokens that left the queue from which dropping counts as the samplers' main loss."""
+_DROPPING_CAP: Final = "The staleness cap limits throughput"
+"""Headline of a cap that costs samples, so that nothing waits for it."""
 _RECORD: Final = (
     "Record what the {side} do or wait for: `rlscope doctor` lists the lines of code to add. Then analyze a new run."
 )
@@ -78,6 +80,8 @@ def headline(analysis: AnalysisResult) -> str:
     if in_turn := _phases(analysis):
         return phases.headline(in_turn[0])
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
+    if dropped and verdict.bottleneck == Cause.STALENESS_CAP:
+        text = _DROPPING_CAP
     if _is_reason_open(analysis):
         return f"{text}; the log does not show what delays the samples"
     if analysis.waits_for_auxiliary:
@@ -94,10 +98,12 @@ def headline(analysis: AnalysisResult) -> str:
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
-    """Why trainers wait, if the cause is the samples that the staleness cap drops; as a clause after a comma."""
+    """Why trainers wait, or what the cap costs, if the cap drops samples; as a clause after a comma."""
     verdict, model = analysis.verdict, analysis.modeled
     drops = model is not None and model.model_config.scheduling.admission.staleness_policy == "drop"
-    if not drops or verdict.bottleneck != Cause.SAMPLERS or Cause.STALENESS_CAP not in verdict.tied_with:
+    by_cap = verdict.bottleneck == Cause.STALENESS_CAP
+    by_cap |= verdict.bottleneck == Cause.SAMPLERS and Cause.STALENESS_CAP in verdict.tied_with
+    if not drops or not by_cap:
         return ""
     shares = (loss.side_share_ratio * loss.dropped_gpu_s / loss.gpu_s for loss in verdict.losses if loss.dropped_gpu_s)
     share = next(shares, 0.0)

@@ -152,6 +152,25 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
 
 
 @pytest.mark.parametrize(
+    ("policy", "dropped_gpu_s", "headline"),
+    [
+        (
+            "drop",
+            5.0,
+            "The staleness cap limits throughput, because samplers spend 5.0% of their time on samples that are "
+            "dropped as too stale",
+        ),
+        ("drop", 4.9, "A limit on samples in flight limits throughput"),
+        ("admission", 5.0, "A limit on samples in flight limits throughput"),
+    ],
+)
+def test_a_cap_that_drops_samples_and_makes_nothing_wait_is_named(policy, dropped_gpu_s, headline):
+    losses = (Loss("staleness_cap", 0.0, 0.0), Loss("trainers", 10.0, 0.1, dropped_gpu_s=dropped_gpu_s))
+    model = limited(max_staleness=2, staleness_policy=policy)
+    assert verdict_words.headline(judged(*losses, model=model)) == headline
+
+
+@pytest.mark.parametrize(
     ("pause_s", "kv_kept", "pauses"),
     [(1.0, True, True), (0.0, False, True), (0.0, True, False)],
 )

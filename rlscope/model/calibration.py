@@ -69,6 +69,8 @@ class Calibration:
     """Scheduling of rollouts in a simulation."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides the uncertainty in the draws."""
+    error_ratio: float = 1.0
+    """Error of the model itself in a gain, over the usual one."""
     engine_slowness: tuple[float, ...] | None = None
     """Time factor of each of the run's engines, by engine number, if some are much slower than others; None if all are
     alike. The closed forms know only the mean engine of the run."""

@@ -286,7 +286,7 @@ class Counterfactuals:
         return {cause: self._removal(cause, each) for cause, each in solved.items() if each.tokens_per_s}
 
     def _removal(self, cause: LossCause, forecast: Forecast) -> Reals:
-        gains = _with_error(gains_over(forecast, self._now), -1 - get_args(LossCause).index(cause))
+        gains = self._with_error(gains_over(forecast, self._now), -1 - get_args(LossCause).index(cause))
         if cause != Cause.TRAINERS:
             gains = self._below_ceiling(None, gains, forecast)
         return np.clip(gains, 0.0, _TWICE - 1.0 if cause in (Cause.SAMPLERS, Cause.TRAINERS) else np.inf)
@@ -296,6 +296,16 @@ class Counterfactuals:
         if what in _CHANGES_TRAINERS:
             return gains
         return below_ceiling(gains, self._ceilings[what not in _SPARES_PUBLISHING], forecast, self._now)
+
+    def _with_error(self, gains: Reals, number: int, error_ratio: float = 1.0) -> Reals:
+        """Add the error of the closed form that the changed solution does not share with the current one.
+
+        number: identifies the change; each change has its own error, identical wherever it is solved.
+        error_ratio: a side that is 10% faster shares nearly all of the current error, so its own error is smaller in
+        proportion to the change, relative to a doubling (own assumption).
+        """
+        rng, error = np.random.default_rng([_SEED, number + _SEEDED_CAUSES]), _FORM_ERROR * error_ratio
+        return (1.0 + gains) * np.exp(self._calibration.error_ratio * error * normals(rng, gains.size)) - 1.0
 
     def _fixes(self) -> Iterator[Action | None]:
         system, observed = self._calibration.system, self._observed
@@ -400,9 +410,9 @@ class Counterfactuals:
         """
         if not forecast.tokens_per_s:
             return None
-        error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0)
+        error_ratio = np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0
         known = gains_over(forecast, self._now)
-        gains = np.clip(_with_error(known, get_args(ActionWhat).index(what), error), *within)
+        gains = np.clip(self._with_error(known, get_args(ActionWhat).index(what), error_ratio), *within)
         gains = self._below_ceiling(what, gains, forecast)
         is_sure = self._grounds.replayed and share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
         return Action(
@@ -469,17 +479,6 @@ def _saves(price: Price, before: Price) -> bool:
     if saved_ratio <= -NOTABLE_RATIO or fresher_steps < 0.0:
         return False
     return is_fresher or saved_ratio >= _WASTED_RATIO
-
-
-def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:
-    """Add the error of the closed form that the changed solution does not share with the current one.
-
-    number: identifies the change; each change has its own error, identical wherever it is solved.
-    log_sd: a side that is 10% faster shares nearly all of the current error, so its own error is smaller in proportion
-    to the change, relative to a doubling (own assumption).
-    """
-    rng = np.random.default_rng([_SEED, number + _SEEDED_CAUSES])
-    return (1.0 + gains) * np.exp(log_sd * normals(rng, gains.size)) - 1.0
 
 
 def _without_checkpoints(system: System, saved_s: float) -> System:

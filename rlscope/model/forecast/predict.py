@@ -210,7 +210,8 @@ def _drawn(calibration: Calibration, layout: Layout, *, form_error: bool) -> Rea
     """
     rates = closed_rates(calibration, calibration.draws, (layout,))[:, 0]
     level = calibration.level_log_sd * normals(np.random.default_rng(_LEVEL_SEED), rates.size)
-    return rates * np.exp(level + (_FORM_ERROR * _form_noise(layout, rates.size) if form_error else 0.0))
+    error = _FORM_ERROR * calibration.error_ratio
+    return rates * np.exp(level + (error * _form_noise(layout, rates.size) if form_error else 0.0))
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:

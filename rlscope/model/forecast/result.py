@@ -48,6 +48,9 @@ STEPS_TO_PREDICT: Final = 20
 level from noise."""
 _OTHER_BATCHES: Final = 0.5
 """Difference in prefetched batches that contradicts the assumed number: beyond it, another number is nearer."""
+_FAILED_ERROR_RATIO: Final = 2.0
+"""Error of a model that failed a check on its own run, over the usual one: 90% of the gains are then within 15%, like
+predictions without a check (`UNTESTED_LOG`)."""
 _SEED: Final = 20_260_101
 """Seed of every draw: the same run gives the same model result."""
 
@@ -179,7 +182,10 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     replay = replay_run(calibration, whole, model_config.candidates)
     model_config = replace(model_config, candidates=(replay.scheduling,))
     prediction = _prediction(halves, model_config, rng)
-    calibration = replace(scheduled(calibration, replay.scheduling), level_log_sd=level_log_sd(prediction))
+    calibration = scheduled(calibration, replay.scheduling)
+    failed = replay.is_rough or (prediction is not None and prediction.misses)
+    error_ratio = _FAILED_ERROR_RATIO if failed else 1.0
+    calibration = replace(calibration, level_log_sd=level_log_sd(prediction), error_ratio=error_ratio)
     return _advised(whole, halves, model_config, calibration, replay, prediction, rng)
 
 

@@ -123,11 +123,11 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ),
     ModelWarning.PREDICTION_MISSED: (
         "The throughput that was predicted from the first half of the steady state for the second half is more than "
-        "10% off: predicted gains are rough."
+        "10% off: intervals allow for twice the usual error of the model."
     ),
     ModelWarning.PARTLY_EXPLAINED: (
-        "A quarter or more of what the model predicts for the current layout differs from what was measured: gains may "
-        "be off by more than their intervals say."
+        "A quarter or more of what the model predicts for the current layout differs from what was measured: intervals "
+        "allow for twice the usual error of the model."
     ),
     ModelWarning.AHEAD_CONTRADICTED: (
         "The trainers did not prefetch as many batches as assumed: predicted staleness is off by the same"

@@ -152,6 +152,26 @@ def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_m
     assert ("ahead_contradicted" in found.warnings) is contradicted
 
 
+@pytest.mark.parametrize(
+    ("later_ratio", "staleness", "warning", "error_ratio"),
+    [
+        # The model replays a mean of 5.5 versions, and a p95 of 8.
+        (1.0, ((5, 4_000), (8, 1_000)), None, 1.0),
+        (0.5, ((5, 4_000), (8, 1_000)), "prediction_missed", 2.0),
+        (1.0, ((0, 4_000), (1, 1_000)), "partly_explained", 2.0),
+    ],
+)
+def test_a_model_that_fails_a_check_on_its_run_errs_twice_as_much_as_usual(
+    later_ratio: float, staleness: tuple[tuple[int, int], ...], warning: str | None, error_ratio: float
+):
+    run, half = replace(observed(), staleness=staleness), observed(steps=20, seed=6)
+    later = replace(half, steps=replace(half.steps, period_s=half.steps.period_s / later_ratio))
+    with few_draws():
+        found = model_run(run, (observed(steps=20, seed=5), later), QUESTION)
+    assert {"prediction_missed", "partly_explained"} & set(found.warnings) == ({warning} if warning else set())
+    assert found.calibration.error_ratio == error_ratio
+
+
 def test_lengths_that_drift_are_said_to():
     assert "lengths_drift" not in model().warnings
     with few_draws():

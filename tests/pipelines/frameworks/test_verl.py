@@ -31,6 +31,9 @@ def test_steps_samples_and_tokens_are_the_trainer_s_own_count(recorded):
     assert facts.steps == len(steps) > 0
     assert facts.samples_trained == sum(len(step["uids"]) for step in steps)
     assert facts.tokens_trained == sum(sum(step["tokens"]) for step in steps)
+    found = [(row["loss"], row["grad_norm"], row["reward_mean"]) for row in recorded.rows("train_steps")]
+    # The reward of a sample is its length.
+    assert found == [(0.5, 2.0, sum(step["tokens"]) / len(step["tokens"])) for step in steps]
 
 
 def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorded):
@@ -43,6 +46,13 @@ def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorde
     ]
     assert sorted(found) == sorted(seen)
     assert all(row["reward"] == tokens[row["sample_id"]] for row in delivered)
+
+
+def test_the_trainer_waits_until_it_takes_the_last_sample_of_a_step_and_then_puts_the_batch_together(recorded):
+    taken_ns = {row["step"]: row["taken_ns"] for row in recorded.rows("deliveries", outcome="trained")}
+    waits, others = (recorded.rows("activities", activity=activity) for activity in ("wait", "other"))
+    assert set(taken_ns.values()) <= {row["end_ns"] for row in waits}
+    assert set(taken_ns.values()) <= {row["start_ns"] for row in others}
 
 
 def test_token_staleness_is_what_the_tokens_themselves_say(recorded):

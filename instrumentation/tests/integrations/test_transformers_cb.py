@@ -1,7 +1,6 @@
 """The continuous batching hook on a small loop with the parts and names of transformers 5.23.0, moved by hand."""
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 
 from tests.manual_clock import ManualClock
 
+PAUSE_NS = 30
 ADVANCES_NS = {"prepare": 10, "forward": 100, "update": 5}
 EOS = 2
 TOKEN = 9
@@ -50,14 +50,10 @@ class Scheduler:
 
 class BackgroundThreadStatus:
     def __init__(self, clock: ManualClock) -> None:
-        self._paused, self.tp_status, self.during_pause = False, 0, []
-        self.clock = clock
+        self._paused, self.tp_status, self.clock = False, 0, clock
 
     def pause_and_wait(self) -> None:
-        self._paused = True
-        for action in self.during_pause:
-            action()
-        self._paused, self.during_pause = False, []
+        self.clock.advance(PAUSE_NS)
 
     def mark_as_stopped(self) -> None: ...
 
@@ -88,8 +84,6 @@ class ContinuousBatchProcessor:
         self.query_limit = 100
 
     def prepare_next_batch(self) -> bool:
-        if self.status.during_pause:
-            self.status.pause_and_wait()
         for state in self.inbox:
             self.scheduler.add_waiting_request(state)
         self.inbox = []
@@ -133,12 +127,6 @@ class ContinuousBatchProcessor:
         state.status = 4
         self.scheduler.active_requests.pop(state.request_id, None)
 
-    def preempt(self, name: str) -> None:
-        """As `OffloadingManager.offload_requests` does without room on the host: start it anew, tokens and all."""
-        old = self.scheduler.active_requests.pop(name)
-        left = old.max_new_tokens - len(old.generated_tokens)
-        self.scheduler.add_waiting_request(State(name, old.initial_tokens + old.generated_tokens, left))
-
 
 class ContinuousBatchingManager:
     def __init__(self, clock: ManualClock) -> None:
@@ -153,11 +141,6 @@ class ContinuousBatchingManager:
     def _create_batch_processor(self) -> ContinuousBatchProcessor:
         self.clock.advance(1000)
         return ContinuousBatchProcessor(self.background_thread_status, self.clock)
-
-    @contextmanager
-    def paused_before_next_round(self, *actions: Any):
-        self.background_thread_status.during_pause = list(actions)
-        yield
 
     def run(self, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -231,41 +214,13 @@ def test_whoever_gets_a_result_can_ask_which_versions_sampled_it(manager, engine
     assert engine.versions_of("a") is None
 
 
-def test_tokens_carry_the_version_in_force_when_their_pass_began(manager, engine, loop, run, rows):
-    loop.inbox = [State("a", [1], max_new_tokens=3)]
-    manager.run()
-
-    def swap() -> None:
-        with engine.apply(4, "step-8"):
-            manager.clock.advance(50)
-
-    with manager.paused_before_next_round(lambda: manager.clock.advance(7), swap, lambda: manager.clock.advance(3)):
-        manager.run()
-    manager.run()
-    assert rows("samples")[0]["versions"] == [
-        {"version": 0, "start": 0, "end": 1},
-        {"version": 4, "start": 1, "end": 3},
-    ]
-    applied = rows("weight_updates")[0]
-    assert (applied["label"], applied["paused"], applied["kv"]) == ("step-8", True, "kept")
-    updates = [(row["phase"], row["version"], row["start_ns"], row["end_ns"]) for row in rows("weight_updates")]
-    assert updates == [
-        ("apply", 4, 1_001_122, 1_001_172),
-        ("drain", 4, 1_001_115, 1_001_122),
-        ("resume", 4, 1_001_172, 1_001_175),
-    ]
-    pauses = [(row["start_ns"], row["end_ns"]) for row in rows("activities") if row["activity"] == "weight_update"]
-    assert pauses == [(1_001_115, 1_001_175)]
-    assert rows("engine_steps")[1]["start_ns"] == 1_001_175
-
-
 def test_tokens_of_a_pass_under_which_weights_changed_are_torn_and_of_the_version_before(
     manager, engine, loop, run, rows
 ):
     loop.inbox = [State("a", [1], max_new_tokens=3)]
 
     def swap() -> None:
-        with engine.apply(1):
+        with engine.apply(1, "step-8"):
             manager.clock.advance(1)
 
     loop.during_forward = [swap]
@@ -273,26 +228,14 @@ def test_tokens_of_a_pass_under_which_weights_changed_are_torn_and_of_the_versio
     sample = rows("samples")[0]
     assert sample["torn_tokens"] == 1
     assert [run["version"] for run in sample["versions"]] == [0, 1]
-    assert rows("weight_updates")[0]["paused"] is False
+    (applied,) = rows("weight_updates")
+    assert (applied["label"], applied["paused"]) == ("step-8", False)
 
 
 def test_a_change_that_broke_off_leaves_the_version(manager, engine, loop):
     with pytest.raises(ValueError, match="the host's own"), engine.apply(1):
         raise ValueError("the host's own")
     assert engine.version == 0
-
-
-def test_a_request_that_was_preempted_stays_one_sample(manager, loop, run, rows):
-    loop.inbox = [State("a", [1, 2], max_new_tokens=4)]
-    manager.run(rounds=2)
-    loop.preempt("a")
-    manager.run(rounds=2)
-    (sample,) = rows("samples")
-    assert (sample["output_tokens"], sample["prompt_tokens"], sample["preemptions"]) == (4, 2, 1)
-    steps = rows("engine_steps")
-    assert [row["preemptions"] for row in steps] == [0, 0, 1, 0]
-    assert steps[2]["prefill_tokens"] == 4
-    assert sum(row["decode_tokens"] for row in steps) == 4
 
 
 def test_an_engine_without_requests_waits_for_them(manager, loop, run, rows):
@@ -306,11 +249,9 @@ def test_an_engine_without_requests_waits_for_them(manager, loop, run, rows):
 
 
 def test_a_pause_without_new_weights_is_another_activity(manager, loop, run, rows):
-    loop.inbox = [State("a", [1])]
-    with manager.paused_before_next_round(lambda: manager.clock.advance(30)):
-        manager.run()
+    loop.status.pause_and_wait()
     others = [row["end_ns"] - row["start_ns"] for row in rows("activities") if row["activity"] == "other"]
-    assert others == [30]
+    assert others == [PAUSE_NS]
 
 
 def test_cancelled_failed_and_cut_off_requests_end_as_such(manager, engine, loop, run, rows):

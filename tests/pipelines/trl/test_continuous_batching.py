@@ -44,9 +44,13 @@ def test_with_too_little_cache_requests_are_preempted_and_the_cache_is_never_ove
 
 def test_tokens_are_of_the_version_whose_update_ended_before_their_pass(recorded):
     updates = recorded.updates("apply")
-    assert [(row["version"], row["paused"]) for row in updates] == [
-        (version, True) for version in range(1, recorded.counted["updates"] + 1)
+    versions = list(range(1, recorded.counted["updates"] + 1))
+    assert [(row["version"], row["paused"], row["kv"]) for row in updates] == [
+        (each, True, "kept") for each in versions
     ]
+    for part in ("drain", "resume"):
+        assert [row["version"] for row in recorded.updates(part)] == versions
+    assert len(recorded.rows("activities", activity="weight_update")) == len(versions)
     expected: Counter[int] = Counter()
     for row in recorded.rows("engine_steps"):
         expected[sum(update["end_ns"] <= row["start_ns"] for update in updates)] += row["decode_tokens"]

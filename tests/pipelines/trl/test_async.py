@@ -30,7 +30,8 @@ def test_steps_samples_and_tokens_are_those_of_trl_s_log(recorded):
     steps = sorted(recorded.rows("train_steps"), key=lambda row: row["step"])
     assert [row["step"] for row in steps] == list(range(1, recorded.counted["steps"] + 1))
     assert [row["samples"] for row in steps] == pytest.approx(recorded.logged("batch/samples_per_step"))
-    assert [row["loss"] for row in steps] == recorded.logged("loss")
+    for name in ("loss", "grad_norm"):
+        assert [row[name] for row in steps] == recorded.logged(name)
     trained = [sum(moment["tokens"] for moment in row["importance"]) for row in steps]
     assert trained == recorded.logged("batch/trained_tokens_per_step")
     assert recorded.analysis.run.samples_trained == recorded.counted["samples_trained"]
@@ -42,11 +43,18 @@ def test_forwarded_tokens_count_a_shared_prompt_once(recorded):
     assert [row["tokens"] for row in steps] == recorded.logged("batch/forwarded_tokens_per_step")
 
 
+def test_rewards_are_those_of_trl_s_log(recorded):
+    means = [sum(row["reward"] for row in taken) / len(taken) for taken in recorded.kept_by_log()]
+    assert means == pytest.approx(recorded.logged("reward"))
+
+
 def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):
     versions = list(range(1, recorded.counted["weight_syncs"] + 1))
     for phase in ("publish", "transfer", "apply"):
         assert [row["version"] for row in recorded.updates(phase)] == versions
     assert all(row["paused"] for row in recorded.updates("apply"))
+    steps = recorded.rows("train_steps")
+    assert [row["version_out"] for row in steps] == [row["version_in"] for row in steps[1:]] + versions[-1:]
     for part in ("drain", "resume"):
         found = {worker: [] for worker in ("trainer", "sampler")}
         for row in recorded.updates(part):

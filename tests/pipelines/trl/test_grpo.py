@@ -16,6 +16,10 @@ def recorded(tmp_path_factory):
 def test_samples_are_the_completions_that_the_reward_function_saw(recorded):
     samples = recorded.rows("samples")
     assert [row["output_tokens"] for row in samples] == recorded.counted["scored_tokens"]
+    # Three generations of sixteen, in groups of four.
+    names = [(f"{number // 16}-{number % 16}", f"{number // 16}-{number % 16 // 4}") for number in range(48)]
+    assert [(row["sample_id"], row["group_id"]) for row in samples] == names
+    assert all(row["submitted_ns"] == row["started_ns"] < row["finished_ns"] for row in samples)
     tokens = sum(row["output_tokens"] + row["prompt_tokens"] for row in samples)
     assert tokens == recorded.counted["logged"][-1]["num_tokens"]  # The last step generates, and only then TRL logs it.
 
@@ -23,6 +27,7 @@ def test_samples_are_the_completions_that_the_reward_function_saw(recorded):
 def test_steps_are_the_trainer_s_with_its_own_loss(recorded):
     steps = recorded.rows("train_steps")
     assert recorded.analysis.run.steps == len(steps) == recorded.counted["steps"] == 9
+    assert [row["version_out"] for row in steps] == [row["version"] for row in recorded.updates("publish")]
     assert [row["loss"] for row in steps] == [entry["loss"] for entry in recorded.counted["logged"]]
     assert [row["grad_norm"] for row in steps] == pytest.approx(
         [entry["grad_norm"] for entry in recorded.counted["logged"]]

@@ -90,14 +90,6 @@ def test_rows_that_are_stored_twice_are_named_and_counted_once(recorder: str, tm
     assert ("beyond", 5) in [(gap.kind, gap.rows) for gap in found.completeness.gaps]
 
 
-def test_rows_that_a_killed_worker_wrote_after_it_counted_are_no_gap(tmp_path: Path) -> None:
-    killed = worker("e0", "sampler", 0, None, rows={"engine_steps": 1}, last_flush_ns=2 * SECOND)
-    folder = write_run(tmp_path, [killed], engine_steps=[engine_row("e0", 0, SECOND)])
-    write_rows(folder, "engine_steps", "e0", [engine_row("e0", SECOND, 2 * SECOND)], sequence=2)
-    found = seen(folder)
-    assert (found.completeness.state, found.counts["engine_steps"]) == ("complete", 2)
-
-
 def test_a_run_whose_workers_count_nothing_is_not_known_to_be_complete(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [worker("t0")], train_steps=[train_row("t0", 0, 10)])
     assert seen(folder).completeness == Completeness("unknown", (), ("t0",))

@@ -10,7 +10,7 @@ from tests.pipelines.processes import assert_accounted
 
 pytestmark = pytest.mark.frameworks
 
-GROUPS_A_STEP, CAP = 3, 2
+GROUPS_A_STEP, CAP, PROMPT_TOKENS = 3, 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,11 @@ def test_steps_samples_and_tokens_are_what_the_trainer_took(recorded):
     assert facts.samples_trained == sum(step["samples"] for step in steps)
     assert facts.tokens_trained == sum(sum(step["tokens_by_sample"]) for step in steps)
     assert [row["version_in"] for row in recorded.rows("train_steps")] == [step["version"] for step in steps]
-    assert [row["samples"] for row in recorded.rows("train_steps")] == [step["samples"] for step in steps]
+    found = [(row["version_out"], row["samples"], row["tokens"]) for row in recorded.rows("train_steps")]
+    assert found == [
+        (step["version"] + 1, step["samples"], sum(step["tokens_by_sample"]) + PROMPT_TOKENS * step["samples"])
+        for step in steps
+    ]
 
 
 def test_the_samples_of_each_step_have_the_tokens_and_rewards_that_it_saw(recorded):
@@ -57,6 +61,13 @@ def test_the_runs_of_versions_are_the_servers_own_count(recorded):
     counted = {int(version): count for version, count in recorded.counted["tokens_by_version"].items()}
     assert recorded.tokens_by_version() == counted
     assert any(len(row["versions"]) > 1 for row in recorded.rows("samples"))
+
+
+def test_each_request_of_an_episode_is_a_segment_in_the_group_of_its_task(recorded):
+    rows = recorded.rows("samples")
+    assert {(row["prompt_tokens"] == PROMPT_TOKENS, row["segment"]) for row in rows} == {(True, 0), (False, 1)}
+    assert {row["finish_reason"] for row in rows} <= {"length", "abort"}
+    assert all(row["group_id"] == group_of(row["sample_id"]) for row in rows)
 
 
 def test_accepted_and_rejected_are_what_the_staleness_manager_counted(recorded):
@@ -92,8 +103,13 @@ def test_empty_and_failed_episodes_are_never_trained(recorded):
 
 
 def test_the_cap_is_the_run_s_and_what_exceeds_it_is_counted(recorded):
-    config = recorded.config
-    assert (config["max_staleness"], config["staleness_policy"]) == (CAP, "admission")
+    assert recorded.config == {
+        "framework": "areal",
+        "staleness_policy": "admission",
+        "max_staleness": CAP,
+        "areal_consumer_batch_groups": GROUPS_A_STEP,
+        "areal_max_concurrent_groups": 4,
+    }
     ages = [age for step in recorded.counted["steps"] for age in step["token_staleness"]]
     assert recorded.analysis.staleness.over_cap_tokens == sum(age > CAP for age in ages)
 
@@ -114,6 +130,8 @@ def test_the_trainer_s_scopes_are_as_many_and_as_long_as_areal_s_own(recorded):
     assert [row["version"] for row in found["update_weights"]] == [1, 2, 3, 4, 5, 6]
     applied = [(row["version"], row["paused"]) for row in recorded.updates("apply")]
     assert applied == [(version, True) for version in range(1, 7)]
+    for part in ("drain", "resume"):
+        assert [row["version"] for row in recorded.updates(part)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_both_sides_are_in_the_ledger_and_nothing_is_missing(recorded):

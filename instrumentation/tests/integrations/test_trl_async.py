@@ -241,7 +241,7 @@ def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook,
 
 def test_a_conversation_in_several_training_rows_is_delivered_once(trainer, hook, run, rows):
     train(trainer, tagged(0, 0, 1), tagged(0, 0, 1))
-    assert len(rows("deliveries")) == 1
+    assert [row["outcome"] for row in rows("deliveries")] == ["trained"]
 
 
 def test_rows_that_nobody_names_are_samples_of_their_admission(trainer, hook, run, rows):
@@ -254,32 +254,14 @@ def test_rows_that_nobody_names_are_samples_of_their_admission(trainer, hook, ru
     assert first["versions"] == [{"version": 1, "start": 0, "end": 3}]
 
 
-def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alone(trainer, hook, run, rows):
+def test_a_step_has_the_values_of_the_log_that_speaks_of_it_alone(trainer, hook, run, rows):
     trainer.train_begins()
-    put(trainer, *(tagged(0, number, 1) for number in range(4)))
+    put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
     trainer.take_batch()
-    trainer.take_batch()
-    start_ns = run.now_ns()
-    trainer.step({"loss": 0.25, "grad_norm": 2.0, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.25})
-    trainer.step()
-    first, second = rows("train_steps", "worker_id", "importance", "fresh_tokens", "fresh_sum_w", "fresh_sum_w2")
-    assert first == {
-        "step": 1,
-        "start_ns": start_ns,
-        "end_ns": start_ns + STEP_NS,
-        "version_in": 1,
-        "version_out": 2,
-        "samples": 2,
-        "tokens": 8,
-        "loss": 0.25,
-        "grad_norm": 2.0,
-        "entropy": None,
-        "reward_mean": 1.0,
-        "clip_ratio": 0.1,
-        "truncated_ratio": 0.25,
-    }
-    assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + PUBLISH_NS)
-    assert second["loss"] == 0.25
+    trainer.step({"loss": 0.25, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.5})
+    (step,) = rows("train_steps")
+    names = ("loss", "grad_norm", "clip_ratio", "truncated_ratio", "entropy")
+    assert [step[name] for name in names] == [0.25, None, 0.1, 0.5, None]
 
 
 def test_the_first_log_of_a_resumed_run_speaks_of_its_first_step_alone(trainer, hook, run, rows):

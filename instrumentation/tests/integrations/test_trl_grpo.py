@@ -143,13 +143,6 @@ def test_a_step_is_its_compute_after_generation(trainer, hook, run, rows):
     assert (step["loss"], step["reward_mean"]) == (0.5, 3.0)
 
 
-def test_phases_are_told_apart_and_the_loss_s_own_log_probabilities_are_training(trainer, hook, run, rows):
-    trainer.step()
-    spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
-    assert spans == {"generate": GENERATE_NS, "logprobs": LOGPROBS_NS, "reward": REWARD_NS}
-    assert len(rows("activities")) == 3
-
-
 def test_vllm_takes_the_newest_version_when_it_loads(clock, run, rows):
     trainer = GRPOTrainer(clock)
     trainer.use_vllm = True

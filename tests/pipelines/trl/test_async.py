@@ -46,6 +46,10 @@ def test_forwarded_tokens_count_a_shared_prompt_once(recorded):
 def test_rewards_are_those_of_trl_s_log(recorded):
     means = [sum(row["reward"] for row in taken) / len(taken) for taken in recorded.kept_by_log()]
     assert means == pytest.approx(recorded.logged("reward"))
+    trained = recorded.rows("deliveries", outcome="trained")
+    for step in recorded.rows("train_steps"):
+        own = [row["reward"] for row in trained if row["step"] == step["step"]]
+        assert step["reward_mean"] == pytest.approx(sum(own) / len(own))
 
 
 def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):

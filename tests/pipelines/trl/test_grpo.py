@@ -1,5 +1,7 @@
 """TRL's synchronous GRPOTrainer, for real: what its hook recorded is what reward function and trainer counted."""
 
+from collections import Counter
+
 import pytest
 
 from tests.pipelines import processes
@@ -63,4 +65,7 @@ def test_the_ratio_is_1_before_the_first_step_on_a_generation_and_not_after_it(r
 
 def test_the_worker_s_time_is_told_apart(recorded):
     assert {"generating", "reward", "logprobs", "train", "checkpoint"} <= recorded.states().keys()
+    # Log-probabilities of the loss are training.
+    counts = Counter(row["activity"] for row in recorded.rows("activities"))
+    assert counts == {"generate": 3, "logprobs": 3, "reward": 3, "checkpoint": 2}
     assert_accounted(recorded.analysis)

@@ -31,9 +31,7 @@ class Loop:
         self.model, self.changes_to, self.fails = "base", None, 0
 
     async def _generate_one(self, prompt: object, tool_dict: object, tools: object, group_id: int = 0):
-        turns = len(tool_dict)
-        for _ in range(turns):
-            await self._generate_one_turn([1, 2])
+        await self._generate_one_turn([1, 2])
         sequences = [SimpleNamespace(rollout_id=f"uuid-{group_id}-{prompt}") for _ in range(2)]
         return [], [], sequences, 0, 0, None
 
@@ -80,10 +78,9 @@ def rollouts(run):
     watched.seams.close()
 
 
-def generate(loop: Loop, *prompts: str, group: int = 5, turns: int = 1) -> list[Any]:
+def generate(loop: Loop, *prompts: str, group: int = 5) -> list[Any]:
     async def all_of_them() -> list[Any]:
-        tools = {str(turn): None for turn in range(turns)}
-        tasks = [asyncio.create_task(loop._generate_one(prompt, tools, [], group_id=group)) for prompt in prompts]
+        tasks = [asyncio.create_task(loop._generate_one(prompt, {}, [], group_id=group)) for prompt in prompts]
         return [(await task)[2] for task in tasks]
 
     return asyncio.run(all_of_them())
@@ -91,16 +88,6 @@ def generate(loop: Loop, *prompts: str, group: int = 5, turns: int = 1) -> list[
 
 def sent_names(loop: Loop) -> list[RequestName]:
     return [name_of(f"cmpl-{payload['request_id']}-0") for payload in loop.sent]
-
-
-def test_every_request_carries_its_sample_group_and_segment(loop, rollouts):
-    generate(loop, "a", "b", turns=2)
-    assert sorted(sent_names(loop)) == [
-        RequestName("5-0", "5", 0),
-        RequestName("5-0", "5", 1),
-        RequestName("5-1", "5", 0),
-        RequestName("5-1", "5", 1),
-    ]
 
 
 def test_a_request_that_is_sent_again_is_a_segment_more(loop, rollouts):

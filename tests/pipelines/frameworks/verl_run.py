@@ -220,9 +220,6 @@ class Rollouter(FullyAsyncRollouter.__ray_metadata__.modified_class):
         self.async_rollout_manager.agent_loop_workers = [ray.remote(num_cpus=0.1)(AgentWorker).remote(config, client)]
         self.llm_server_manager = SimpleNamespace(get_active_server_count=lambda: 1)
 
-    async def counted(self) -> dict[str, int]:
-        return {"generated": self.total_generated_samples, "dropped": self.dropped_stale_samples}
-
 
 class Transfer:
     """Stands in for verl's checkpoint engine."""
@@ -302,8 +299,7 @@ def main(seed: int, seconds_a_step: float) -> dict[str, object]:
     ray.get(trainer.set_rollouter.remote(rollouter))
     ray.get(trainer._fit_update_weights.remote())
     ray.get([rollouter.fit.remote(), trainer.fit.remote()])
-    parts = {"server": server, "rollouter": rollouter, "trainer": trainer}
-    counted = {name: ray.get(part.counted.remote()) for name, part in parts.items()}
+    counted = {name: ray.get(part.counted.remote()) for name, part in (("server", server), ("trainer", trainer))}
     counted["queue"] = ray.get(queue.get_statistics.remote())
     # A killed actor loses its last interval: these are given the time to write it, as verl's own end does not.
     time.sleep(3)

@@ -340,13 +340,6 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
         "add a; step; schedule; label 1; output a=stop",
         {versions: {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}},
     ),
-    "updates without labels are counted": (
-        "add a; step; update; step; update; step a=stop",
-        {
-            versions: {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])},
-            updates: [("apply", 1, None, 115, 175), ("apply", 2, None, 290, 350)],
-        },
-    ),
     "an update between two passes is paused, keeps the cache and is recorded between them": (
         "add a; step; update; label 1; step a=stop",
         {

@@ -19,21 +19,12 @@ def test_an_actor_gets_the_folder_whole_and_not_the_driver_s_name(monkeypatch: p
     assert rlscope_ray.runtime_env() == {"env_vars": {"RLSCOPE_RUN_DIR": str(tmp_path / "runs/monday"), **NAMED}}
 
 
-def test_an_actor_gets_the_role_name_and_gpus_that_it_is_given(run_dir: Path):
-    given = rlscope_ray.runtime_env(role="sampler", worker_id="sampler-3", gpu_count=0)["env_vars"]
-    assert given == {
-        "RLSCOPE_RUN_DIR": str(run_dir),
-        "RLSCOPE_ROLE": "sampler",
-        "RLSCOPE_WORKER_ID": "sampler-3",
-        "RLSCOPE_GPU_COUNT": "0",
-    }
-
-
 def test_the_user_s_runtime_environment_is_kept_and_goes_first(run_dir: Path):
     mine = {"working_dir": ".", "env_vars": {"RLSCOPE_ROLE": "controller", "A": "1"}}
-    assert rlscope_ray.runtime_env(mine, role="sampler") == {
+    own = NAMED | {"RLSCOPE_ROLE": "controller", "RLSCOPE_GPU_COUNT": "0"}
+    assert rlscope_ray.runtime_env(mine, role="sampler", gpu_count=0) == {
         "working_dir": ".",
-        "env_vars": {"RLSCOPE_RUN_DIR": str(run_dir), **NAMED, "RLSCOPE_ROLE": "controller", "A": "1"},
+        "env_vars": {"RLSCOPE_RUN_DIR": str(run_dir), **own, "A": "1"},
     }
     assert mine["env_vars"] == {"RLSCOPE_ROLE": "controller", "A": "1"}
 

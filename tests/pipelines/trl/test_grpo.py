@@ -69,3 +69,9 @@ def test_the_worker_s_time_is_told_apart(recorded):
     counts = Counter(row["activity"] for row in recorded.rows("activities"))
     assert counts == {"generate": 3, "logprobs": 3, "reward": 3, "checkpoint": 2}
     assert_accounted(recorded.analysis)
+
+
+def test_the_settings_are_the_trainer_s(recorded):
+    config = recorded.config
+    assert (config["samples_per_step"], config["group_size"], config["staleness_policy"]) == (8, 4, "none")
+    assert (config["framework"], config["max_output_tokens"], config["total_steps"]) == ("trl", 16, 9)

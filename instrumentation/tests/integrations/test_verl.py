@@ -90,6 +90,8 @@ class FullyAsyncTrainer:
         self.local_trigger_step, self.trigger_parameter_sync_step = 2, 2
         self.use_critic = self.use_reference_policy = False
         self.timing_raw: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        self.reward_tensor = None
 
     async def fit(self) -> None: ...
 

@@ -150,6 +150,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
     tables = given.tables
     with _connected(folder, _stored_bytes(tables), sum(files.rows for files in tables.values())) as opened:
         connection, scratch = opened
+        _suit_size(connection, {table: files.rows for table, files in tables.items()})
         given, rows, found, sessions = _created(connection, scratch / "run", folder, given)
         with _reading(folder):
             correct_tables(connection, given.workers, found)
@@ -158,7 +159,6 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
             _create_macros(connection, folder, split)
-            _suit_size(connection, rows.counts)
             _lock_down(connection, scratch, folder)
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
             is_plain -= set(sessions.replaced) | {table for table, files in tables.items() if files.journals}
@@ -517,6 +517,8 @@ def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
 
 def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation) -> DuckDBPyRelation:
     """Return the stored rows with the contract's columns and types."""
+    if (stored.columns, stored.types) == (empty.columns, empty.types):
+        return stored
     found = set(stored.columns)
     columns = [
         (ColumnExpression(name) if name in found else ConstantExpression(None)).cast(kind).alias(name)

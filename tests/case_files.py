@@ -68,7 +68,7 @@ class Case:
             connection.from_arrow(workers_table(workers)).create_view("workers", replace=True)
             for name in OPENED:
                 connection.execute(f"DROP TABLE {name}")
-                connection.sql(find_question(name).sql).create(name)
+                connection.execute(f"CREATE TABLE {name} AS\n{find_question(name).sql}")
             yield OpenRun(
                 folder=Path("case"),
                 run_id="run",

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import CensoredData, ecdf
 
 from rlscope.model.lengths import GroupLengths, LengthLaw
 from tests.model.golden_system import LENGTHS
@@ -91,6 +90,9 @@ def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_m
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_product_limit_law_is_that_of_scipy(seed: int) -> None:
+    # Every worker imports this module, and scipy.stats takes more than half a second of CPU time.
+    from scipy.stats import CensoredData, ecdf
+
     rng = np.random.default_rng(seed)
     lengths, seen = rng.integers(1, 40, 80), rng.integers(1, 60, 80)
     tokens, finished = np.minimum(lengths, seen), lengths <= seen

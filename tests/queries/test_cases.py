@@ -1,6 +1,7 @@
 """Each question answers what its case file says; the cases name every column and argument of its header."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ OF_THE_POLICY: Final = ("engine_buckets", "pass_costs", "pass_latency", "preempt
 """Questions about engine rows that leave out those of other models."""
 
 
+@cache
 def answered(case: Case) -> list[dict[str, Any]]:
     with case.open() as run:
         return ask(run, case.file, standard_arguments(run) | case.args).rows(named=True)

@@ -24,8 +24,8 @@ _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _OPEN: Final = pa.struct(
     [
-        pa.field("doing", pa.string()),
-        pa.field("reason", pa.string()),
+        pa.field("doing", pa.large_string()),
+        pa.field("reason", pa.large_string()),
         pa.field("version", pa.int64()),
         pa.field("age_ns", pa.int64()),
     ]
@@ -33,12 +33,12 @@ _OPEN: Final = pa.struct(
 """See OpenPhase: an activity, train, or the phase of a weight update."""
 WORKERS: Final = pa.schema(
     [
-        pa.field("worker_id", pa.string()),
-        pa.field("role", pa.string()),
-        pa.field("host", pa.string()),
+        pa.field("worker_id", pa.large_string()),
+        pa.field("role", pa.large_string()),
+        pa.field("host", pa.large_string()),
         pa.field("gpu_count", pa.int32()),
-        pa.field("gpu_ids", pa.list_(pa.string())),
-        pa.field("device_name", pa.string()),
+        pa.field("gpu_ids", pa.list_(pa.large_string())),
+        pa.field("device_name", pa.large_string()),
         pa.field("kv_capacity_tokens", pa.int64()),
         pa.field("max_running", pa.int32()),
         pa.field("started_ns", pa.int64()),
@@ -48,6 +48,12 @@ WORKERS: Final = pa.schema(
         pa.field("is_replaced", pa.bool_()),
     ]
 )
+_DTYPES: Final[Mapping[pa.DataType, pl.DataType]] = {
+    pa.large_string(): pl.String(),
+    pa.int64(): pl.Int64(),
+    pa.int32(): pl.Int32(),
+    pa.bool_(): pl.Boolean(),
+}
 
 
 class OpenPhase(NamedTuple):
@@ -270,11 +276,11 @@ def workers_table(workers: Sequence[Worker]) -> pa.Table:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    # pyarrow's conversion would import pandas, and polars would make a series of each list.
+    # pyarrow's conversion would import pandas and its cast pyarrow.compute; polars would make a series of each list.
     if pa.types.is_list(kind):
         ends = pl.Series([0, *accumulate(map(len, values))], dtype=pl.Int32).to_arrow()
         return pa.ListArray.from_arrays(ends, _column([*chain(*values)], kind.value_type))
     if pa.types.is_struct(kind):
         fields = [_column([getattr(each, field.name) for each in values], field.type) for field in kind]
         return pa.StructArray.from_arrays(fields, fields=list(kind))
-    return pl.Series(values, dtype=pl.String if pa.types.is_string(kind) else pl.Int64).to_arrow().cast(kind)
+    return pl.Series(values, dtype=_DTYPES[kind]).to_arrow()

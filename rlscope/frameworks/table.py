@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -385,9 +386,11 @@ class Framework:
         )
 
 
-_MODEL: Final = TypeAdapter(Framework)
+@cache
+def _model() -> TypeAdapter[Framework]:
+    return TypeAdapter(Framework)
 
 
 def read_table(path: Path) -> Framework:
     """Read a table. Raises ImportFileError that names the file, the key, and what to do."""
-    return read_source(path, TABLE_FILE).validated(_MODEL)
+    return read_source(path, TABLE_FILE).validated(_model())

@@ -5,6 +5,7 @@ consequences of the figures, which `planning.build` derives.
 """
 
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -213,7 +214,7 @@ class Current:
 class PlanTables:
     """Sections of a plan; None: absent, and there is no default."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", defer_build=True)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     gpus: Gpus
     model: Model = Model()
@@ -239,11 +240,14 @@ class PlanFile(PlanTables):
         return self.source.error(tuple(key.split(".")), found=found, expected=expected, next_step=next_step)
 
 
-_MODEL: Final = TypeAdapter(PlanTables)
+@cache
+def model() -> TypeAdapter[PlanTables]:
+    """Return the model of a plan. Building it takes longer than importing this module, which most commands do."""
+    return TypeAdapter(PlanTables)
 
 
 def read_plan(path: Path) -> PlanFile:
     """Read a plan and check its keys. Raises RlscopeError that names file and key."""
     source = read_source(path, PLAN_FILE)
-    tables = source.validated(_MODEL)
+    tables = source.validated(model())
     return PlanFile(source=source, **{each.name: getattr(tables, each.name) for each in fields(tables)})

@@ -9,7 +9,7 @@ import pytest
 from rlscope.errors import RlscopeError
 from rlscope.input_file import json_schema
 from rlscope.planning.build import plan_ahead, plan_of
-from rlscope.planning.schema import _MODEL, read_plan
+from rlscope.planning.schema import model, read_plan
 from tests.nightly import nightly
 from tests.planning.small_plan import SMALL_PLAN, write_plan
 
@@ -39,7 +39,7 @@ def numbers(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def keys() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    schema = json_schema(_MODEL)
+    schema = json_schema(model())
     for section in schema["properties"]:
         for key, part in schema["$defs"][section.capitalize()]["properties"].items():
             yield section, key, part

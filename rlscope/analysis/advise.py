@@ -1,4 +1,4 @@
-"""Model result of an open run: observes the steady state and its two halves, and fits the model.
+"""Model result of an open run: observes the steady state and its first half, and fits the model.
 
 A run that cannot be modeled is not an error: `NoModelResult` says what the run lacks.
 """
@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.observe import ASKED_OF_A_STRETCH, ASKED_OF_THE_WHOLE, UnobservableError, observe
+from rlscope.analysis.observe import (
+    ASKED_OF_A_STRETCH,
+    ASKED_OF_STEPS,
+    ASKED_OF_THE_WHOLE,
+    UnobservableError,
+    delivered_steps,
+    observe,
+)
 from rlscope.analysis.result import Constraints, RunFacts
 from rlscope.analysis.run_facts import most_gpus
 from rlscope.model.calibration import UncalibratableError
@@ -22,7 +29,7 @@ from rlscope.model.decode.prior import hardware_prior
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.hardware.devices import ModelShape, find_device
-from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.observed import Observed, OtherRun, TrainerSteps
 from rlscope.model.policies import Delivery, Taking
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
@@ -104,7 +111,7 @@ def advise(
         answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_THE_WHOLE)}
         observed = partial(_observe, run, sampler_gpus_in(answers["worker_extents"], stretch), grid, answers)
         whole, parts = observed(stretch), _halves(answers["training_steps"], stretch)
-        halves = None if parts is None else (observed(parts[0]), observed(parts[1]))
+        halves = None if parts is None else (observed(parts[0]), _steps(run, grid, answers, parts[1]))
         model_config = _model_config(run.config, facts, whole, constraints)
         return model_run(whole, halves, replace(model_config, others=others, lost_gpu_s=lost_gpu_s))
     except (UnobservableError, UncalibratableError) as error:
@@ -136,6 +143,10 @@ def _observe(
 ) -> Observed:
     answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_A_STRETCH)}
     return observe(run.config, sampler_gpus, answers, answers["ledger_timeline"], grid.bucket_ns, stretch)
+
+
+def _steps(run: OpenRun, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> TrainerSteps:
+    return delivered_steps({**answers, **_asked(run, grid, stretch, ASKED_OF_STEPS)}, stretch)[0]
 
 
 def _asked(run: OpenRun, grid: Grid, stretch: Interval, names: tuple[str, ...]) -> dict[str, pl.DataFrame]:

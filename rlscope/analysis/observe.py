@@ -30,7 +30,9 @@ ASKED_OF_A_STRETCH: Final = (
     "environment_waits",
     "preemptions",
 )
-"""Queries whose answer depends on the interval. They run for its halves as well."""
+"""Queries whose answer depends on the interval. They run for its first half as well."""
+ASKED_OF_STEPS: Final = ("length_counts", "judged_outcomes")
+"""Queries that `delivered_steps` needs: of the second half nothing else is asked."""
 ASKED_OF_THE_WHOLE: Final = (
     "group_engines",
     "batches_ahead",
@@ -83,7 +85,7 @@ def observe(
     """
     samplers = answers["worker_devices"].filter(role="sampler")
     gpus_per_engine = _gpus_per_engine(samplers)
-    steps, step_numbers = _delivered_steps(answers, stretch)
+    steps, step_numbers = delivered_steps(answers, stretch)
     inside = stretch.clip(timeline, bucket_ns)
     state_s = _engine_states(inside, gpus_per_engine)
     in_flight = answers["samples_in_flight"].row(0, named=True)
@@ -160,8 +162,11 @@ def trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
     return int(steps.filter(pl.col("step").is_in(numbers.implode()))["trainer_gpus"].max() or 0)  # type: ignore[arg-type]
 
 
-def _delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
-    """Return the steps of the interval. Raises UnobservableError if no sample was delivered to them."""
+def delivered_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
+    """Return the steps of the interval, and their numbers.
+
+    Raises UnobservableError if no sample was delivered to them.
+    """
     steps, numbers = observe_steps(answers, stretch)
     if answers["length_counts"].is_empty():
         raise UnobservableError(f"no sample was recorded in steps {numbers[0]} to {numbers[-1]}")

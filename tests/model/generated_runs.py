@@ -164,7 +164,7 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
     losses = measure_losses(states, run.end_ns, interval, _dropped_ratio(simulated))
     try:
         # Its halves are alike: what the model predicts is that the run goes on as it was.
-        halves = (run, run) if run.steps.period_s.size >= STEPS_TO_PREDICT else None
+        halves = (run, run.steps) if run.steps.period_s.size >= STEPS_TO_PREDICT else None
         model = model_run(run, halves, _config(drawn, run, losses))
     except UncalibratableError as error:
         model = NoModelResult(str(error))

@@ -33,7 +33,7 @@ QUESTION = replace(
 @kept
 def changing_model() -> ModelResult:
     """The trainers get GPUs."""
-    return model_run(observed(40), (observed(20, seed=2), observed(20, seed=3)), QUESTION)
+    return model_run(observed(40), (observed(20, seed=2), observed(20, seed=3).steps), QUESTION)
 
 
 @kept

@@ -15,7 +15,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import INTERVAL_RATIO, Estimate
 from rlscope.model.forecast.predict import predict
 from rlscope.model.numerics.bootstrap import ratio_of_sums
-from rlscope.model.observed import Observed
+from rlscope.model.observed import TrainerSteps
 
 MOST_MISS: Final = 0.10
 """Tolerance as a share of the predicted rate, as for a replay: the model is rough if a run's halves differ by more."""
@@ -76,7 +76,7 @@ def _log_variance(interval: Estimate) -> float:
     return (math.log(interval.high / interval.low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
-def compare(calibration: Calibration, judged: Observed, rng: np.random.Generator) -> Prediction | None:
+def compare(calibration: Calibration, judged: TrainerSteps, rng: np.random.Generator) -> Prediction | None:
     """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
     calibration = replace(calibration, draws=calibration.draws[:PREDICTED_DRAWS])
     drawn = predict(calibration, calibration.layout, form_error=False, is_reference=True).drawn_tokens_per_s
@@ -84,7 +84,7 @@ def compare(calibration: Calibration, judged: Observed, rng: np.random.Generator
         return None
     return Prediction(
         calibrated_steps=calibration.steps,
-        held_out_steps=judged.steps.period_s.size,
+        held_out_steps=judged.period_s.size,
         predicted=Estimate.of(drawn[drawn > 0.0]),
-        held_out=ratio_of_sums(judged.steps.response_tokens, judged.steps.period_s, rng),
+        held_out=ratio_of_sums(judged.response_tokens, judged.period_s, rng),
     )

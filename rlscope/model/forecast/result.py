@@ -38,7 +38,7 @@ from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, schedu
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
-from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.observed import Observed, OtherRun, TrainerSteps
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Granularity, Layout, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
@@ -171,11 +171,12 @@ class NoModelResult:
 NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
-def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_config: ModelConfig) -> ModelResult:
+def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, model_config: ModelConfig) -> ModelResult:
     """Calibrate, check, explain and recommend.
 
-    halves: the steady state in two halves; None if it is too short. Raises UncalibratableError if the steady state
-    lacks something that the fit needs, or if the model says that the current layout cannot run.
+    halves: the first half of the steady state, and the steps of the second; None if it is too short. Raises
+    UncalibratableError if the steady state lacks something that the fit needs, or if the model says that the current
+    layout cannot run.
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
@@ -191,7 +192,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
 
 def _advised(
     whole: Observed,
-    halves: tuple[Observed, Observed] | None,
+    halves: tuple[Observed, TrainerSteps] | None,
     model_config: ModelConfig,
     calibration: Calibration,
     replay: Replay,
@@ -308,7 +309,7 @@ def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout
 
 
 def _prediction(
-    halves: tuple[Observed, Observed] | None,
+    halves: tuple[Observed, TrainerSteps] | None,
     model_config: ModelConfig,
     rng: np.random.Generator,
 ) -> Prediction | None:

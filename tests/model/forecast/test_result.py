@@ -47,7 +47,7 @@ def forecasts() -> Forecasts:
 @cache
 def model() -> ModelResult:
     run = observed()
-    return model_run(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), PRICED)
+    return model_run(run, (observed(steps=20, seed=5), observed(steps=20, seed=6).steps), PRICED)
 
 
 def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
@@ -93,7 +93,7 @@ def test_a_prediction_meets_an_equal_stretch_and_not_one_at_half_the_speed(slowe
     run = observed(seed=9)
     more_s = (slower - 1.0) * run.steps.period_s
     steps = replace(run.steps, period_s=run.steps.period_s + more_s, wait_s=run.steps.wait_s + more_s)
-    found = compare(calibrated(), replace(run, steps=steps), np.random.default_rng(1))
+    found = compare(calibrated(), steps, np.random.default_rng(1))
     assert found.residual_ratio == pytest.approx(residual_ratio, abs=0.02)
     assert found.agrees is (slower == 1.0)
     assert found.agrees is bool(abs(found.residual_ratio) <= found.margin_ratio)

@@ -108,9 +108,9 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, beside: Cells = NO_CELLS) -> Ru
 
     beside: the cells of another grid that the run is asked about.
     """
-    timeline = whole_timeline(run, rules, beside=beside)
-    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
-    return RuleReport(run.run_id, start_ns, end_ns, _outcomes(run, rules, timeline, end_ns), _unread(run))
+    bare = whole_timeline(run, replace(rules, rules=()))
+    start_ns, end_ns = bare.start_ns, bare.parts.end_ns or bare.start_ns
+    return RuleReport(run.run_id, start_ns, end_ns, _outcomes(run, rules, bare, end_ns, beside), _unread(run))
 
 
 class _Whole(NamedTuple):
@@ -128,20 +128,21 @@ class _Result(NamedTuple):
     evaluated_ticks: int
 
 
-def _outcomes(run: OpenRun, rules: RuleSet, timeline: Timeline, end_ns: int) -> tuple[RuleOutcome, ...]:
-    """The outcome of each rule, those over the whole run among them."""
-    whole = {rule.name: form for rule in rules.rules if (form := _whole_form(rule, rules, timeline, end_ns))}
-    results = _results(replace(rules, rules=_except(rules, whole)), timeline, run.run_id)
+def _outcomes(run: OpenRun, rules: RuleSet, bare: Timeline, end_ns: int, beside: Cells) -> tuple[RuleOutcome, ...]:
+    """The outcome of each rule, those over the whole run among them. bare: the run as a timeline without rows."""
+    whole = {rule.name: form for rule in rules.rules if (form := _whole_form(rule, rules, bare, end_ns))}
+    ticking = replace(rules, rules=_except(rules, whole))
+    results = _results(ticking, whole_timeline(run, ticking, beside=beside), run.run_id)
     for start_ns in sorted({form.start_ns for form in whole.values()}):
         forms = tuple(form.rule for form in whole.values() if form.start_ns == start_ns)
         # Keep the rules about the data, because hints are suppressed while one of them fires.
-        beside = tuple(rule for rule in _except(rules, whole) if rule.kind == "data_quality")
-        moved = replace(rules, rules=(*beside, *forms))
+        quality = tuple(rule for rule in ticking.rules if rule.kind == "data_quality")
+        moved = replace(rules, rules=(*quality, *forms))
         # Ticks start there, because a bucket that overlaps the warm-up would be left out.
         own = whole_timeline(run, moved, start_ns)
         found = _results(moved, own, run.run_id)
         results |= {form.name: found[form.name] for form in forms}
-    return tuple(_outcome(rule, results[rule.name], timeline.buckets, whole.get(rule.name)) for rule in rules.rules)
+    return tuple(_outcome(rule, results[rule.name], bare.buckets, whole.get(rule.name)) for rule in rules.rules)
 
 
 def _except(rules: RuleSet, whole: Mapping[str, _Whole]) -> tuple[Rule, ...]:

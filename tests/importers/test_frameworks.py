@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rlscope.api import analyze, doctor
 from rlscope.errors import ImportFileError
-from rlscope.frameworks import frameworks
+from rlscope.frameworks import NAMES, frameworks
 from rlscope.frameworks.table import Framework, PhaseKind, Process
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
@@ -48,6 +48,10 @@ def write(path: Path, framework: Framework, process: Process, steps: range) -> P
     rows = [{"_step": step, "_timestamp": 1.7e9 + 100 * step, **metrics_of(framework, process, step)} for step in steps]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_the_file_of_a_framework_has_its_name() -> None:
+    assert tuple(each.name for each in frameworks()) == NAMES
 
 
 @pytest.mark.parametrize(("framework", "worker_id"), PROCESSES)

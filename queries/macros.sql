@@ -3,7 +3,7 @@
 -- inputs.
 
 -- Is a row one of the sampled ones, one in this many? It depends on the row's time alone, not on order or partition.
-CREATE MACRO is_one_in(value, rows) AS (hash(value) >> 40)::BIGINT % rows = 0;
+CREATE MACRO is_one_in(value, rows) AS rows = 1 OR (hash(value) >> 40)::BIGINT % rows = 0;
 
 -- Does a time begin at an edge of a grid's cells, or end in a later cell than it begins?
 CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS

@@ -225,6 +225,13 @@ def test_a_group_is_named_only_by_a_string_of_its_own():
     assert list(map(verl_actors.uid_in, (*pickled, None))) == ["uid_sample_0_17", None, None, None]
 
 
+def test_a_step_of_a_batch_that_does_not_count_its_tokens_is_one(recording: Run, columns: Columns):
+    trainer = trainer_of()
+    trainer.timing_raw = {"update_actor": 1.0}
+    trainer._fit_update_actor(Batch([1, 2]))
+    assert columns("train_steps", "samples") == [(2,)]
+
+
 def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):
     trainer = trainer_of()
     trainer._fit_update_actor(Batch([1, 2]))

@@ -69,6 +69,7 @@ _LONGEST: Final = "long responses trained on"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
+_LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
     "Settings that are at least 90% likely to gain 5% come first, then settings to test and engineering work, by "
     "predicted gain. A setting that only reduces staleness, dropped tokens or the number of GPUs comes before all "
@@ -217,7 +218,8 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    notes = {_INTERVALS: True, _STALENESS_MEANS: _STALENESS in titles, _VERIFY: True, _ORDER: len(rows) > 1}
+    columns = {_STALENESS_MEANS: _STALENESS in titles, _LONGEST_MEANS: _LONGEST in titles}
+    notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
     table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
     return Part(TITLE, [table, Paragraph(below, "note")]) if rows else None

@@ -42,7 +42,7 @@ def longest_words(price: Price, before: Price) -> str:
     longest = price.longest_trained_ratio
     if longest is None or not price.changes_longest(before):
         return ""
-    return f"{_change(before.longest_trained_ratio, share(longest.value))} (of the longest 10%)"
+    return _change(before.longest_trained_ratio, share(longest.value))
 
 
 def share_words(ratio: Estimate | None) -> str:

@@ -232,7 +232,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("long responses trained on", "22% → 75% (of the longest 10%)"),
+        ("long responses trained on", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -292,16 +292,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "longest 10% of responses trained on"), "")
+    plain = dict.fromkeys(("sample staleness p95", "long responses trained on"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"longest 10% of responses trained on": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"long responses trained on": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "longest 10% of responses trained on"]
+    assert table.columns == ["sample staleness p95", "long responses trained on"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
+    assert "Long responses are the longest 10%." in explained.text and "Long responses" not in alone.text
     assert explained.text.endswith("if it raises staleness p95 by more than 50% and to more than 4 steps.")
 
 

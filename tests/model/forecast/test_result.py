@@ -165,7 +165,7 @@ def test_a_model_that_fails_a_check_on_its_run_errs_twice_as_much_as_usual(
     later_ratio: float, staleness: tuple[tuple[int, int], ...], warning: str | None, error_ratio: float
 ):
     run, half = replace(observed(), staleness=staleness), observed(steps=20, seed=6)
-    later = replace(half, steps=replace(half.steps, period_s=half.steps.period_s / later_ratio))
+    later = replace(half.steps, period_s=half.steps.period_s / later_ratio)
     with few_draws():
         found = model_run(run, (observed(steps=20, seed=5), later), QUESTION)
     assert {"prediction_missed", "partly_explained"} & set(found.warnings) == ({warning} if warning else set())

@@ -63,9 +63,8 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
         yield "Faster layouts are staler, drop more tokens or are less certain."
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
         yield (
-            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers one whose "
-            "batch sizes were measured, then the one that drops the fewest tokens, then the one with the lowest "
-            "staleness."
+            f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers "
+            "measured batch sizes, then fewer dropped tokens, then lower staleness."
         )
 
 
@@ -122,7 +121,7 @@ def mark_of(model: ModelResult, forecast: Forecast) -> str:
 def layouts_part(model: ModelResult) -> Part:
     """Return the current layout, the recommended one and others beside each other, with the reason for the advice."""
     today = model.forecasts.today
-    columns = ("trainer : sampler GPUs", "requests\nper engine", "tokens/s", "gain", "sample\nstaleness p95")
+    columns = ("trainer : sampler GPUs", "requests\nper engine", "tokens/s", "gain", "staleness\np95")
     rows = [
         (
             _place_words(model, each),

@@ -68,7 +68,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed assumed, not measured, at this batch size",
+    "assumed": "decode speed assumed at this batch size",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -96,6 +96,6 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     panel = card_words(with_model(changing_model())).partition("Actions, in")[0]
     assert panel.count("Use 4 trainer GPUs") == 1
     gain = fmt.with_interval(fmt.gain, *changing_model().recommendation.gain_ratio)
-    assert f"Predicted gain: {gain}. Staleness" in panel
+    assert f"Predicted gain: {gain}. Sample staleness" in panel
     tried = card_words(with_model(tried_model())).partition("Actions, in")[0]
     assert tried.count("Use 4 trainer GPUs") == tried.count("(gain may be under 5%: try it for 20 steps first)") == 1

@@ -198,7 +198,7 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (action(grade="assumed"), "+20% (+10% to +30%); decode speed assumed, not measured, at this batch size"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed assumed at this batch size"),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
         (

@@ -129,6 +129,7 @@ def _figures(analysis: AnalysisResult) -> list[Fact]:
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
     return [
         brief.achieved(analysis),
+        *([brief.prediction_check(analysis.modeled)] if analysis.modeled else []),
         _staleness_fact(analysis),
         Fact("GPUs", fmt.count(run.total_gpus or None), brief.use_words(run, run.auxiliary_gpus)),
         Fact("Training steps", fmt.count(run.steps), trained),
@@ -142,7 +143,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += " (checked when a batch is fetched; tokens keep aging until they are trained on)"
+        cap_words += " (enforced when trainers fetch a batch; its tokens keep aging until they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)

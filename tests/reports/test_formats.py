@@ -62,8 +62,9 @@ def figures_of(text):
 
 def said_figures(analysis):
     """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
-    achieved = brief.achieved(analysis)
-    said = [verdict_words.headline(analysis), brief.whole_run(analysis).label, achieved.value, achieved.note]
+    facts = [brief.achieved(analysis), *([brief.prediction_check(analysis.modeled)] if analysis.modeled else [])]
+    said = [verdict_words.headline(analysis), brief.whole_run(analysis).label]
+    said += [part for fact in facts for part in (fact.value, fact.note)]
     said += [verdict_words.why(analysis), *(row["predicted gain"] for row in verdict_words.action_rows(analysis)[:3])]
     return figures_of(" ".join(said))
 

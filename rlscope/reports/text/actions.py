@@ -65,16 +65,16 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
-_LONGEST: Final = "long responses trained on"
+_LONGEST: Final = "long responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
 _LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Settings that are at least 90% likely to gain 5% come first, then settings to test and engineering work, by "
-    "predicted gain. A setting that only reduces staleness, dropped tokens or the number of GPUs comes before all "
-    f"engineering work. A setting comes last if it raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} and to "
-    f"more than {FEW_VERSIONS} steps."
+    "Order: settings that are at least 90% likely to gain 5% or more, then the rest by predicted gain. Exceptions: a "
+    "setting that gains less, but lowers staleness, dropped tokens or the number of GPUs, comes before engineering "
+    f"work; a setting that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%}, to above {FEW_VERSIONS} steps, "
+    "comes last."
 )
 
 
@@ -123,7 +123,7 @@ def _named(engines: Sequence[str]) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
+        return f"Introduce a limit of {fmt.count(new)} samples in flight (being generated or queued)"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -300,7 +300,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     wider = ""
     if action.what == "publish_every" and cap:
         then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap of {fmt.counted(cap, 'version', 'versions')} then spans {then} steps"
+        wider = f"; the staleness cap of {fmt.counted(cap, 'version', 'versions')} then allows {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     change = f"{texts[0]} → {texts[1]}" if between or texts[0] != texts[1] else f"unchanged at {texts[1]}"
@@ -308,7 +308,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
 
 
 def _publications(action: Action, model: ModelResult) -> str:
-    """Say that the limits delay fewer or more publications, so that a version lasts another time; empty if not."""
+    """Say that the cap delays fewer or more publications, so that a version lasts another time; empty if not."""
     own, after, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
@@ -317,8 +317,8 @@ def _publications(action: Action, model: ModelResult) -> str:
     period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
     change_steps = after.p95_steps * action.steps_per_version(steps) - own.p95_steps * steps
     link = "because" if change_steps * (ratio - 1.0) > 0.0 else "although"
-    how = "more" if ratio > 1.0 else "less"
-    return f", {link} the limits would delay weight updates {how}: one every {period} instead of every {before}"
+    published = f"publish weights every {period} instead of every {before}"
+    return f", {link} the trainer, to respect the staleness cap, would {published}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

@@ -64,7 +64,7 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
         yield (
             f"Layouts within {TIE_RATIO:.0%} of each other count as equally fast. Of those, rlscope prefers "
-            "measured batch sizes, then fewer dropped tokens, then lower staleness."
+            "batch sizes that occurred in this run, then fewer dropped tokens, then lower staleness."
         )
 
 

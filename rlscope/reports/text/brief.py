@@ -10,14 +10,14 @@ from rlscope import format as fmt
 from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, UNRECORDED_RATIO, StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts
-from rlscope.model.forecast.result import ModelResult, NoModelResult
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Fact, RoleBar, RolePart, Roles, View
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import counted_words, source_words
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
-NO_GAPS: Final = "The recording is complete: every row was read and every worker exited cleanly."
+NO_GAPS: Final = "The recording is complete: no record is missing or unreadable, and every worker exited cleanly."
 NOT_KNOWN: Final = (
     "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
@@ -127,31 +127,25 @@ def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[State
 
 
 def achieved(analysis: AnalysisResult) -> Fact:
-    """Measured throughput of the steady state, and how far that of its held-out steps is from their prediction."""
-    result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
-    counted = counted_words(analysis.throughput)
-    checked = _checked(result)
-    if analysis.throughput.steady_tokens_per_s is None:
-        return Fact("Trained throughput", rate, checked[0].lower() + checked[1:])
-    return Fact("Trained throughput", rate, f"in steady state{counted}. {checked}")
+    """Measured throughput of the steady state."""
+    rate = analysis.throughput.steady_tokens_per_s
+    note = "" if rate is None else f"in steady state{counted_words(analysis.throughput)}"
+    return Fact("Trained throughput", fmt.tokens_per_second(rate), note)
 
 
-def _checked(result: ModelResult | NoModelResult) -> str:
-    """Distance of the held-out steps from their prediction."""
-    if not isinstance(result, ModelResult):
-        return "No prediction"
-    prediction = result.prediction
+def prediction_check(model: ModelResult) -> Fact:
+    """Whether the held-out steps of the steady state are as fast as predicted, and their distance from it."""
+    prediction, title = model.prediction, "Prediction check"
     if prediction is None:
-        return "Too few steps to check a prediction"
+        return Fact(title, "not possible", "too few steps in steady state")
     last, off = fmt.count(prediction.held_out_steps), prediction.residual_ratio
-    basis = f"predicted from the {fmt.count(prediction.calibrated_steps)} steps before"
+    pace = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than"
     if prediction.agrees and abs(off) < _SAME_RATIO:
-        return f"Prediction check: the last {last} steps ran as fast as {basis}"
-    distance = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than {basis}"
-    margin = (
-        f"{'within' if prediction.agrees else 'beyond'} the margin of error of {fmt.percent(prediction.margin_ratio)}"
-    )
-    return f"Prediction check: the last {last} steps ran {distance}, {margin}"
+        pace = "as fast as"
+    basis = f"predicted from the {fmt.count(prediction.calibrated_steps)} steps before"
+    margin = f"margin of error: {fmt.percent(prediction.margin_ratio)}"
+    result = "passed" if prediction.agrees else "failed"
+    return Fact(title, result, f"the last {last} steps ran {pace} {basis} ({margin})")
 
 
 def quality(gaps: Sequence[str], found: DataQuality) -> str:

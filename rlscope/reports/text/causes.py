@@ -87,7 +87,8 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
         removed="Removing the staleness cap and all queue limits",
-        spent="the staleness cap blocked trainers and samplers for {gpu_time}",
+        spent="samplers waited to start samples, or trainers to publish weights, for {gpu_time} because of the "
+        "staleness cap",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",

@@ -91,10 +91,12 @@ def headline(analysis: AnalysisResult) -> str:
     if not tied:
         return text
     gain = next((loss.gain_ratio for loss in verdict.losses if loss.cause == verdict.cause), None)
-    gained = "about" if gain is None else f"{fmt.gain(gain.value).removeprefix('+')}, about"
     named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
     removed = _lowered(causes.WORDS[verdict.bottleneck].removed)
-    return f"{text}; {removed} would gain {gained} as much as {named}"
+    if gain is None:
+        return f"{text}; {removed} would gain about as much as {named}"
+    raised = fmt.gain(gain.value).removeprefix("+")
+    return f"{text}; {removed} would raise throughput by {raised}, and {named} by about as much"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -119,7 +121,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
         return ""
-    return f", partly because of weight updates, which take {causes.share_words(loss)}"
+    return f", partly because weight updates ({causes.share_words(loss)}) hold up the engines"
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

@@ -55,7 +55,7 @@ def model(
     )
 
 
-LESS = "the limits would delay weight updates less: one every"
+PUBLISH = "the trainer, to respect the staleness cap, would publish weights every"
 OF_EACH_KIND = [
     (
         action(),
@@ -111,7 +111,7 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Limit samples in flight (being generated or queued) to 64",
+            "Introduce a limit of 64 samples in flight (being generated or queued)",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
@@ -143,29 +143,28 @@ def test_an_action_is_an_imperative(made, words):
         (
             action(price=Price(aged(1, 4.6))),
             model(1),
-            "1 → 4.6 steps, because the limits would delay weight updates more: one every 4.6 steps instead of every "
-            "step",
+            f"1 → 4.6 steps, because {PUBLISH} 4.6 steps instead of every step",
         ),
         # Publications that no longer wait as long make versions shorter; a tenth less is not said.
         (
             action(price=Price(aged(3, 1.5))),
             model(1, delayed=4.6),
-            f"4.6 → 4.5 steps, because {LESS} 1.5 steps instead of every 4.6 steps",
+            f"4.6 → 4.5 steps, because {PUBLISH} 1.5 steps instead of every 4.6 steps",
         ),
         (
             action(price=Price(aged(1, 3.6))),
             model(1, delayed=4.0),
-            f"4 → 3.6 steps, because {LESS} 3.6 steps instead of every 4 steps",
+            f"4 → 3.6 steps, because {PUBLISH} 3.6 steps instead of every 4 steps",
         ),
         (
             action(price=Price(aged(3, 1.0))),
             model(1, delayed=4.0),
-            f"4 → 3 steps, because {LESS} step instead of every 4 steps",
+            f"4 → 3 steps, because {PUBLISH} step instead of every 4 steps",
         ),
         (
             action(price=Price(aged(8, 1.0))),
             model(1, delayed=4.0),
-            f"4 → 8 steps, although {LESS} step instead of every 4 steps",
+            f"4 → 8 steps, although {PUBLISH} step instead of every 4 steps",
         ),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
@@ -175,7 +174,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions then spans 8 steps",
+            "2 → 6 steps; the staleness cap of 4 versions then allows 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -198,7 +197,7 @@ def test_a_forecast_that_grows_says_so():
     ("made", "cell"),
     [
         (action(), "+20% (+10% to +30%)"),
-        (action(grade="assumed"), "+20% (+10% to +30%); decode speed assumed at this batch size"),
+        (action(grade="assumed"), "+20% (+10% to +30%); decode speed assumed: not measured at such batch sizes"),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
         (
@@ -232,7 +231,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("long responses trained on", "22% → 75%"),
+        ("long responses kept", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -292,18 +291,20 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "long responses trained on"), "")
+    plain = dict.fromkeys(("sample staleness p95", "long responses kept"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"long responses trained on": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"long responses kept": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "long responses trained on"]
+    assert table.columns == ["sample staleness p95", "long responses kept"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
     assert "Long responses are the longest 10%." in explained.text and "Long responses" not in alone.text
-    assert explained.text.endswith("if it raises staleness p95 by more than 50% and to more than 4 steps.")
+    assert explained.text.endswith(
+        "a setting that raises staleness p95 by more than 50%, to above 4 steps, comes last."
+    )
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -182,7 +182,7 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     system = replace(made.calibration.system, update=update)
     made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1), model=made)
-    paused = ", partly because of weight updates, which take 10.0% of all GPU time" * pauses
+    paused = ", partly because weight updates (10.0% of all GPU time) hold up the engines" * pauses
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
     aside = "This addresses weight updates, not the bottleneck."
     assert (aside in verdict_words.next_step(analysis)) is not pauses

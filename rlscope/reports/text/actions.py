@@ -65,16 +65,18 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
+_PUBLICATIONS: Final = "steps between weight updates"
 _LONGEST: Final = "long responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
+_PUBLICATIONS_MEANS: Final = "To respect the staleness cap, the trainer delays weight updates."
 _LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Order: settings that are at least 90% likely to gain 5% or more, then the rest by predicted gain. Exceptions: a "
-    "setting that gains less, but lowers staleness, dropped tokens or the number of GPUs, comes before engineering "
-    f"work; a setting that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%}, to above {FEW_VERSIONS} steps, "
-    "comes last."
+    "Order: settings that are at least 90% likely to gain 5% or more, then everything else, each by predicted gain. "
+    "Exceptions: a setting that gains under 5% comes before engineering work if it lowers staleness, dropped tokens or "
+    f"the number of GPUs; a setting comes last if it raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} and "
+    f"the result is above {FEW_VERSIONS} steps."
 )
 
 
@@ -218,7 +220,8 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    columns = {_STALENESS_MEANS: _STALENESS in titles, _LONGEST_MEANS: _LONGEST in titles}
+    means = {_STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS, _LONGEST: _LONGEST_MEANS}
+    columns = {sentence: title in titles for title, sentence in means.items()}
     notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
     table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
@@ -267,6 +270,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
     return {
         "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         _STALENESS: _staleness_cell(action, model),
+        _PUBLICATIONS: _publications_cell(action, model),
         "tokens dropped": dropped_words(action.price, action.price_before),
         _LONGEST: longest_words(action.price, action.price_before),
     }
@@ -304,21 +308,17 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
     change = f"{texts[0]} → {texts[1]}" if between or texts[0] != texts[1] else f"unchanged at {texts[1]}"
-    return f"{change}{between} {steps}{wider}{_publications(action, model)}{grows}"
+    return f"{change}{between} {steps}{wider}{grows}"
 
 
-def _publications(action: Action, model: ModelResult) -> str:
-    """Say that the cap delays fewer or more publications, so that a version lasts another time; empty if not."""
+def _publications_cell(action: Action, model: ModelResult) -> str:
+    """Return the optimizer steps between two publications if the cap delays notably fewer or more; else empty."""
     own, after, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
-    period, before = ("step" if (text := _age(each)) == "1" else f"{text} steps" for each in (then, now))
-    change_steps = after.p95_steps * action.steps_per_version(steps) - own.p95_steps * steps
-    link = "because" if change_steps * (ratio - 1.0) > 0.0 else "although"
-    published = f"publish weights every {period} instead of every {before}"
-    return f", {link} the trainer, to respect the staleness cap, would {published}"
+    return f"{_age(now)} → {_age(then)}"
 
 
 def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:

@@ -14,7 +14,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "Worth switching to.",
+    "worthwhile": "This layout is clearly faster.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (
@@ -68,7 +68,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed assumed: not measured at such batch sizes",
+    "assumed": "decode speed estimated: batches of this size were not measured",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

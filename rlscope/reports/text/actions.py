@@ -73,10 +73,10 @@ _STALENESS_MEANS: Final = (
 _PUBLICATIONS_MEANS: Final = "To respect the staleness cap, the trainer delays weight updates."
 _LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Order: settings that are at least 90% likely to gain 5% or more, then everything else, each by predicted gain. "
+    "Order: settings at least 90% likely to gain 5% or more, then everything else, each group by predicted gain. "
     "Exceptions: a setting that gains under 5% comes before engineering work if it lowers staleness, dropped tokens or "
-    f"the number of GPUs; a setting comes last if it raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} and "
-    f"the result is above {FEW_VERSIONS} steps."
+    f"the number of GPUs; a setting that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%}, to above "
+    f"{FEW_VERSIONS} steps, comes last."
 )
 
 
@@ -307,7 +307,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
         wider = f"; the staleness cap of {fmt.counted(cap, 'version', 'versions')} then allows {then} steps"
     grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
     steps = "step" if texts[1] == "1" else "steps"
-    change = f"{texts[0]} → {texts[1]}" if between or texts[0] != texts[1] else f"unchanged at {texts[1]}"
+    change = f"{texts[0]} → {texts[1]}" if texts[0] != texts[1] else f"unchanged at {texts[1]}"
     return f"{change}{between} {steps}{wider}{grows}"
 
 

@@ -87,8 +87,8 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
         removed="Removing the staleness cap and all queue limits",
-        spent="the staleness cap kept samplers from starting samples, or trainers from publishing weights, for "
-        "{gpu_time}",
+        spent="to respect the staleness cap, samplers waited before starting samples, or trainers before publishing "
+        "weights, for {gpu_time}",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",
@@ -179,8 +179,8 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
         return f"{said.format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
-        apart = "" if beside in (None, loss.cause) else "for other reasons, "
-        return f"{apart}samplers were idle for {gpu_time} ({share})"
+        another, apart = ("", "") if beside in (None, loss.cause) else ("another ", " for other reasons")
+        return f"samplers were idle for {another}{gpu_time} ({share}){apart}"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

@@ -25,8 +25,8 @@ REASONS: Final[Mapping[Reason, str]] = {
         "No other split of the GPUs between trainers and samplers, and no other limit on running requests, is faster."
     ),
     "small_gain": (
-        "No other split of the GPUs between trainers and samplers, and no other limit on running requests, is likely "
-        "to gain 5%."
+        "As long as trainers and samplers have separate GPUs, no other split, and no other limit on running requests, "
+        "is likely to gain 5%."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
@@ -68,7 +68,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed estimated: batches of this size were not measured",
+    "assumed": "decode speed estimated: the run has no batches of this size",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

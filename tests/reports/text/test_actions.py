@@ -187,7 +187,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed"),
-            "+20% (+10% to +30%); decode speed estimated: batches of this size were not measured",
+            "+20% (+10% to +30%); decode speed estimated: the run has no batches of this size",
         ),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
@@ -294,7 +294,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     assert table.columns == ["sample staleness p95", "long responses kept"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
     assert "Long responses are the longest 10%." in explained.text and "Long responses" not in alone.text
-    assert explained.text.endswith("if it raises staleness p95 by more than 50% and the result is above 4 steps.")
+    assert explained.text.endswith("raises staleness p95 by more than 50%, to above 4 steps, comes last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -87,8 +87,8 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
         removed="Removing the staleness cap and all queue limits",
-        spent="to respect the staleness cap, samplers waited before starting samples, or trainers before publishing "
-        "weights, for {gpu_time}",
+        spent="to respect the staleness cap, samplers waited to start samples, or trainers to publish weights, for "
+        "{gpu_time}",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",

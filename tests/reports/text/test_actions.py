@@ -110,7 +110,7 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Introduce a limit of 64 samples in flight (being generated or queued)",
+            "Introduce a limit on samples in flight (being generated or queued) of 64",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),

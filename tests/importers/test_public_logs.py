@@ -606,6 +606,15 @@ OTHER_LOGS = {
          "do_group_rollout_and_filter_constant_reward:total": 3000.0},
         "run_evaluations_parallel",
     ),
+    # `train_on_policy.py` of tinker-cookbook at 9dfcc3a2 (2026-08-19), and a run of late 2025: the student samples, and
+    # the teacher is asked. 1 s of 84 is not timed.
+    "the Tinker cookbook's distillation": two_steps(
+        "tinker-cookbook",
+        "time/",
+        "run_evals 10 eval, sample 40 samples, assemble_training_data 1 other, compute_kl_penalty 20 logprobs, "
+        "train 8 train, compute_kl_sample_train 1 other, save_checkpoint 3 publish, total 84",
+        84.0,
+    ),
     # The distributed queue of August 2026: 20 + 70 + 4 of 95 s.
     "ART's distributed queue": art(
         "time/step_collect_batch_s", "time/step_backend_train_s", {"time/step_post_train_backpressure_s": 4.0}

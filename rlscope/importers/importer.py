@@ -21,6 +21,8 @@ LARGEST_UNPACKED_BYTES: Final = 16 << 30
 """Largest contents of a compressed file that are unpacked into a temporary folder."""
 HEAD_BYTES: Final = 256 * 1024
 """Recognition reads the names of files and this many bytes of each, never a whole file."""
+FURTHER_BYTES: Final = 16 << 20
+"""Recognition reads this many bytes of a file whose head tells nothing: a log begins with the start of every worker."""
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
 
@@ -108,9 +110,9 @@ def _unpack(path: Path, into: Path) -> Path:
     return into
 
 
-def open_source(path: Path, own: Framework | None = None) -> ImportSource:
+def open_source(path: Path, own: Framework | None = None, head_bytes: int = HEAD_BYTES) -> ImportSource:
     """Read the head of a source. Raises OSError if it cannot be read."""
     if path.is_dir():
         return ImportSource(path, b"", own)
     with open_regular(path) as file:
-        return ImportSource(path, file.read(HEAD_BYTES).removeprefix(BOM_UTF8), own, path.stat().st_size)
+        return ImportSource(path, file.read(head_bytes).removeprefix(BOM_UTF8), own, path.stat().st_size)

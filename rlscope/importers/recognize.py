@@ -21,7 +21,7 @@ from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
 from rlscope.importers.console import CONSOLE, durations_in, is_duration
-from rlscope.importers.importer import Importer, ImportSource, open_source
+from rlscope.importers.importer import FURTHER_BYTES, HEAD_BYTES, Importer, ImportSource, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
@@ -112,14 +112,18 @@ def recognize(path: Path, framework: str | None = None, own: Framework | None = 
     found = _candidates(source, framework)
     if not found and source.path.is_dir():
         return _in_folder(path, framework, own)
+    if not found and source.size > HEAD_BYTES:
+        further = _open(source.path, own, FURTHER_BYTES)
+        found = _candidates(further, framework)
+        source = further if found else source
     if not found:
         raise _nothing_known(source, framework)
     return _the_one(source, found)
 
 
-def _open(path: Path, own: Framework | None = None) -> ImportSource:
+def _open(path: Path, own: Framework | None = None, head_bytes: int = HEAD_BYTES) -> ImportSource:
     try:
-        return open_source(path, own)
+        return open_source(path, own, head_bytes)
     except OSError as error:
         is_readable_once = path.is_fifo() or path.is_char_device()
         raise ImportFileError.of(

@@ -17,7 +17,7 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework, Names, PhaseKind, PhaseMetric, Placement, Process, Role
 from rlscope.importers.console import CONSOLE, console_of, pairs_of
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import FURTHER_BYTES, ImportSource, Progress
 from rlscope.importers.lines import clean_lines
 from rlscope.importers.options import OWN
 from rlscope.importers.quantities import (
@@ -39,8 +39,6 @@ from rlscope.importers.wandb import WANDB
 CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, TRAINER_STATE, JSONL, CSV, CONSOLE)
 """All carriers; those with unmistakable formats come first."""
 _ROWS_TO_KNOW: Final = 200
-_BYTES_TO_KNOW: Final = 16 << 20
-"""A log begins with its config and the start of every worker, often beyond the first 256 kB."""
 _WHOLE_TOLERANCE_RATIO: Final = 0.01
 
 
@@ -146,7 +144,7 @@ def _rows_names(source: ImportSource, carrier: Carrier) -> frozenset[str]:
     tally, names = Tally(), set[str]()
 
     def stop(_bytes: int) -> None:
-        if tally.bytes >= _BYTES_TO_KNOW:
+        if tally.bytes >= FURTHER_BYTES:
             raise _EnoughReadError
 
     with suppress(_EnoughReadError, OSError, ImportFileError):

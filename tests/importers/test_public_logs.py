@@ -14,6 +14,7 @@ import pytest
 
 from rlscope.api import analyze
 from rlscope.errors import ImportFileError
+from rlscope.importers.importer import HEAD_BYTES
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
 from rlscope.reports.text import verdict as verdict_words
@@ -740,6 +741,15 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
     assert imported(tmp_path, text).framework == "verl"
     assert spent_s(tmp_path / "run") == {"trainer generate": 82.5, "trainer logprobs": 5.0, "trainer train": 24.0}
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
+
+
+@pytest.mark.parametrize("name", ["blocks without a heading", "RLinf", "XTuner's console"])
+def test_steps_are_found_behind_what_many_workers_print_when_they_start(tmp_path: Path, name: str) -> None:
+    """Logs of SGLang on many ranks (2026-01) print 370 kB before their first batch, and jobs of many nodes more."""
+    line = "(VllmGenerationWorker pid=7) Loading safetensors checkpoint shards\n"
+    text = line * (HEAD_BYTES // len(line) + 1) + LOGS[name].text
+    assert imported(tmp_path, text).framework == LOGS[name].framework
+    assert worker_s(tmp_path / "run", LOGS[name].worker) == LOGS[name].spent
 
 
 def test_the_last_config_counts_where_a_file_has_two_runs_as_their_last_steps_do(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, open_clock, prints, to_ns
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import (
     COUNTS,
     FINITE,
@@ -32,7 +32,7 @@ from rlscope.importers.quantities import (
 )
 from rlscope.importers.sglang import SGLANG_LOG, STAMPED
 from rlscope.importers.spans import Spans
-from rlscope.importers.steps import gpus_of, runs_separately, stated_settings
+from rlscope.importers.steps import gpus_of, recognize_steps, runs_separately, stated_settings
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.importers.timers import PrintedSettings, Timers
 from rlscope.trace.imported import Certainty
@@ -255,8 +255,16 @@ class _Reader:
 def timer_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     kind = f"console of {framework.title or framework.name}"
-    timer = re.compile(framework.console.timer or "")
-    return Importer(framework.name, kind, partial(prints, timer), partial(_read, framework), is_console=True)
+    return Importer(framework.name, kind, partial(_recognize, framework), partial(_read, framework), is_console=True)
+
+
+def _recognize(framework: Framework, source: ImportSource) -> bool:
+    """Return whether timers are printed. A part of a log may have none of training, but the metrics that repeat all."""
+    timer, kinds = re.compile(framework.console.timer or ""), framework.console.timers
+    printed = [found for line in clean_lines(source.text) if (found := timer.search(line.text))]
+    trains = any(found["end"] and kinds.get(found["name"]) is PhaseKind.TRAIN for found in printed)
+    has_rest = source.size > len(source.head)
+    return bool(printed) and (trains or has_rest or not recognize_steps(framework, source))
 
 
 def _read(
@@ -286,7 +294,7 @@ def _read(
 def _no_timer(source: ImportSource, framework: Framework) -> ImportFileError:
     return ImportFileError.of(
         source.path,
-        found=f"no line {framework.console.lines or 'of a timer that ended'}",
+        found="timers that start, and none that ends",
         expected=f"the console log of a {framework.title or framework.name} run",
         next_step=f"Pass {framework.console.file or 'the log that has them'}.",
     )

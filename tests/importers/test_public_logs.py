@@ -475,6 +475,16 @@ OTHER_LOGS = {
         180.0,
         {"step, loss, grad_norm, reward_mean": [(448, 0.125, 0.5, 0.25), (449, 0.125, 0.5, 0.25)]},
     ),
+    # Pull request 1102 of THUDM/slime (2026-01) quotes them behind a timer that starts, and a report (2026) before one
+    # that ends: parts of a log, whose timers tell less.
+    "slime's metrics between timers": Log(
+        "slime",
+        "[2026-01-05 12:20:29] timer.py:24 - Timer train_wait start\n"
+        + slime_s_metrics()
+        + "[2026-01-05 12:21:45] timer.py:32 - Timer save_model end (elapsed: 31.1s)\n",
+        {"samples": 150.0, "train": 20.0, "publish": 10.0},
+        180.0,
+    ),
     # `actor.py` of THUDM/slime at 624b824a and radixark/miles at 31f1ca96 (2026-08-21): on-policy distillation.
     "slime's teacher": two_steps(
         "slime",
@@ -833,6 +843,11 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
         (
             "Train | Step:  1  perf/trainer/tokens_per_second_full_step: 812.5  loss/mean: 0.42\n",
             r"console log of torchtitan .*Pass its W&B or TensorBoard files",
+        ),
+        # Issue 1487 of slime (2026-03), about a job that hangs.
+        (
+            "> (MegatronTrainRayActor pid=9) [2026-03-24 06:36:50] timer.py:24 - Timer actor_train start\n",
+            r"timers that start, and none that ends; .*Pass the log of the whole job",
         ),
         # As it is copied from a terminal, with spaces where the progress bar was.
         (

@@ -42,7 +42,7 @@ _SECONDS: Final = r"(?:ms|s|secs?|seconds?)\b"
 """Units of a time that is read."""
 _OTHER_UNIT: Final = r"(?!:\d|\s?(?:[nu\xb5\u03bc]s|m|mins?|minutes?|h|hrs?|hours?)\b(?!\s?[:=]))"
 """Another unit, which must not follow a number of seconds, unless a colon shows that it is the next name."""
-_VALUE: Final = re.compile(rf"(?:np\.\w+\()?({_NUMBER})\)?")
+_VALUE: Final = re.compile(rf"(?:[\w.]+\()?({_NUMBER})\)?")
 _OVERRIDE: Final = re.compile(r"(?<![^\s'])\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\'])")
 """A whole number set on the command line, such as `trainer.nnodes=2`."""
 _YAML: Final = re.compile(r"([a-z]\w*): (\d{1,9}(?:\.\d{1,9})?)$")
@@ -89,7 +89,7 @@ _ANY_PAIR: Final = re.compile(
 )
 _SPACED_PAIR: Final = re.compile(rf"(?!\b(?:took|in|after|for) ){_ANY_NAME}) {_NUMBER}(\s?{_SECONDS})")
 _DURATION: Final = re.compile(
-    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_m?s$)"
+    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|timing|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_m?s$)"
 )
 _LEAST_LINES: Final = 3
 _LONGEST_STEP: Final = 64 * 1024
@@ -304,8 +304,8 @@ def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     others = "".join(rf"|{re.escape(prefix)}[\w/@.-]*" for prefix in prefixes)
     between = rf"(?:\s*[:=]\s*|\s*[│|]\s*|\s+(?=\S+\s*$|{_NUMBER}\s?{_SECONDS}))"
-    number = rf"(?:['\"]|np\.\w+\()?({_NUMBER})(?:\s*({_SECONDS}))?{_OTHER_UNIT}{_ENDS}"
-    pair = re.compile(rf"(?<![\w/.])['\"]?({known}{others})['\"]?{between}{number}")
+    number = rf"(?:['\"`]|\*\*|[\w.]+\()?({_NUMBER})(?:\s*({_SECONDS}))?{_OTHER_UNIT}{_ENDS}"
+    pair = re.compile(rf"(?<![\w/.])['\"]?({known}{others})['\"`*]*{between}{number}")
     return replace(CONSOLE, rows=partial(_pair_rows, pair))
 
 

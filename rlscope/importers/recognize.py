@@ -65,7 +65,6 @@ _FEWEST_KEYS: Final = 3
 """Metrics below which a log has none: some of its lines look like a metric."""
 _LOOKS_LIKE_RATIO: Final = 0.5
 """Least share of a file's metrics that a framework's table names if the file looks like that framework."""
-_OWN_PHASES: Final = "--phases step=METRIC,generate=METRIC,train=METRIC"
 _NAMED: Final = re.compile(r"(?<![\w/])\w+(?:/[\w@&.-]*\w)+")
 """A name of a metric with its prefix."""
 _PHASE_NAMES: Final = {
@@ -366,20 +365,21 @@ def _closest(source: ImportSource) -> ImportFileError | None:
         return None
     known = {each: sum(map(each.knows, names)) for each in releases if any(map(each.names, names))}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
+    shown = sorted(names, key=lambda name: (not is_duration(name), name))
+    phases = f"in seconds, as in {_phases_of(filter(is_duration, shown))}."
     if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):
-        shown = sorted(names, key=lambda name: (not is_duration(name), name))
         return ImportFileError.of(
             source.path,
             found=f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
             expected="metrics of " + ", ".join(framework_names()),
-            next_step=f"Name the metrics of the phases, in seconds, as in {_phases_of(filter(is_duration, shown))}. "
-            "docs/importers.md has the details.",
+            next_step=f"Name the metrics of the phases, {phases} docs/importers.md has the details.",
         )
+    missing, keys = " and ".join(f"`{name}`" for name in _missing(nearest, names)), f"{len(names):,} keys"
     return ImportFileError.of(
         source.path,
-        found=f"metrics that look like {nearest.title}, {known[nearest]} of {len(names):,} keys, but no step times",
-        expected=f"also {' and '.join(f'`{name}`' for name in _missing(nearest, names))}",
-        next_step=f"Pass the file that has them, or name the metrics of the phases, in seconds: {_OWN_PHASES}.",
+        found=f"metrics that look like {nearest.title}, {known[nearest]} of {keys}, but not all step times",
+        expected=f"also {missing}" if missing else "a number behind the name of each",
+        next_step=f"Pass the file that has them, or name the metrics of the phases, {phases}",
     )
 
 

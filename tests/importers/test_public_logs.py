@@ -524,6 +524,21 @@ OTHER_LOGS = {
         {"generate": 65.0, "train": 30.0},
         100.0,
     ),
+    # Notes of 2026 about runs on two clusters name the training of the policy alone, with units, in Markdown.
+    "SkyRL in a list of Markdown": Log(
+        "skyrl",
+        "- `timing/step`: `290.5s`\n- `timing/generate`: `120s`\n- `timing/sync_weights`: `95s`\n"
+        "- `timing/policy_train`: `55.5s`\n",
+        {"generate": 120.0, "publish": 95.0, "train": 55.5},
+        290.5,
+    ),
+    "verl in a table of Markdown": Log(
+        "verl",
+        "| metric | value |\n|---|---|\n| **timing_s/gen** | 90.5 |\n| `timing_s/update_actor` | `80.5` |\n"
+        "| timing_s/step | **175.0** |\n",
+        {"generate": 90.5, "train": 80.5},
+        175.0,
+    ),
     # `trainer.py` of NovaSky-AI/SkyRL at a9564572 (2026-08-21): 100 s of both, of which 35 s are the critic's.
     "SkyRL's critic": two_steps(
         "skyrl",
@@ -744,6 +759,7 @@ def has_config(tmp_path: Path, text: str) -> None:
         ("55.75", "55.\n75"),
         # Other writers print numbers so.
         ("41.25", "4.125E+01"),
+        ("41.25", "tensor(41.25)"),
     ],
 )
 def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined: str) -> None:
@@ -873,7 +889,7 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
         # A dictionary that was cut short, on a page about OpenRLHF (2026).
         (
             "(PPOTrainer) Global step 1: {'reward': 0.5, 'policy_loss': 0.0, 'timing/ppo_train': 5.04, ...}\n",
-            "look like OpenRLHF, 3 of 3 keys, but no step times; expected also `timing/step_total`",
+            "look like OpenRLHF, 3 of 3 keys, but not all step times; expected also `timing/step_total`",
         ),
         (
             "timing_s/gen: 72.0\ntiming_s/update_actor: 119.5\ntiming_s/step: 228.0\n"
@@ -889,13 +905,24 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "{'loss': 0.0, 'completion_length': 232.825, 'reward': 1.75, 'reward_std': 0.5, 'epoch': 0.31}\n",
             rf"a console log {GRPO_REFUSED}",
         ),
+        # A fork of verl of 2026 has another name for generation.
+        (
+            verl(1, "timing_s/rollout_with_filtering:300.5 - timing_s/update_actor:500.5 - timing_s/step:801.5"),
+            "verl, 4 of 4 keys, .* also `timing_s/gen`.*as in --phases step=timing_s/step,"
+            "generate=timing_s/rollout_with_filtering,train=timing_s/update_actor",
+        ),
+        # Numbers that are no seconds.
+        (
+            "timing_s/gen: fast\ntiming_s/update_actor: slow\ntiming_s/step: about 2 min\n",
+            "verl, 3 of 3 keys, .*; expected a number behind the name of each",
+        ),
         # A comma is read neither as a decimal point nor as the end of a number.
         (
             verl(
                 1,
                 "actor/pg_loss:0.5 - timing_s/ref:2.5 - actor/entropy:0 - timing_s/gen:41,2 - timing_s/step:1,255.7",
             ),
-            "look like verl, 3 of 3 keys, but no step times; expected also `timing_s/gen` and `timing_s/step`",
+            "look like verl, 3 of 3 keys, but not all step times; expected also `timing_s/gen` and `timing_s/step`",
         ),
         # oat's learner, as sail-sg/oat names its times (2026).
         (

@@ -185,12 +185,15 @@ def _check_coverage(
     target.say_coverage(worker_id, len(numbers) / spanned)
     if len(numbers) == spanned:
         return
+    cut = [number for number in steps.cut if numbers[0] < number < numbers[-1]]
     missing = f"{len(numbers):,} of {spanned:,} steps; missing: {_gaps(numbers)}"
+    missing += f" ({len(cut):,} cut off before their times, as W&B's output.log cuts long lines)" if cut else ""
     target.note(f"The {worker_id} file contains {missing}")
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return
     target.is_incomplete = True
-    if _are_spread_evenly(numbers):
+    # The longest rows are cut off: those of steps that evaluate, for example.
+    if _are_spread_evenly(numbers) and not cut:
         target.thinned_evenly.append(worker_id)
     else:
         target.refuse_verdict(

@@ -66,6 +66,8 @@ class ProcessSteps:
     steps: tuple[Step, ...]
     repeated: int = 0
     """Number of steps written again with other values, by a resumed run or by another run."""
+    cut: frozenset[int] = frozenset()
+    """Numbers of further steps, whose rows were cut off before their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,8 @@ def _collect(
     in_ms = {name for each in framework.phases.values() for name in each.names if is_in_ms(name)}
     by_worker = {worker_id: _Process(process) for worker_id, process in framework.phases.items()}
     met: set[str] = set()
+    timed, untimed = set[str](), dict[int, set[str]]()
+    """Names in the rows that have times, and by step in the others: a row that was cut off shares some."""
     ahead: tuple[int | None, dict[str, float]] = None, {}
     for row in rows:
         values = {framework.bare(name): value for name, value in row.values.items()}
@@ -260,27 +264,34 @@ def _collect(
         owner = next((each for each in by_worker.values() if each.marks & kept.keys()), None)
         if owner is not None:
             owner.add(number, known, row.time_ns)
+            timed |= kept.keys()
             continue
         for each in by_worker.values():
             if number in each.steps:
                 each.steps[number].values.update(kept)
         if kept:
             ahead = number, known
-    return _in_steps(by_worker, framework, met), frozenset(met)
+            if number is not None:
+                untimed.setdefault(number, set()).update(kept)
+    cut = {number for number, names in untimed.items() if names & timed}
+    return _in_steps(by_worker, framework, met, cut), frozenset(met)
 
 
-def _in_steps(by_worker: Mapping[str, _Process], framework: Framework, met: set[str]) -> tuple[ProcessSteps, ...]:
-    processes = tuple(
-        ProcessSteps(worker_id, each.process, _of_each_step(each.steps, each.process), each.repeated)
-        for worker_id, each in by_worker.items()
-        if each.steps
-    )
+def _in_steps(
+    by_worker: Mapping[str, _Process], framework: Framework, met: set[str], cut: set[int]
+) -> tuple[ProcessSteps, ...]:
+    processes = list[ProcessSteps]()
+    for name, each in by_worker.items():
+        if each.steps:
+            whole = _begun_and_ended(each.steps, each.process)
+            cut_off, steps = frozenset((cut | each.steps.keys()) - whole.keys()), _of_each_step(whole, each.process)
+            processes.append(ProcessSteps(name, each.process, steps, each.repeated, cut_off))
     for each in processes:
         if framework.rows_are_means:
             _count_steps(each.steps)
         if each.process.late_when in met:
             _move_step_times(each)
-    return processes
+    return tuple(processes)
 
 
 def _check(kept: Mapping[str, float], limits: Mapping[str, float]) -> None:
@@ -314,7 +325,7 @@ def _of_each_step(steps: Mapping[int, Step], process: Process) -> tuple[Step, ..
 
     A row may stand for the steps since the previous one. What the first row counts began before a log that is cut off.
     """
-    ordered = _in_order(_begun_and_ended(steps, process))
+    ordered = _in_order(steps)
     counted = {phase.metric for phase in process.order if phase.is_cumulative and phase.metric}
     for before, step in reversed([*pairwise(ordered)]):
         for name in counted & step.values.keys() & before.values.keys():

@@ -278,6 +278,32 @@ def test_an_export_that_is_thinned_evenly_supports_a_verdict(
 
 
 @pytest.mark.parametrize(
+    ("every", "left", "is_refused"),
+    [
+        # 190 of 200 steps, 95%, are enough; 189 are not.
+        (20, "", False),
+        (18, "", True),
+        # Steps that are not in the file at all may be any.
+        (10, None, False),
+        # The time of generation is no time of a step.
+        (10, " - timing_s/gen:4.0 - timing_s/re", True),
+    ],
+)
+def test_steps_whose_rows_are_cut_off_are_no_fair_sample(
+    tmp_path: Path, every: int, left: str | None, is_refused: bool
+) -> None:
+    """W&B's output.log keeps 4,096 characters of a line: verl's rows of steps that evaluate lose their times."""
+    whole = "".join(f" - {name}:{value}" for name, value in SYNC.items())
+    ends = [left if step % every == every // 2 else whole for step in range(200)]
+    rows = [f"step:{step} - actor/pg_loss:0.5{end}" for step, end in enumerate(ends) if end is not None]
+    (tmp_path / "output.log").write_text("\n".join(rows))
+    imported = imported_to(tmp_path / "run", tmp_path / "output.log")
+    assert (imported.refusal is not None) is is_refused
+    words = f"({200 // every:,} cut off before their times, as W&B's output.log cuts long lines)"
+    assert any(words in note for note in imported.notes) is (left is not None)
+
+
+@pytest.mark.parametrize(
     ("step_s", "refused"), [(9.5, False), (9.75, False), (10.83, False), (10.84, True), (9.4, True)]
 )
 def test_phases_that_do_not_add_up_to_the_step_give_no_verdict(tmp_path: Path, step_s: float, refused: bool) -> None:

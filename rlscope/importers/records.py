@@ -58,7 +58,7 @@ def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metric
 
 def _is_state(source: ImportSource) -> bool:
     is_list = source.head.lstrip().startswith(b"[")
-    return source.path.suffix == ".json" and (is_list or source.path.name.startswith("trainer_state"))
+    return source.path.suffix == ".json" and (is_list or b'"log_history"' in source.head)
 
 
 def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:

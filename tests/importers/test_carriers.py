@@ -81,6 +81,11 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     assert cut == [(0.8857142857142857,), (1.0,)]
 
 
+def test_trl_s_trainer_state_is_known_by_its_history_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-30.json").write_bytes(TRL_STATE.read_bytes())
+    assert import_run(tmp_path / "checkpoint-30.json", tmp_path / "run").carriers == ("trainer_state",)
+
+
 def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:
     for name in ("console.log", "run.wandb"):
         import_run(VERL / name, tmp_path / name)

@@ -449,15 +449,17 @@ def test_a_config_that_never_ends_is_not_parsed_again_at_every_line_that_might_e
 
 
 @pytest.mark.parametrize(
-    ("gen_s", "inside_s", "label", "outside"),
+    ("gen_s", "inside_s", "label", "outside", "shortened"),
     [
-        (4.0, 3.3, "training", ""),
-        (6.0, 4.8, "generation", " 20.0% of generation lies outside generate_sequences: waking the engines up"),
-        (6.0, 4.81, "generation", ""),
+        (4.0, 3.3, "training", "", "training:"),
+        (6.0, 4.8, "generation", " 20.0% of generation lies outside generate_sequences: waking", "generation:"),
+        (6.0, 4.81, "generation", "", "generation:"),
+        (6.0, 3.01, "generation", " 49.8% of generation lies outside", "generation:"),
+        (6.0, 3.0, "generation", " 50.0% of generation lies outside", "what generation does outside"),
     ],
 )
 def test_a_run_without_sides_is_judged_by_its_longest_phase(
-    tmp_path: Path, gen_s: float, inside_s: float, label: str, outside: str
+    tmp_path: Path, gen_s: float, inside_s: float, label: str, outside: str, shortened: str
 ) -> None:
     metrics = {"timing_s/gen": gen_s, "timing_s/update_actor": 5.5, "timing_s/step": gen_s + 5.5}
     log = console(tmp_path / "a.log", range(9), {**metrics, "timing_s/generate_sequences": inside_s})
@@ -465,7 +467,7 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
     share = f"{max(gen_s, 5.5) / (gen_s + 5.5):.1%} of the time"
     assert verdict_words.label(analysis) == f"Longest phase: {label}"
     assert verdict_words.headline(analysis).startswith(f"{label.capitalize()} takes {share}")
-    assert verdict_words.next_step(analysis).startswith(f"To go faster, shorten {label}")
+    assert verdict_words.next_step(analysis).startswith(f"To go faster, shorten {shortened} ")
     why = verdict_words.why(analysis)
     assert "the same GPUs sample and train in turn" in why and outside in why
     assert ("outside" in why) is bool(outside)

@@ -16,6 +16,8 @@ _GENERATION: Final = "generation"
 _LEAST_NAMED_RATIO: Final = 0.02
 _LEAST_OUTSIDE_RATIO: Final = 0.20
 """Share of generation outside the engines from which it is named."""
+_MOSTLY_OUTSIDE_RATIO: Final = 0.50
+"""Share of generation outside the engines from which faster engines gain less than shortening the rest."""
 _INSIDE_ENGINES: Final = "timing_s/generate_sequences"
 """verl's own measure of the part of generation that the engines take."""
 _NEXT: Final[Mapping[str, str]] = {
@@ -29,6 +31,10 @@ _NEXT: Final[Mapping[str, str]] = {
     ),
     "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
 }
+_NEXT_OUTSIDE: Final = (
+    "To go faster, shorten what generation does outside generate_sequences: keep the engines awake between steps, load "
+    "their weights faster, or give sampling GPUs of its own. Shorter responses gain little."
+)
 
 
 class StepPhase(NamedTuple):
@@ -84,20 +90,26 @@ def why(phases: list[StepPhase], analysis: AnalysisResult) -> str:
     return f"the same GPUs sample and train in turn: {', '.join(named)}.{_outside_engines(analysis)}"
 
 
-def next_step(longest: StepPhase) -> str:
+def next_step(longest: StepPhase, analysis: AnalysisResult) -> str:
     """Say what to shorten."""
+    if longest.name == _GENERATION and _outside_ratio(analysis) >= _MOSTLY_OUTSIDE_RATIO:
+        return _NEXT_OUTSIDE
     return _NEXT.get(longest.name, f"To go faster, shorten this phase: {longest.name}.")
 
 
-def _outside_engines(analysis: AnalysisResult) -> str:
-    """Name the part of generation outside verl's generate_sequences, as a sentence after a space; empty if small."""
+def _outside_ratio(analysis: AnalysisResult) -> float:
+    """Return the share of generation outside verl's generate_sequences; 0 if it is unknown."""
     reported = analysis.answers.get("reported_values")
     rows = [] if reported is None else reported.filter(pl.col("name") == _INSIDE_ENGINES).rows(named=True)
     generating_s = sum(state.gpu_ns for state in analysis.ledger.states if state.state in GENERATING) / 1e9
     if not rows or not generating_s or not analysis.run.total_gpus:
-        return ""
-    inside_s = sum(row["rows"] * row["mean"] for row in rows)
-    outside_ratio = 1.0 - inside_s * analysis.run.total_gpus / generating_s
+        return 0.0
+    return 1.0 - sum(row["rows"] * row["mean"] for row in rows) * analysis.run.total_gpus / generating_s
+
+
+def _outside_engines(analysis: AnalysisResult) -> str:
+    """Name the part of generation outside the engines, as a sentence after a space; empty if small."""
+    outside_ratio = _outside_ratio(analysis)
     if outside_ratio < _LEAST_OUTSIDE_RATIO:
         return ""
     return (

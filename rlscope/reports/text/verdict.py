@@ -207,7 +207,7 @@ def _against_cause(analysis: AnalysisResult) -> str:
     if analysis.waits_for_auxiliary:
         return findings.FULL_AUXILIARY
     if in_turn := _phases(analysis):
-        return phases.next_step(in_turn[0])
+        return phases.next_step(in_turn[0], analysis)
     if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
         hint = causes.WORDS[verdict.bottleneck].next_step
         is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)

@@ -334,7 +334,10 @@ def _placed(gap: _Gap, survey: _Survey) -> _Placed | None:
     if gap.prefills and pass_s is not None:
         beside_s = max(0.0, worked_s - decode_s)
         usual_s = (survey.prefill_s or beside_s) * gap.prefills
-        rows.insert(0, _prefill(gap, beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s))
+        if prefill_ns := to_ns(beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s):
+            rows.insert(0, _prefill(gap, prefill_ns))
+        else:
+            rows[0][1]["prefill_tokens"] = gap.prefill_tokens
     return _Placed(gap, to_ns(length_s), rows)
 
 
@@ -351,8 +354,8 @@ def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> t
     }
 
 
-def _prefill(gap: _Gap, length_s: float) -> tuple[int, dict[str, object]]:
-    return to_ns(length_s), {
+def _prefill(gap: _Gap, length_ns: int) -> tuple[int, dict[str, object]]:
+    return length_ns, {
         "forward_passes": gap.prefills,
         "busy_ns": None,
         "decode_tokens": 0,

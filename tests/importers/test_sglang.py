@@ -142,6 +142,14 @@ def test_speculative_decoding_counts_the_tokens_that_were_accepted(tmp_path: Pat
     assert [(row["forward_passes"], row["decode_tokens"], row["busy_ns"]) for row in rows] == [(40, 140, None)] * 2
 
 
+def test_a_prefill_that_leaves_no_time_beside_the_passes_adds_its_tokens_to_them(tmp_path: Path) -> None:
+    """A log of single requests in turn (2026-08): 40 passes may span two of them, and the prefill between takes 0 s."""
+    lines = [decode(0.5 * index, 1, 1_000 + 140 * index, 280.0, " accept len: 3.50,") for index in range(4)]
+    rows = imported(tmp_path, *lines[:3], prefill(1.25, 300), lines[3]).rows("engine_steps")
+    assert [(row["decode_tokens"], row["prefill_tokens"]) for row in rows] == [(140, 0), (140, 0), (140, 300)]
+    assert lengths_s(rows) == [0.5] * 3
+
+
 def test_ranks_that_repeat_an_engine_are_left_out_and_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
     lines = [
         decode(0.4 * index, 8, 1_000 + 320 * index, 800.0, ranks=ranks)

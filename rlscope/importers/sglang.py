@@ -444,6 +444,8 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
         rule = "if the batch size changed or a prefill ran between two lines, the batch size's usual time is used"
         target.say_origin("engine_steps", Certainty.INFERRED, rule)
         target.note(f"{recorded:,} of {rows:,} engine rows have a recorded step time; the other times are inferred.")
+    else:
+        target.note(f"{log.path.name} has no two decode lines of an engine, so engine steps are unknown.")
     if any(lane.is_idle for lane in lanes):
         rule = "an engine is idle before a prefill that finds no running request"
         target.say_origin("activities", Certainty.INFERRED, rule)

@@ -150,6 +150,13 @@ def test_a_prefill_that_leaves_no_time_beside_the_passes_adds_its_tokens_to_them
     assert lengths_s(rows) == [0.5] * 3
 
 
+def test_an_engine_that_only_prefills_has_no_steps_which_is_said(tmp_path: Path) -> None:
+    """Where other engines decode (2026-01), its log has no throughput from which times follow."""
+    run = imported(tmp_path, *(prefill(index, 8_704) for index in range(9)))
+    assert run.rows("engine_steps") == []
+    assert "engine-0.log has no two decode lines of an engine, so engine steps are unknown" in run.imported.notes
+
+
 def test_ranks_that_repeat_an_engine_are_left_out_and_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
     lines = [
         decode(0.4 * index, 8, 1_000 + 320 * index, 800.0, ranks=ranks)

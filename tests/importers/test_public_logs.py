@@ -870,6 +870,11 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             " " * 40 + "{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.1}\n",
             rf"a console log {GRPO_REFUSED}",
         ),
+        # The table of a notebook, of Unsloth's (2025) among others.
+        (
+            "[250/250 1:37:44, Epoch 0/1]\nStep\tTraining Loss\treward\treward_std\tkl\n1\t0.0\t0.125\t0.0\t0.0\n",
+            rf"a console log {GRPO_REFUSED}",
+        ),
         # open-instruct at e6c3044a (2026-08-20).
         ("╭──── Metrics ────╮\n│  time  total: 120.5 | training: 60.1 │\n", r"open-instruct .*the \.wandb file"),
         # Logs of engines without their statistics; those of a trainer with such lines lack its metrics first of all.

@@ -416,6 +416,8 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
         )
     if source.path.suffix == ".json" and source.head.lstrip().startswith(b"{") and not names_in(source):
         return "a JSON document, and no list of rows", "Save a list with an object for each step, or one object a line."
+    if carrier_of(source) is WANDB and not names_in(source):
+        return "a .wandb file without metrics", "Pass the one of the process that logs them, or the console log."
     if source.path.is_file() and not source.head.strip():
         return "an empty file", "Pass the file that the run writes to."
     return None

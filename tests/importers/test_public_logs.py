@@ -231,10 +231,13 @@ SLEEPS = {"sleep": 5.5, "update_weights": 2.5, "train_wait": 347.5, "actor_train
 
 
 def areal_s_tables() -> str:
-    """`rl_trainer.py` of AReaL at 4aef98d8 (2026-05-21), with actor and rollout on the same GPUs, and a critic."""
+    """`rl_trainer.py` of AReaL at 4aef98d8 (2026-05-21), with actor and rollout on the same GPUs, and a critic.
+
+    At cbff54d6 (2026-08-22), it also times the engines that stop and go on.
+    """
     times = {"rollout_onload": 2.0, "rollout": 60.0, "rollout_offload": 3.0, "teacher_logp": 4.0, "actor_onload": 6.0}
     times |= {"train_step": 20.0, "critic_train_step": 10.0, "update_weights": 1.0, "actor_offload": 5.0}
-    times |= {"clear_batches": 0.5}
+    times |= {"clear_batches": 0.5, "rollout_continue_generation": 0.5, "rollout_resume": 0.25, "rollout_pause": 1.25}
     cells = "".join(f"\u2502 timeperf/{name} \u2502 {seconds:.4e} \u2502\n" for name, seconds in times.items())
     return "".join(
         f"StatsLogger INFO: Epoch 2/2 Step {step}/9 Train step {9 + step}/18 done.\n{cells}" for step in (1, 2)
@@ -506,7 +509,7 @@ OTHER_LOGS = {
     "AReaL's engines that make room for the trainer": Log(
         "areal",
         areal_s_tables(),
-        {"weight_update": 10.0 + 22.0, "generate": 120.0, "logprobs": 8.0, "train": 20.0 + 40.0, "publish": 2.0,
+        {"weight_update": 14.0 + 22.0, "generate": 120.0, "logprobs": 8.0, "train": 20.0 + 40.0, "publish": 2.0,
          "other": 1.0},
         steps={"step": [(10,), (11,)]},
     ),

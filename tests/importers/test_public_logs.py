@@ -137,6 +137,11 @@ VERL_LOGS = {
     "PRIME": verl_step(
         "gen 30 generate, verify 15 reward, old_log_prob 10 logprobs, adv 5 other, update_actor 40 train, step 100"
     ),
+    # `ray_trainer.py` of the recipe GKD in verl-project/verl-recipe at 48ea0a7 (2026-08-05).
+    "GKD": verl_step(
+        "sync_rollout_weights 5 publish, wait_prev_gen 20 samples, wait_prev_teacher 30 barrier, "
+        "update_actor 45 train, step 100"
+    ),
     # `ray_trainer.py` of PRIME-RL/PRIME at 18ad596 (2025-03-18) and of PRIME-RL/SimpleVLA-RL at 7c51662 (2026-01-06),
     # whose issue 26 quotes such numbers. No metric holds the step.
     "PRIME and SimpleVLA-RL before the recipe": verl_step(

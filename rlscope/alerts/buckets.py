@@ -6,7 +6,7 @@ its own buckets, and late rows replace only the buckets they belong to.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import polars as pl
 
@@ -15,15 +15,17 @@ from rlscope.trace.query import IDLE_AFTER_NS, NO_CELLS, Argument, Cells, ask
 from rlscope.trace.store import OpenRun
 
 Family = Literal["states", "idle", "engines", "queues", "tokens", "outcomes", "steps", "updates"]
-FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
-_OF_BUCKETS: Final[Mapping[Family, str]] = {
-    "states": "role_states",
-    "idle": "idle_buckets",
-    "engines": "engine_buckets",
-    "queues": "queue_buckets",
-    "outcomes": "outcome_buckets",
+_ROWS: Final[Mapping[Family, tuple[str, str]]] = {
+    "states": ("role_states", "bucket_start_ns"),
+    "idle": ("idle_buckets", "bucket_start_ns"),
+    "engines": ("engine_buckets", "bucket_start_ns"),
+    "queues": ("queue_buckets", "bucket_start_ns"),
+    "tokens": ("token_staleness", "end_ns"),
+    "outcomes": ("outcome_buckets", "bucket_start_ns"),
+    "steps": ("training_steps", "end_ns"),
+    "updates": ("weight_update_latency", "applied_ns"),
 }
-"""Queries that take the ticks as their buckets."""
+"""The query of each family, and the time in its rows that tells their bucket: for tokens, the end of their step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +70,23 @@ def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
     return max(worker.last_ns for worker in trainers)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The buckets of a run, and the facts about it that have no bucket."""
-
-    ticks: Ticks
-    frames: Mapping[Family, pl.DataFrame]
-    """By family, each with a column `bucket`; families that no rule needs are missing."""
-    workers: tuple[WorkerLife, ...]
-    kv_capacity_tokens: Mapping[str, int]
-    """By engine; missing if not recorded."""
-    dropped_rows: int
-    stored_rows: int
-    max_staleness: int | None
-    missing_rows: int | None = None
-    """Rows that the workers wrote and that are missing. None while this is unknown."""
-    end_ns: int | None = None
-    """End of the run; None while it is in progress."""
-
-
 def gather(
-    run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int, beside: Cells = NO_CELLS
+    run: OpenRun, ticks: Ticks, families: Collection[Family | None], end_ns: int, beside: Cells = NO_CELLS
 ) -> dict[Family, pl.DataFrame]:
     """Return the buckets of an open run up to end_ns. `beside` has the cells of another grid, as in `make_grid`."""
+    has_states = not {"states", "idle"}.isdisjoint(families)
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
         "bucket_ns": ticks.interval_ns,
         "end_ns": end_ns,
         "cell_ns": ticks.interval_ns,
         "cells_per_bucket": 1,
-        "rows_disjoint": _rows_disjoint(run, families),
+        "rows_disjoint": has_states and bool(ask(run, "engine_row_order")["rows_disjoint"][0]),
         "idle_after_ns": IDLE_AFTER_NS,
         "beside_origin_ns": beside.origin_ns,
         "beside_cell_ns": beside.cell_ns,
     }
-    steps = ask(run, "training_steps") if {"tokens", "steps"} & set(families) else pl.DataFrame()
-    return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}
+    return {family: _bucketed(run, family, arguments, ticks) for family in _ROWS if family in families}
 
 
 def worker_lives(run: OpenRun) -> tuple[WorkerLife, ...]:
@@ -114,30 +97,22 @@ def worker_lives(run: OpenRun) -> tuple[WorkerLife, ...]:
     )
 
 
+def step_ends(run: OpenRun) -> tuple[int, ...]:
+    """The ends of the optimizer steps, ascending, UTC epoch."""
+    return tuple(ask(run, "training_steps")["end_ns"].sort())
+
+
 def kv_capacities(run: OpenRun) -> dict[str, int]:
     """KV-cache capacity of each engine in tokens, from worker_devices."""
     devices = ask(run, "worker_devices").filter(pl.col("kv_capacity_tokens") > 0)
     return dict(devices.select("worker_id", "kv_capacity_tokens").iter_rows())
 
 
-def _rows_disjoint(run: OpenRun, families: Collection[Family]) -> bool:
-    return bool({"states", "idle"} & set(families)) and bool(ask(run, "engine_row_order")["rows_disjoint"][0])
-
-
-def _part(
-    run: OpenRun, family: Family, steps: pl.DataFrame, arguments: Mapping[str, Argument], ticks: Ticks
-) -> pl.DataFrame:
-    if family in _OF_BUCKETS:
-        return _bucketed(ask(run, _OF_BUCKETS[family], arguments), "bucket_start_ns", ticks)
-    if family == "tokens":
-        ends = steps.select("step", "end_ns")
-        return _bucketed(ask(run, "token_staleness").join(ends, on="step"), "end_ns", ticks)
-    if family == "steps":
-        return _bucketed(steps, "end_ns", ticks)
-    return _bucketed(ask(run, "weight_update_latency"), "applied_ns", ticks)
-
-
-def _bucketed(rows: pl.DataFrame, column: str, ticks: Ticks) -> pl.DataFrame:
+def _bucketed(run: OpenRun, family: Family, arguments: Mapping[str, Argument], ticks: Ticks) -> pl.DataFrame:
     """The rows with the bucket that they count in; rows before the first bucket are left out."""
+    query, column = _ROWS[family]
+    rows = ask(run, query, arguments)
+    if family == "tokens":
+        rows = rows.join(ask(run, "training_steps").select("step", "end_ns"), on="step")
     bucket = ((pl.col(column) - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
     return rows.with_columns(bucket).filter(pl.col("bucket") >= 0)

@@ -88,7 +88,7 @@ def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
 
 
 def _over_cap(timeline: Timeline) -> Series:
-    cap = timeline.parts.max_staleness
+    cap = timeline.max_staleness
     if cap is None:
         return constant(None)
     tokens = timeline.sums(timeline.rows("tokens"), "tokens")
@@ -127,7 +127,7 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
 
 
 def _kv_used(timeline: Timeline) -> Series:
-    rows, capacity = timeline.rows("engines"), timeline.parts.kv_capacity_tokens
+    rows, capacity = timeline.rows("engines"), timeline.kv_capacity_tokens
     if rows.is_empty() or not capacity:
         return constant(None)
     known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
@@ -159,7 +159,7 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
     """Return the series of an event's delay. An event that several workers reach counts once, at the first of them."""
 
     def series(timeline: Timeline) -> Series:
-        frame = timeline.parts.frames.get(family)
+        frame = timeline.frames.get(family)
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
@@ -174,7 +174,7 @@ def _silence(timeline: Timeline) -> Series:
 
 def _due_until_ns(timeline: Timeline) -> int | None:
     """Return the end of the last trainer. After it, no step, weight update or sign of life is due from any worker."""
-    ends_ns = (trained_until_ns(timeline.parts.workers), timeline.parts.end_ns)
+    ends_ns = (trained_until_ns(timeline.workers), timeline.end_ns)
     return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
 
@@ -196,12 +196,12 @@ def _longest_idle(timeline: Timeline) -> Series:
 
 
 def _dropped_ratio(timeline: Timeline) -> Series:
-    rows = timeline.parts.dropped_rows + timeline.parts.stored_rows
-    return constant(timeline.parts.dropped_rows / rows if rows else None, rows)
+    rows = timeline.dropped_rows + timeline.stored_rows
+    return constant(timeline.dropped_rows / rows if rows else None, rows)
 
 
 def _missing_rows(timeline: Timeline) -> Series:
-    return constant(timeline.parts.missing_rows, timeline.parts.stored_rows)
+    return constant(timeline.missing_rows, timeline.stored_rows)
 
 
 def _steady(timeline: Timeline) -> Series:

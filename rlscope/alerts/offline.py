@@ -5,27 +5,17 @@ a rule is evaluated once, over the whole run after warm-up. Metrics without a wi
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from rlscope.alerts.buckets import (
-    FAMILIES,
-    Family,
-    Parts,
-    Ticks,
-    WorkerLife,
-    gather,
-    kv_capacities,
-    worker_lives,
-)
+from rlscope.alerts.buckets import Ticks, gather, kv_capacities, step_ends, worker_lives
 from rlscope.alerts.evaluate import condition, firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import Alert, Finding, Severity, at_least
 from rlscope.document import LEFT_OUT, computed_field
-from rlscope.trace.query import NO_CELLS, Cells, ask
+from rlscope.trace.query import NO_CELLS, Cells
 from rlscope.trace.store import OpenRun
 
 
@@ -109,90 +99,73 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, beside: Cells = NO_CELLS) -> Ru
     beside: the cells of another grid that the run is asked about.
     """
     bare = whole_timeline(run, replace(rules, rules=()))
-    start_ns, end_ns = bare.start_ns, bare.parts.end_ns or bare.start_ns
-    return RuleReport(run.run_id, start_ns, end_ns, _outcomes(run, rules, bare, end_ns, beside), _unread(run))
-
-
-class _Whole(NamedTuple):
-    """A rule in the form that is evaluated once, over the run after warm-up."""
-
-    rule: Rule
-    start_ns: int
-    length_s: float
-
-
-class _Result(NamedTuple):
-    """Result of one rule."""
-
-    alerts: tuple[Alert, ...]
-    evaluated_ticks: int
-
-
-def _outcomes(run: OpenRun, rules: RuleSet, bare: Timeline, end_ns: int, beside: Cells) -> tuple[RuleOutcome, ...]:
-    """The outcome of each rule, those over the whole run among them. bare: the run as a timeline without rows."""
-    whole = {rule.name: form for rule in rules.rules if (form := _whole_form(rule, rules, bare, end_ns))}
-    ticking = replace(rules, rules=_except(rules, whole))
-    results = _results(ticking, whole_timeline(run, ticking, beside=beside), run.run_id)
-    for start_ns in sorted({form.start_ns for form in whole.values()}):
-        forms = tuple(form.rule for form in whole.values() if form.start_ns == start_ns)
-        # Keep the rules about the data, because hints are suppressed while one of them fires.
-        quality = tuple(rule for rule in ticking.rules if rule.kind == "data_quality")
-        moved = replace(rules, rules=(*quality, *forms))
+    start_ns, end_ns = bare.start_ns, bare.end_ns or bare.start_ns
+    whole_from_ns = {rule.name: _whole_from_ns(rule, rules, bare, end_ns) for rule in rules.rules}
+    ticking = tuple(rule for rule in rules.rules if whole_from_ns[rule.name] is None)
+    outcomes = _evaluated(run, replace(rules, rules=ticking), beside=beside)
+    # Keep the rules about the data, because hints are suppressed while one of them fires.
+    quality = tuple(rule for rule in ticking if rule.kind == "data_quality")
+    for from_ns in sorted({each for each in whole_from_ns.values() if each is not None}):
+        own = tuple(rule for rule in rules.rules if whole_from_ns[rule.name] == from_ns)
+        forms = tuple(replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0) for rule in own)
         # Ticks start there, because a bucket that overlaps the warm-up would be left out.
-        own = whole_timeline(run, moved, start_ns)
-        found = _results(moved, own, run.run_id)
-        results |= {form.name: found[form.name] for form in forms}
-    return tuple(_outcome(rule, results[rule.name], bare.buckets, whole.get(rule.name)) for rule in rules.rules)
+        found = _evaluated(run, replace(rules, rules=(*quality, *forms)), from_ns)
+        outcomes |= {rule.name: _as_whole(rule, found[rule.name], bare, from_ns) for rule in own}
+    skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
+    return RuleReport(
+        run_id=run.run_id,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        rules=tuple(outcomes[rule.name] for rule in rules.rules),
+        warnings=(*skipped, *map(str, run.completeness.gaps), *run.gaps),
+    )
 
 
-def _except(rules: RuleSet, whole: Mapping[str, _Whole]) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules.rules if rule.name not in whole)
-
-
-def _results(rules: RuleSet, timeline: Timeline, run_id: str) -> dict[str, _Result]:
-    judged = judge_ticks(rules, timeline, 1, timeline.buckets, {}, run_id)
-    alerts = (*judged.resolved, *firing(rules, judged.states, run_id))
+def _evaluated(
+    run: OpenRun, rules: RuleSet, origin_ns: int | None = None, beside: Cells = NO_CELLS
+) -> dict[str, RuleOutcome]:
+    """The outcome of each rule at the ticks from origin_ns on, by its name."""
+    timeline = whole_timeline(run, rules, origin_ns, beside)
+    judged = judge_ticks(rules, timeline, 1, timeline.buckets, {}, run.run_id)
+    fired = sorted((*judged.resolved, *firing(rules, judged.states, run.run_id)), key=lambda alert: alert.start_ns)
     return {
-        rule.name: _Result(
-            tuple(sorted((each for each in alerts if each.rule == rule.name), key=lambda alert: alert.start_ns)),
-            judged.evaluated_ticks[rule.name],
+        rule.name: RuleOutcome(
+            rule=rule,
+            alerts=tuple(alert for alert in fired if alert.rule == rule.name),
+            ticks=timeline.buckets,
+            evaluated_ticks=judged.evaluated_ticks[rule.name],
         )
         for rule in rules.rules
     }
 
 
-def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> RuleOutcome:
-    if form is None or not result.evaluated_ticks or rule.window == WHOLE_RUN:
-        return RuleOutcome(rule, result.alerts, ticks, result.evaluated_ticks)
-    marked = {"start_ns": form.start_ns, "held_since_ns": form.start_ns, "evaluated_over_s": form.length_s}
-    alerts = tuple(replace(alert, **marked) for alert in result.alerts)
-    return RuleOutcome(rule, alerts, ticks, result.evaluated_ticks, form.length_s)
+def _as_whole(rule: Rule, outcome: RuleOutcome, bare: Timeline, from_ns: int) -> RuleOutcome:
+    """The outcome of a rule that was evaluated once, over the run from from_ns on."""
+    outcome = replace(outcome, rule=rule, ticks=bare.buckets)
+    if not outcome.evaluated_ticks or rule.window == WHOLE_RUN:
+        return outcome
+    length_s = ((bare.end_ns or bare.start_ns) - from_ns) / 1e9
+    marked = {"start_ns": from_ns, "held_since_ns": from_ns, "evaluated_over_s": length_s}
+    alerts = tuple(replace(alert, **marked) for alert in outcome.alerts)
+    return replace(outcome, alerts=alerts, evaluated_over_s=length_s)
 
 
-def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
-    """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
+def _whole_from_ns(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> int | None:
+    """The time from which a rule is evaluated once; None if its window and its `for` fit, or if it has no window."""
     if not BY_NAME[rule.metric].looks_back:
         return None
     has_warm_up = rule.kind != "data_quality" and rules.warm_up_steps > 0
     start_ns = timeline.warm_up_end_ns if has_warm_up else timeline.start_ns
     if start_ns is None:
         return None
-    steps_ns, ticks = timeline.step_ends_ns, timeline.ticks
-    if rule.window == WHOLE_RUN:
+    ticks, window, length_ns = timeline.ticks, rule.window, end_ns - start_ns
+    ticks_after = timeline.buckets - max(0, ticks.tick_from(start_ns))
+    if window == WHOLE_RUN:
         # It is judged over what lies between ticks after warm-up, and a run of seconds has no two of them there.
-        has_tick = max(0, ticks.tick_from(start_ns)) < timeline.buckets
-        return None if has_tick or end_ns <= start_ns else _Whole(rule, start_ns, (end_ns - start_ns) / 1e9)
-    steps = len(steps_ns) - bisect_right(steps_ns, start_ns)
-    longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
-    if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
-        return None
-    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
-    return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)
-
-
-def _fits(rule: Rule, length_ns: int, steps: int) -> bool:
-    window = rule.window
-    return length_ns >= window.length_ns if window.length_ns is not None else steps >= (window.steps or 0)
+        return start_ns if ticks_after <= 0 < length_ns else None
+    steps = len(timeline.step_ends_ns) - bisect_right(timeline.step_ends_ns, start_ns)
+    fits = length_ns >= window.length_ns if window.length_ns is not None else steps >= (window.steps or 0)
+    return None if fits and (ticks_after - 1) * ticks.interval_ns >= rule.for_ns else start_ns
 
 
 def whole_timeline(
@@ -203,53 +176,29 @@ def whole_timeline(
 ) -> Timeline:
     """The run as one timeline, with the rows that the rules need; from origin_ns on, if given."""
     workers = worker_lives(run)
-    ticks, end_ns = _span(run, rules, workers)
-    ticks = ticks if origin_ns is None else replace(ticks, origin_ns=origin_ns)
-    step_ends_ns = step_ends(run)
-    parts = Parts(
+    start_ns = min((worker.start_ns for worker in workers), default=0)
+    end_ns = max((worker.last_ns for worker in workers), default=start_ns)
+    if origin_ns is None:
+        origin_ns = start_ns if run.created_ns is None else run.created_ns
+    ticks, step_ends_ns = Ticks(origin_ns, rules.interval_ns), step_ends(run)
+    return Timeline(
         ticks=ticks,
-        frames=gather(run, ticks, families_of(rules), end_ns, beside),
+        first_bucket=0,
+        buckets=max(0, ticks.tick_from(end_ns)),
+        frames=gather(run, ticks, {BY_NAME[rule.metric].family for rule in rules.rules}, end_ns, beside),
         workers=workers,
         kv_capacity_tokens=kv_capacities(run),
         dropped_rows=sum(run.dropped_rows.values()),
         stored_rows=sum(run.row_counts.values()),
         max_staleness=run.config.max_staleness,
-        missing_rows=None if run.completeness.state == "unknown" else run.completeness.concerned_rows,
-        end_ns=end_ns,
-    )
-    return Timeline(
-        parts=parts,
-        first_bucket=0,
-        buckets=max(0, ticks.tick_from(end_ns)),
         step_ends_ns=step_ends_ns,
         warm_up_end_ns=warm_up_end_ns(step_ends_ns, rules.warm_up_steps),
+        missing_rows=None if run.completeness.state == "unknown" else run.completeness.concerned_rows,
+        end_ns=end_ns,
     )
 
 
 def tick_cells(run: OpenRun, rules: RuleSet) -> Cells:
     """The time between the ticks at which the rules are evaluated, as cells."""
-    ticks, _ = _span(run, rules, worker_lives(run))
+    ticks = whole_timeline(run, replace(rules, rules=())).ticks
     return Cells(ticks.origin_ns, ticks.interval_ns)
-
-
-def _span(run: OpenRun, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int]:
-    """The ticks of a run, and its end."""
-    start_ns = min((worker.start_ns for worker in workers), default=0)
-    end_ns = max((worker.last_ns for worker in workers), default=start_ns)
-    return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), end_ns
-
-
-def step_ends(run: OpenRun) -> tuple[int, ...]:
-    """The ends of the optimizer steps, ascending, UTC epoch."""
-    return tuple(ask(run, "training_steps")["end_ns"].sort())
-
-
-def families_of(rules: RuleSet) -> tuple[Family, ...]:
-    """The families of rows that the rules' metrics need."""
-    needed = {BY_NAME[rule.metric].family for rule in rules.rules}
-    return tuple(family for family in FAMILIES if family in needed)
-
-
-def _unread(run: OpenRun) -> tuple[str, ...]:
-    skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
-    return (*skipped, *map(str, run.completeness.gaps), *run.gaps)

@@ -1,19 +1,19 @@
 """A metric over any window of a run, from arrays with one entry per bucket. Pure.
 
-A `Timeline` lays the parts of a run out as arrays; a series is built from them once and then answers for any window.
+A `Timeline` holds the rows of a run by bucket; a series is built from it once and then answers for any window.
 Sums are integers or exactly rounded, so a window's value does not depend on what else is known.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from rlscope.alerts.buckets import Family, Parts, Ticks
+from rlscope.alerts.buckets import Family, Ticks, WorkerLife
 from rlscope.analysis.staleness import weighted_quantile
 
 Statistic = Literal["mean", "p50", "p95", "p99", "max"]
@@ -43,25 +43,32 @@ Series = Callable[[int, int], MetricReading]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Parts of a run, laid out as arrays over the buckets [first_bucket, first_bucket + buckets)."""
+    """A run, or a part of it, as the buckets [first_bucket, first_bucket + buckets), and facts that have no bucket."""
 
-    parts: Parts
+    ticks: Ticks
     first_bucket: int
     buckets: int
-    step_ends_ns: tuple[int, ...] = field(default=())
+    frames: Mapping[Family, pl.DataFrame]
+    """Rows by family, each with a column `bucket`; families that no rule needs are missing."""
+    workers: tuple[WorkerLife, ...]
+    kv_capacity_tokens: Mapping[str, int]
+    """By engine; missing if not recorded."""
+    dropped_rows: int
+    stored_rows: int
+    max_staleness: int | None
+    step_ends_ns: tuple[int, ...]
     """Known ends of optimizer steps, ascending."""
-    warm_up_end_ns: int | None = None
+    warm_up_end_ns: int | None
     """The end of warm-up; None if not known yet."""
-
-    @property
-    def ticks(self) -> Ticks:
-        """The ticks of the run."""
-        return self.parts.ticks
+    missing_rows: int | None = None
+    """Rows that the workers wrote and that are missing. None while this is unknown."""
+    end_ns: int | None = None
+    """End of the run; None while it is in progress."""
 
     @property
     def start_ns(self) -> int:
         """Start of the first worker, UTC epoch; the origin of the ticks without workers."""
-        return min((worker.start_ns for worker in self.parts.workers), default=self.ticks.origin_ns)
+        return min((worker.start_ns for worker in self.workers), default=self.ticks.origin_ns)
 
     def at_ns(self, place: int) -> int:
         """Return the start of a bucket, counted from the first one, UTC epoch."""
@@ -69,7 +76,7 @@ class Timeline:
 
     def rows(self, family: Family, *conditions: pl.Expr) -> pl.DataFrame:
         """The family's rows in these buckets, with `place` counted from the first one; without columns if missing."""
-        frame = self.parts.frames.get(family)
+        frame = self.frames.get(family)
         if frame is None or frame.is_empty():
             return pl.DataFrame()
         place = pl.col("bucket") - self.first_bucket
@@ -156,7 +163,7 @@ def highest(parts: Sequence[Series]) -> Series:
 
 def rate(timeline: Timeline, amounts: Whole, events: Whole) -> Series:
     """Return amounts per second of the window, clipped to the run."""
-    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns
+    start_ns, end_ns = timeline.start_ns, timeline.end_ns
 
     def over(first: int, after: int) -> MetricReading:
         length_ns = _until(timeline.at_ns(after), end_ns) - max(timeline.at_ns(first), start_ns)
@@ -197,7 +204,7 @@ def silence(timeline: Timeline, end_ns: int | None) -> Series:
     Silence starts at the last known flush or row: a gap before a later one does not count. end_ns: after it no data is
     due; None while the run is in progress.
     """
-    workers = timeline.parts.workers
+    workers = timeline.workers
     starts_ns = _starts_ns(timeline)
     # By the end of their data and then by name in reverse.
     running = sorted((life for life in workers if not life.is_over), key=lambda life: life.worker_id, reverse=True)
@@ -219,7 +226,7 @@ def silence(timeline: Timeline, end_ns: int | None) -> Series:
 
 def _starts_ns(timeline: Timeline) -> Whole:
     """When each worker started, ascending, UTC epoch."""
-    return np.sort(np.array([worker.start_ns for worker in timeline.parts.workers], dtype=np.int64))
+    return np.sort(np.array([worker.start_ns for worker in timeline.workers], dtype=np.int64))
 
 
 def longest_stretch(timeline: Timeline, starts_ns: Whole, ends_ns: Whole, worker_ids: Sequence[str]) -> Series:

@@ -124,7 +124,7 @@ def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded
 def test_caches_and_queues_over_the_whole_run_are_as_full_as_the_report_draws_them(recorded: Reported) -> None:
     timeline = recorded.timeline
     # One bucket of the report's chart that holds the whole run, which has one engine and one queue.
-    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns
+    start_ns, end_ns = timeline.start_ns, timeline.end_ns
     with open_run(TRACE) as run:
         arguments = {**standard_arguments(run), "origin_ns": start_ns, "bucket_ns": 2 * (end_ns - start_ns)}
         (kv,) = ask(run, "kv_use", arguments).iter_rows(named=True)

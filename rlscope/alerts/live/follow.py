@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 from rlscope_otel.schema import TIMES
 
-from rlscope.alerts.buckets import Family, Parts, Ticks, gather
+from rlscope.alerts.buckets import Family, Ticks, gather, step_ends
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns, with_summary
 from rlscope.alerts.live.facts import (
     LONGEST_SHOWN_NS,
@@ -34,7 +34,6 @@ from rlscope.alerts.live.pieces import Piece
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers, PhaseKind
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.offline import step_ends
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Alert, EvidenceValue
@@ -262,18 +261,20 @@ class LiveRun:
         """The timeline from one bucket on; no more than needed, so that a poll costs the same in a long run."""
         config, _ = read_config(manifest.config)
         first = max(0, first)
-        parts = Parts(
+        return Timeline(
             ticks=ticks,
+            first_bucket=first,
+            buckets=max(0, (self._filled if until is None else until) - first),
             frames=self._frames,
             workers=workers.lives,
             kv_capacity_tokens=workers.kv_capacity_tokens,
             dropped_rows=workers.dropped_rows,
             stored_rows=self._files.stored_rows,
             max_staleness=config.max_staleness,
+            step_ends_ns=self._step_ends_ns,
+            warm_up_end_ns=self._progress.warm_up_end_ns,
             end_ns=workers.end_ns,
         )
-        buckets = max(0, (self._filled if until is None else until) - first)
-        return Timeline(parts, first, buckets, self._step_ends_ns, self._progress.warm_up_end_ns)
 
     def _view(
         self,

@@ -10,20 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rlscope.alerts.config import NUMBER, one_off
+from rlscope.alerts.config import NUMBER, one_off, refused_line
 from rlscope.alerts.evaluate import written
 from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleOutcome, RuleReport, evaluate_rules
 from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleKind, RuleSet
 from rlscope.analysis.result import Severity
-from rlscope.errors import RuleError
 from rlscope.trace.store import OpenRun
 
 _FORM: Final = re.compile(
     rf"(?P<metric>\S+)\s*(?P<sign>[<>])\s*(?:(?P<factor>{NUMBER})\s*\*\s*)?baseline"
     rf"(?:\s*(?P<side>[+-])\s*(?P<offset>{NUMBER}))?"
 )
-_EXPECTED: Final = "'METRIC < 0.95 * baseline', 'METRIC > baseline + 0.1' or 'METRIC > baseline'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +66,12 @@ _WHY: Final = {
 """Why a metric may have no value, and what has."""
 
 
-def names_baseline(text: str) -> bool:
-    """Return whether a rule of the command line refers to a baseline."""
-    return re.search(r"\bbaseline\b", text) is not None
-
-
 def baseline_rule(text: str) -> BaselineRule:
     """Return a critical rule from one line. Raises RuleError if its form or its metric is unknown."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise RuleError.of(
-            f"--fail-if {text!r}",
-            found="a baseline in another form",
-            expected=_EXPECTED,
-            next_step="`rlscope rules` lists the metrics.",
-        )
+        expected = "'METRIC < 0.95 * baseline', 'METRIC > baseline + 0.1' or 'METRIC > baseline'"
+        raise refused_line(text, "a baseline in another form", expected)
     # `one_off` checks the metric, with a threshold that is valid for every metric.
     metric, sign = found["metric"], found["sign"]
     direction = one_off(f"{metric} {sign} 0").direction

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rlscope.alerts.durations import parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS
-from rlscope.alerts.receiver import Receiver, ReceiverTable, receivers_of
+from rlscope.alerts.receiver import Receiver, receivers_of
 from rlscope.alerts.types import (
     INTERVAL_NS,
     WARM_UP_STEPS,
@@ -90,11 +90,11 @@ class RuleTable:
     """Fires above this value, in the metric's unit."""
     below: _Threshold | None = None
     """Fires below this value, in the metric's unit."""
-    window: _Window | None = None
+    window: _Window = DEFAULT_WINDOW
     """Length of the interval that the metric covers: a duration or a number of steps."""
-    for_ns: Annotated[_DurationNs | None, Field(alias="for")] = None
+    for_ns: Annotated[_DurationNs, Field(alias="for")] = 0
     """Time that the condition must hold before the rule fires."""
-    keep_firing_for_ns: Annotated[_DurationNs | None, Field(alias="keep_firing_for")] = None
+    keep_firing_for_ns: Annotated[_DurationNs, Field(alias="keep_firing_for")] = 0
     """Time that the rule keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     """Kind of the rule."""
@@ -110,13 +110,13 @@ class RuleDocument:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    interval_ns: Annotated[_DurationNs | None, Field(alias="interval")] = None
+    interval_ns: Annotated[_DurationNs, Field(alias="interval")] = INTERVAL_NS
     """Time between two evaluations, at least 1s."""
-    warm_up_steps: _Whole | None = None
+    warm_up_steps: _Whole = WARM_UP_STEPS
     """Optimizer steps before any rule is evaluated."""
     rules: list[RuleTable] | None = None
     """The rules. Without this key, the built-in rules apply."""
-    receivers: list[ReceiverTable] = field(default_factory=list[ReceiverTable])
+    receivers: list[Receiver] = field(default_factory=list[Receiver])
     """Receivers of alerts."""
 
 
@@ -153,12 +153,12 @@ def built_in_rules() -> RuleSet:
 def rules_in(source: ParsedFile) -> RuleFile:
     """Return the rules of a document, or the built-in rules if it has none, and its receivers. Raises RuleError."""
     written = source.validated(_model())
-    if written.interval_ns is not None and written.interval_ns < 1_000_000_000:
+    if written.interval_ns < 1_000_000_000:
         raise source.error(("interval",), found=repr(source.document["interval"]), expected="at least 1s")
     rules = RuleSet(
         rules=built_in_rules().rules if written.rules is None else _rules(source, written.rules),
-        interval_ns=INTERVAL_NS if written.interval_ns is None else written.interval_ns,
-        warm_up_steps=WARM_UP_STEPS if written.warm_up_steps is None else written.warm_up_steps,
+        interval_ns=written.interval_ns,
+        warm_up_steps=written.warm_up_steps,
     )
     return RuleFile(rules, receivers_of(source, written.receivers))
 
@@ -170,23 +170,22 @@ def one_off(text: str) -> Rule:
     """
     found = _ONE_OFF.fullmatch(text.strip())
     if found is None or not abs(threshold := float(found["threshold"])) <= _MOST:
-        raise _no_condition(text)
+        if names_baseline(text):
+            raise refused_line(
+                text,
+                "a baseline that is not given",
+                "--baseline with the folder of a run, or the JSON document of an analysis",
+                "Give it, or write a number in place of `baseline`.",
+            )
+        expected = "a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'"
+        raise refused_line(text, "no METRIC > NUMBER", expected)
     metric = found["metric"]
     if metric not in BY_NAME:
         meant = did_you_mean(metric, tuple(BY_NAME))
-        raise RuleError.of(
-            f"--fail-if {text!r}",
-            found=f"unknown metric {metric!r}",
-            expected="one of " + ", ".join(BY_NAME),
-            next_step=f"{meant} {_LISTED}" if meant else _LISTED,
-        )
+        step = f"{meant} {_LISTED}" if meant else _LISTED
+        raise refused_line(text, f"unknown metric {metric!r}", "one of " + ", ".join(BY_NAME), step)
     if not _is_reachable(metric, threshold):
-        raise RuleError.of(
-            f"--fail-if {text!r}",
-            found=found["threshold"],
-            expected=_SHARE,
-            next_step="Otherwise it always or never fires.",
-        )
+        raise refused_line(text, found["threshold"], _SHARE, "Otherwise it always or never fires.")
     return Rule(
         name=text,
         metric=metric,
@@ -199,21 +198,14 @@ def one_off(text: str) -> Rule:
     )
 
 
-def _no_condition(text: str) -> RuleError:
-    """Return the error for text that compares no metric with a number."""
-    if re.search(r"\bbaseline\b", text):
-        return RuleError.of(
-            f"--fail-if {text!r}",
-            found="a baseline that is not given",
-            expected="--baseline with the folder of a run, or the JSON document of an analysis",
-            next_step="Give it, or write a number in place of `baseline`.",
-        )
-    return RuleError.of(
-        f"--fail-if {text!r}",
-        found="no METRIC > NUMBER",
-        expected="a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'",
-        next_step=_LISTED,
-    )
+def names_baseline(text: str) -> bool:
+    """Return whether a rule of the command line refers to a baseline."""
+    return re.search(r"\bbaseline\b", text) is not None
+
+
+def refused_line(text: str, found: str, expected: str, next_step: str = _LISTED) -> RuleError:
+    """Return the error for a line of the command line that is no rule."""
+    return RuleError.of(f"--fail-if {text!r}", found=found, expected=expected, next_step=next_step)
 
 
 def _rules(source: ParsedFile, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
@@ -234,9 +226,9 @@ def _rule(source: ParsedFile, place: Place, table: RuleTable) -> Rule:
         metric=table.metric,
         direction=direction,
         threshold=threshold,
-        window=table.window or DEFAULT_WINDOW,
-        for_ns=table.for_ns or 0,
-        keep_firing_for_ns=table.keep_firing_for_ns or 0,
+        window=table.window,
+        for_ns=table.for_ns,
+        keep_firing_for_ns=table.keep_firing_for_ns,
         kind=table.kind,
         labels=_labels(source, place, table),
         annotations=_annotations(source, place, table),

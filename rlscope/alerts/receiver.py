@@ -7,9 +7,9 @@ is read when it is needed and never kept. No error and no `str()` repeats one, e
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue
@@ -18,48 +18,6 @@ from rlscope.alerts.durations import parse_duration
 from rlscope.analysis.result import Severity
 from rlscope.errors import SecretError
 from rlscope.input_file import ParsedFile, Place
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a URL or a token is: in an environment variable, in a file, or, if it is not secret, in the rule file."""
-
-    variable: str | None = None
-    path: Path | None = None
-    value: str | None = field(default=None, repr=False)
-    """Not shown, because the author of the rule file may be wrong that it is public."""
-
-    def reveal(self) -> str:
-        """Return it without surrounding white space, read anew so that it can be rotated.
-
-        Raises SecretError if there is none.
-        """
-        if self.value is not None:
-            return self.value
-        if self.path is not None:
-            return self._in_file(self.path)
-        secret = os.environ.get(self.variable or "", "").strip()
-        if not secret:
-            raise SecretError.of(
-                f"${self.variable}",
-                found="nothing",
-                expected="the secret",
-                next_step="Set it in the environment of the watch.",
-            )
-        return secret
-
-    def _in_file(self, path: Path) -> str:
-        try:
-            secret = path.read_text(encoding="utf-8").strip()
-            found = "an empty file"
-        except (OSError, UnicodeDecodeError) as error:
-            secret, found = "", (error.strerror or "an error") if isinstance(error, OSError) else "no text"
-        if not secret:
-            raise SecretError.of(
-                path, found=found, expected="a secret", next_step="Write it there and make it readable to the watch."
-            )
-        return secret
-
 
 ReceiverKind = Literal["webhook", "alertmanager", "apprise", "command"]
 
@@ -137,8 +95,8 @@ _KEYS: Final[Mapping[ReceiverKind, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverTable:
-    """One receiver, as in the file."""
+class Receiver:
+    """One receiver of notifications, as in the file."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -151,14 +109,14 @@ class ReceiverTable:
     """Alerts below this severity are not sent."""
     timeout_s: Annotated[float, BeforeValidator(_positive_seconds), Field(alias="timeout")] = TIMEOUT_S
     """Longest wait for the receiver."""
-    interval_s: Annotated[_Seconds | None, Field(alias="interval")] = None
-    """Minimum time between two messages. None: INTERVAL_S, or 0 for Alertmanager, which groups by itself."""
+    interval_s: Annotated[_Seconds, Field(alias="interval")] = INTERVAL_S
+    """Minimum time between two messages. For Alertmanager, which groups by itself, the default is 0."""
     repeat_s: Annotated[_Seconds | None, Field(alias="repeat")] = None
     """Interval at which a firing alert is sent again. None sends it once; to Alertmanager, ALERTMANAGER_REPEAT_S."""
     send_resolved: Annotated[bool, Field(strict=True)] = True
     """Whether the end of an alert is sent."""
-    url: _Url | None = None
-    """The URL, if it holds no secret."""
+    url: _Url | None = field(default=None, repr=False)
+    """The URL, if it holds no secret. Not shown, because the author of the rule file may be wrong about that."""
     url_env: _Variable | None = None
     """Environment variable that holds the URL."""
     url_file: _Secret | None = None
@@ -170,66 +128,71 @@ class ReceiverTable:
     command: _Command | None = None
     """The command and its arguments."""
 
+    def address(self) -> str:
+        """Return the URL, read anew so that it can be rotated. Raises SecretError if there is none."""
+        return _secret(self.url_env, self.url_file) if self.url is None else self.url
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receiver:
-    """One receiver of notifications."""
+    def token(self) -> str | None:
+        """Return the bearer token, as `address`; None sends none."""
+        return _secret(self.token_env, self.token_file) if self.token_env or self.token_file else None
 
-    name: str
-    kind: ReceiverKind
-    severity: Severity = "info"
-    timeout_s: float = TIMEOUT_S
-    interval_s: float = INTERVAL_S
-    repeat_s: float | None = None
-    send_resolved: bool = True
-    address: Source | None = None
-    """Where to post; None for a command."""
-    argv: tuple[str, ...] = ()
-    """The command and its arguments; empty for every other kind."""
-    token: Source | None = None
-    """Sent as a bearer token; None sends none."""
+    def check_secrets(self) -> None:
+        """Raise SecretError if one of the secrets is missing."""
+        if self.kind != "command":
+            self.address()
+        self.token()
 
 
-def receivers_of(source: ParsedFile, tables: Sequence[ReceiverTable]) -> tuple[Receiver, ...]:
-    """Return the receivers of a document from its tables. Raises RuleError."""
-    source.refuse_repeated("receivers", [table.name for table in tables], "receiver")
-    return tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
+def receivers_of(source: ParsedFile, receivers: Sequence[Receiver]) -> tuple[Receiver, ...]:
+    """Return the receivers of a document with its defaults. Raises RuleError for keys that do not go together."""
+    source.refuse_repeated("receivers", [each.name for each in receivers], "receiver")
+    return tuple(_completed(source, ("receivers", index), each) for index, each in enumerate(receivers))
 
 
-def _receiver(source: ParsedFile, place: Place, table: ReceiverTable) -> Receiver:
-    is_alertmanager = table.kind == "alertmanager"
-    interval_s, repeat_s = (0.0, ALERTMANAGER_REPEAT_S) if is_alertmanager else (INTERVAL_S, None)
-    _check_keys(source, place, table)
-    return Receiver(
-        name=table.name,
-        kind=table.kind,
-        severity=table.severity,
-        timeout_s=table.timeout_s,
-        interval_s=interval_s if table.interval_s is None else table.interval_s,
-        repeat_s=repeat_s if table.repeat_s is None else table.repeat_s,
-        send_resolved=table.send_resolved,
-        address=_source(source, table.url_env, table.url_file, table.url),
-        argv=tuple(table.command or ()),
-        token=_source(source, table.token_env, table.token_file),
-    )
+def _completed(source: ParsedFile, place: Place, receiver: Receiver) -> Receiver:
+    _check_keys(source, place, receiver)
+    # A file is relative to the rule file, wherever the watch was started.
+    folder, files = Path(source.name).parent, {"url_file": receiver.url_file, "token_file": receiver.token_file}
+    known: dict[str, Any] = {key: str(folder / name) for key, name in files.items() if name is not None}
+    if receiver.kind == "alertmanager":
+        written: Any = source.document["receivers"]
+        defaults = {"interval": ("interval_s", 0.0), "repeat": ("repeat_s", ALERTMANAGER_REPEAT_S)}
+        known |= dict(default for key, default in defaults.items() if key not in written[place[1]])
+    return replace(receiver, **known)
 
 
-def _check_keys(source: ParsedFile, place: Place, table: ReceiverTable) -> None:
+def _check_keys(source: ParsedFile, place: Place, receiver: Receiver) -> None:
     """Refuse keys of another kind, a missing address, and two sources of the same secret."""
-    keys = _KEYS[table.kind]
-    given = [key for key in (*_URL, *_TOKEN, "command") if getattr(table, key) is not None]
+    keys = _KEYS[receiver.kind]
+    given = [key for key in (*_URL, *_TOKEN, "command") if getattr(receiver, key) is not None]
     for key in given:
         if key not in keys:
-            found = f"{key} in a receiver of kind {table.kind!r}"
+            found = f"{key} in a receiver of kind {receiver.kind!r}"
             raise source.error((*place, key), found=found, expected=f"one of {', '.join(keys)}")
     where, wanted = ([key for key in some if key not in _TOKEN] for some in (given, keys))
     if len(where) != 1:
         raise source.error(place, found=" and ".join(where) or f"no {wanted[0]}", expected=" or ".join(wanted))
-    if table.token_env is not None and table.token_file is not None:
+    if receiver.token_env is not None and receiver.token_file is not None:
         raise source.error(place, found="both token_env and token_file", expected="one of them")
 
 
-def _source(source: ParsedFile, variable: str | None, file: str | None, value: str | None = None) -> Source | None:
-    # A file is relative to the rule file, wherever the watch was started.
-    path = None if file is None else Path(source.name).parent / file
-    return None if (variable, path, value) == (None, None, None) else Source(variable, path, value)
+def _secret(variable: str | None, file: str | None) -> str:
+    """Return the secret in a file or else in a variable, without surrounding white space. Raises SecretError."""
+    if file is None:
+        if not (secret := os.environ.get(variable or "", "").strip()):
+            raise SecretError.of(
+                f"${variable}",
+                found="nothing",
+                expected="the secret",
+                next_step="Set it in the environment of the watch.",
+            )
+        return secret
+    try:
+        secret, found = Path(file).read_text(encoding="utf-8").strip(), "an empty file"
+    except (OSError, UnicodeDecodeError) as error:
+        secret, found = "", (error.strerror or "an error") if isinstance(error, OSError) else "no text"
+    if not secret:
+        raise SecretError.of(
+            file, found=found, expected="a secret", next_step="Write it there and make it readable to the watch."
+        )
+    return secret

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, names_baseline, values_of, with_unjudged
+from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, values_of, with_unjudged
+from rlscope.alerts.config import names_baseline
 from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleReport
 from rlscope.alerts.types import Rule, RuleSet

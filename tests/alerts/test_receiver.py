@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlscope.alerts.config import RULE_FILE, rules_in
-from rlscope.alerts.receiver import Receiver, Source, holds_secret
+from rlscope.alerts.receiver import Receiver, holds_secret
 from rlscope.errors import RuleError, SecretError
 from rlscope.input_file import parse_source
 
@@ -43,16 +43,16 @@ command = ["logger", "-t", "rlscope"]
 """)
     assert found == (
         Receiver(
-            name="hook", kind="webhook", address=Source(value="http://127.0.0.1:9999/alerts"),
-            token=Source(path=Path("/rules/token")), severity="critical", timeout_s=3.0,
+            name="hook", kind="webhook", url="http://127.0.0.1:9999/alerts",
+            token_file="/rules/token", severity="critical", timeout_s=3.0,
             interval_s=90.0, repeat_s=14400.0, send_resolved=False,
         ),
         Receiver(
-            name="manager", kind="alertmanager", address=Source("ALERTMANAGER_URL"),
-            token=Source("ALERTMANAGER_TOKEN"), interval_s=0.0, repeat_s=60.0,
+            name="manager", kind="alertmanager", url_env="ALERTMANAGER_URL",
+            token_env="ALERTMANAGER_TOKEN", interval_s=0.0, repeat_s=60.0,
         ),
-        Receiver(name="chat", kind="apprise", address=Source(path=Path("/run/secrets/slack"))),
-        Receiver(name="own", kind="command", argv=("logger", "-t", "rlscope")),
+        Receiver(name="chat", kind="apprise", url_file="/run/secrets/slack"),
+        Receiver(name="own", kind="command", command=["logger", "-t", "rlscope"]),
     )  # fmt: skip
     assert (found[3].severity, found[3].timeout_s, found[3].interval_s, found[3].repeat_s) == ("info", 10.0, 30.0, None)
 
@@ -117,21 +117,24 @@ def test_an_address_that_reads_like_a_secret_is_taken_for_one(url: str, is_secre
     assert holds_secret(url) == is_secret
 
 
-def test_a_secret_is_read_when_it_is_needed_and_its_source_names_only_its_place(tmp_path: Path, monkeypatch) -> None:
+def test_a_secret_is_read_when_it_is_needed_and_the_receiver_names_only_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "token"
     path.write_text(f" {HUSH}\n")
-    monkeypatch.setenv("THE_TOKEN", HUSH)
-    assert Source(path=path).reveal() == Source("THE_TOKEN").reveal() == HUSH
-    for source in (Source(path=path), Source("THE_TOKEN")):
-        assert HUSH not in f"{source} {source!r}"
+    monkeypatch.setenv("THE_URL", HUSH)
+    known = Receiver(name="a", kind="webhook", url_env="THE_URL", token_file=str(path))
+    assert known.address() == known.token() == HUSH
+    assert HUSH not in f"{known} {Receiver(name='a', kind='webhook', url=HUSH)!r}"
     path.write_text("")
     with pytest.raises(SecretError, match="an empty file"):
-        Source(path=path).reveal()
-    with pytest.raises(SecretError, match="No such file"):
-        Source(path=tmp_path / "none").reveal()
+        known.token()
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SecretError, match="no text"):
-        Source(path=path).reveal()
+        known.check_secrets()
+    path.unlink()
+    with pytest.raises(SecretError, match="No such file"):
+        known.token()
 
 
 def test_the_receivers_of_the_documentation_are_read() -> None:

@@ -110,7 +110,7 @@ class LiveRun:
         """Rows that start after the last requested time."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
-        self._progress = _Progress() if state is None else _Progress.of(state)
+        self._progress = _Progress.of(state) if state else _Progress()
         self._filled = max(0, self._progress.evaluated - self._keep_ns // rules.interval_ns)
         """Buckets before this one are computed."""
         self._dirty_from = self._filled

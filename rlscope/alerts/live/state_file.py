@@ -26,8 +26,8 @@ _VERSION: Final = 1
 class WatchState:
     """One watch at one moment."""
 
-    run: Mapping[str, Any]
-    """State of `LiveRun` or `LiveLog`."""
+    run: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """State of `LiveRun` or `LiveLog`; empty for a watch that begins."""
     receivers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """State for `Couriers.restore`."""
     worst: Severity | None = None
@@ -51,17 +51,20 @@ class StateFile:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def read(self) -> WatchState | None:
+    def read(self) -> WatchState:
         """As `read_state`. Raises RlscopeError too when another watch uses the file."""
         self._acquire()
         return read_state(self.path)
 
     def write(self, state: WatchState) -> None:
-        """As `write_state`; nothing while there is no folder. Raises RlscopeError when another watch uses the file."""
-        # The run creates its folder itself.
+        """Replace the state in one step; nothing while there is no folder, which the run creates itself.
+
+        Raises OutputError when it cannot be written, RlscopeError when another watch uses the file.
+        """
         if self.path.parent.is_dir():
             self._acquire()
-            write_state(self.path, state)
+            text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
+            write_file(self.path, text.encode())
 
     def _acquire(self) -> None:
         # Without its folder there is nothing to lock, and the lock must not create it.
@@ -80,12 +83,12 @@ class StateFile:
             pass
 
 
-def read_state(path: Path) -> WatchState | None:
-    """Return the state of an earlier watch. None if there is no file. Raises RlscopeError if the file is no state."""
+def read_state(path: Path) -> WatchState:
+    """Return the state of an earlier watch, or an empty one. Raises RlscopeError if the file is no state."""
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return None
+        return WatchState()
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, f"a file that cannot be read ({type(error).__name__})") from error
     known = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
@@ -98,12 +101,6 @@ def read_state(path: Path) -> WatchState | None:
     if state.worst not in (None, *SEVERITIES):
         raise _refused(path, f"unknown severity {state.worst!r}")
     return state
-
-
-def write_state(path: Path, state: WatchState) -> None:
-    """Replace the state in one step. Raises OutputError when it cannot be written."""
-    text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
-    write_file(path, text.encode())
 
 
 def _refused(path: Path, found: str) -> RlscopeError:

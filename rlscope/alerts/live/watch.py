@@ -7,7 +7,7 @@ sends nothing twice, except a message delivered within the last tenth of a secon
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +21,7 @@ from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
 from rlscope.alerts.notify.senders import is_installed
 from rlscope.alerts.receiver import Receiver
-from rlscope.alerts.types import RuleSet
-from rlscope.analysis.result import Severity, at_least
+from rlscope.analysis.result import Alert, Severity, at_least
 from rlscope.errors import ImportFileError, OutputError, RlscopeError
 from rlscope.format import duration
 from rlscope.importers.join import NO_OPTIONS
@@ -63,8 +62,6 @@ class Look:
     view: LiveView
     troubles: tuple[str, ...]
     """Problems with sending notifications, saving the state or the cost of a poll, one sentence each."""
-    waiting: int
-    """Alerts with a notification still to be delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +80,25 @@ class Outcome:
         return self.worst is not None and at_least(self.worst, fail_on)
 
 
+@dataclass(slots=True)
 class RunWatch:
     """One watch of one run."""
 
-    def __init__(
-        self,
-        run: Followed,
-        couriers: Couriers,
-        *,
-        state_file: StateFile | None,
-        show: Callable[[Look], None],
-        interval_s: float,
-        clock: WatchClock,
-        worst: Severity | None = None,
-        scrapers: Sequence[Scraper] = (),
-    ) -> None:
-        self._run = run
-        self._scrapers = scrapers
-        self._couriers = couriers
-        self._state_file = state_file
-        self._show = show
-        self._interval_s = interval_s
-        self._look_s = 0.0
-        """CPU time of the last look."""
-        self._owed_s = -_LONGEST_REST_S
-        """Rest that the looks so far need beyond the pauses so far."""
-        self._clock = clock
-        self._worst: Severity | None = worst
-        self._state_trouble: str | None = None
+    run: Followed
+    couriers: Couriers
+    _: KW_ONLY
+    state_file: StateFile | None
+    show: Callable[[Look], None]
+    interval_s: float
+    clock: WatchClock
+    worst: Severity | None = None
+    """The highest severity so far, an earlier watch included."""
+    scrapers: Sequence[Scraper] = ()
+    _look_s: float = 0.0
+    """CPU time of the last look."""
+    _owed_s: float = -_LONGEST_REST_S
+    """Rest that the looks so far need beyond the pauses so far."""
+    _state_trouble: str | None = None
 
     def follow(self, interruptions: Callable[[], int]) -> Outcome:
         """Watch until the run ends or is interrupted; a second interruption leaves messages unsent.
@@ -123,41 +111,45 @@ class RunWatch:
                 break
             self._wait(interruptions)
         untold = self._send_the_last(view, interruptions)
-        return Outcome(view.ended, self._worst, untold)
+        return Outcome(view.ended, self.worst, untold)
 
     def _look(self) -> LiveView:
-        now_ns, began_s = self._clock.now_ns(), self._clock.cpu_s()
-        view = self._run.poll(now_ns)
+        now_ns, began_s = self.clock.now_ns(), self.clock.cpu_s()
+        view = self.run.poll(now_ns)
         settle()
-        self._look_s = self._clock.cpu_s() - began_s
+        self._look_s = self.clock.cpu_s() - began_s
         self._owed_s += _REST * self._look_s
-        self._couriers.collect(now_ns)
+        self.couriers.collect(now_ns)
         # Before the first tick, no alert may be closed as missing.
-        if view.evaluated_ns is not None and view.facts is not None:
-            run_id = view.facts.run_id
-            self._couriers.take((of_run(alert, run_id) for alert in view.alerts), now_ns)
+        if view.evaluated_ns is not None:
+            self._take(view, view.alerts, now_ns)
         for alert in view.alerts:
-            if self._worst is None or not at_least(self._worst, alert.severity):
-                self._worst = alert.severity
+            if self.worst is None or not at_least(self.worst, alert.severity):
+                self.worst = alert.severity
         self._save()
         self._tend(at_once=False)
         self._show_look(view)
         return view
 
+    def _take(self, view: LiveView, alerts: Sequence[Alert], now_ns: int) -> None:
+        """Give the alerts of a view to the couriers, with their run as a label."""
+        if view.facts is not None:
+            self.couriers.take((of_run(alert, view.facts.run_id) for alert in alerts), now_ns)
+
     def _show_look(self, view: LiveView) -> None:
-        self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
+        self.show(Look(view, (*self.couriers.troubles, *self._own_troubles())))
 
     def _own_troubles(self) -> Iterator[str]:
-        yield from filter(None, (each.trouble() for each in self._scrapers))
+        yield from filter(None, (each.trouble() for each in self.scrapers))
         if self._state_trouble is not None:
             yield self._state_trouble
-        if self._pause_s > self._interval_s:
+        if self._pause_s > self.interval_s:
             cost, pause = duration(self._look_s), duration(self._pause_s)
             yield f"polls are rarer than --interval: the last took {cost} of CPU time, so the next is in {pause}"
 
     @property
     def _pause_s(self) -> float:
-        return max(self._interval_s, min(_LONGEST_REST_S, self._owed_s))
+        return max(self.interval_s, min(_LONGEST_REST_S, self._owed_s))
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted down, because a clock that is set back would stop the watch.
@@ -165,49 +157,47 @@ class RunWatch:
         self._owed_s = max(-_LONGEST_REST_S, min(0.0, self._owed_s - self._pause_s))
         while left_ns > 0 and not interruptions():
             nap_ns = min(_NAP_NS, left_ns)
-            self._clock.sleep(nap_ns / _NS_PER_S)
+            self.clock.sleep(nap_ns / _NS_PER_S)
             left_ns -= nap_ns
             self._tend(at_once=False)
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> int:
         """Send the remaining messages, and resolve firing alerts if the run ended. Return the number not delivered."""
         self._deliver(interruptions)
-        untold = self._couriers.waiting
+        untold = self.couriers.waiting
         # Alerts that just ended were shown by the poll itself.
         left = tuple(alert for alert in view.alerts if alert.end_ns is None)
         if view.ended and left:
             left = tuple(replace(alert, end_ns=view.evaluated_ns) for alert in left)
-            self._run.close()
-            self._couriers.take(
-                (of_run(alert, view.facts.run_id) for alert in left if view.facts), self._clock.now_ns()
-            )
+            self.run.close()
+            self._take(view, left, self.clock.now_ns())
             self._save()
             self._deliver(interruptions)
         self._save()
         self._show_look(replace(view, alerts=left))
         # A receiver of firing alerts alone has nothing left to be told about those that were resolved.
-        return max(untold, self._couriers.waiting)
+        return max(untold, self.couriers.waiting)
 
     def _deliver(self, interruptions: Callable[[], int]) -> None:
         """Send the remaining messages while sending can still succeed."""
-        due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
+        due_ns = self.clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
-        while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_deliver_before(due_ns):
-            self._clock.sleep(_NAP_NS / _NS_PER_S)
+        while interruptions() < 2 and self.clock.now_ns() < due_ns and self.couriers.can_deliver_before(due_ns):
+            self.clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
 
     def _tend(self, *, at_once: bool) -> None:
         """Send due messages, and save the outcome of those in flight at once."""
-        now_ns = self._clock.now_ns()
-        self._couriers.dispatch(now_ns, at_once=at_once)
-        if self._couriers.collect(now_ns):
+        now_ns = self.clock.now_ns()
+        self.couriers.dispatch(now_ns, at_once=at_once)
+        if self.couriers.collect(now_ns):
             self._save()
 
     def _save(self) -> None:
-        if self._state_file is None:
+        if self.state_file is None:
             return
         try:
-            self._state_file.write(WatchState(self._run.saved(), self._couriers.saved(), self._worst))
+            self.state_file.write(WatchState(self.run.saved(), self.couriers.saved(), self.worst))
             self._state_trouble = None
         except OutputError as error:
             self._state_trouble = f"a restarted watch would send its notifications again: cannot write {error}"
@@ -254,12 +244,25 @@ def watch_run(
         scraping(scrape, engines, options.gpus_per_engine or 1) as scrapers,
     ):
         state = state_file.read()
+        couriers = Couriers(receivers)
+        try:
+            couriers.restore(state.receivers)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RlscopeError.of(
+                state_file.path,
+                found="an incomplete state",
+                expected="the state of an earlier watch",
+                next_step="Delete it.",
+            ) from error
+        saved = state.run
+        if saved and not is_saved_with(rules, saved):
+            note("the rules changed since the last watch; evaluating the run from its start")
+            saved = {}
         folder = None if given == path else given
-        run = _followed(path, rules, state, note, options if is_log else None, folder)
-        couriers, worst = _couriers(receivers, state, state_file.path), None if state is None else state.worst
+        run = LiveLog(path, rules, options, saved, folder) if is_log else LiveRun(path, rules, state=saved)
         watch = RunWatch(
             run, couriers, state_file=state_file, show=show, interval_s=interval_s, clock=clock or WatchClock(),
-            worst=worst, scrapers=scrapers,
+            worst=state.worst, scrapers=scrapers,
         )  # fmt: skip
         outcome = watch.follow(interruptions)
     if is_log and scrape:
@@ -270,9 +273,7 @@ def watch_run(
 def check_ready(receivers: Iterable[Receiver]) -> None:
     """Raise SecretError for a missing secret, RlscopeError for a missing library."""
     for receiver in receivers:
-        for source in (receiver.address, receiver.token):
-            if source is not None:
-                source.reveal()
+        receiver.check_secrets()
         if receiver.kind == "apprise" and not is_installed():
             raise RlscopeError.of(
                 f"receiver {receiver.name}",
@@ -307,32 +308,3 @@ def _state_path(followed: Path, named: Path | None, *, is_log: bool) -> Path:
             path, found="no such directory", expected="an existing directory", next_step="Create it, or choose another."
         )
     return path
-
-
-def _followed(
-    path: Path,
-    rules: RuleSet,
-    state: WatchState | None,
-    note: Callable[[str], None],
-    options: ImportOptions | None,
-    folder: Path | None,
-) -> Followed:
-    """Return the run to follow. options: those of a log; None for a run folder. folder: where a log was found."""
-    saved = None if state is None else state.run
-    if saved and not is_saved_with(rules, saved):
-        note("the rules changed since the last watch; evaluating the run from its start")
-        saved = None
-    if options is not None:
-        return LiveLog(path, rules, options, saved, folder)
-    return LiveRun(path, rules, state=saved or None)
-
-
-def _couriers(receivers: Sequence[Receiver], state: WatchState | None, path: Path) -> Couriers:
-    couriers = Couriers(receivers)
-    try:
-        couriers.restore({} if state is None else state.receivers)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RlscopeError.of(
-            path, found="an incomplete state", expected="the state of an earlier watch", next_step="Delete it."
-        ) from error
-    return couriers

@@ -34,31 +34,39 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(slots=True)
-class _Delivery:
-    """A message on its way."""
-
-    message: Message
-    is_over: bool = False
-    error: DeliveryError | None = None
-    """Why it was not delivered; known once it is over."""
-
-    def carry(self, receiver: Receiver) -> None:
-        """Send it, on the courier's thread."""
-        self.error = _error_of(receiver, self.message)
-        self.is_over = True
-
-
-@dataclass(slots=True)
 class _Desk:
     """One receiver: its outbox and its delivery status."""
 
     outbox: Outbox
-    out: _Delivery | None = None
-    """The delivery in progress."""
+    out: Message | None = None
+    """The message on its way."""
+    is_over: bool = False
+    """Whether its delivery is over; the courier's thread sets this and `error`."""
+    error: str | None = None
+    """Why it was not delivered; known once it is over."""
     failures: int = 0
     """In a row."""
     next_ns: int = 0
     trouble: str | None = None
+
+    def carry(self, message: Message) -> None:
+        """Send a message, on the courier's thread."""
+        self.error = _error_of(self.outbox.receiver, message)
+        self.is_over = True
+
+    def collect(self, now_ns: int) -> bool:
+        """Record the outcome of the message on its way. False if there is none yet."""
+        if self.out is None or not self.is_over:
+            return False
+        if self.error is None:
+            self.failures, self.trouble = 0, None
+            self.outbox.arrived(self.out, now_ns)
+        else:
+            self.failures += 1
+            self.next_ns = now_ns + round(pause_s(self.failures) * _NS_PER_S)
+            self.trouble = f"receiver {self.outbox.receiver.name}: {self.error}; retrying"
+        self.out = None
+        return True
 
 
 def start_thread(work: Callable[[], None]) -> None:
@@ -91,10 +99,8 @@ class Couriers:
     def take(self, alerts: Iterable[Alert], now_ns: int) -> None:
         """Accept the alerts of one poll: all that are firing, and those just resolved."""
         alerts = tuple(alerts)
-        firing = {alert.fingerprint for alert in alerts if alert.end_ns is None}
         for desk in self._desks.values():
-            desk.outbox.take(alerts)
-            desk.outbox.close_missing(firing, now_ns)
+            desk.outbox.take(alerts, now_ns)
 
     def dispatch(self, now_ns: int, *, at_once: bool = False) -> None:
         """Start a delivery to each receiver with a due message whose retry pause is over.
@@ -102,20 +108,14 @@ class Couriers:
         at_once: do not wait for more alerts to put into the same message.
         """
         for desk in self._desks.values():
-            receiver = desk.outbox.receiver
-            if desk.out is not None:
-                continue
-            message = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else None
-            if message is not None:
-                desk.out = delivery = _Delivery(message)
-                self._start(partial(delivery.carry, receiver))
+            if desk.out is None and now_ns >= desk.next_ns:
+                desk.out, desk.is_over = desk.outbox.due(now_ns, at_once=at_once), False
+                if desk.out is not None:
+                    self._start(partial(desk.carry, desk.out))
 
     def collect(self, now_ns: int) -> bool:
         """Record the outcome of messages. True if there was any."""
-        over = [(desk, desk.out) for desk in self._desks.values() if desk.out is not None and desk.out.is_over]
-        for desk, delivery in over:
-            self._note(desk, delivery, now_ns)
-        return bool(over)
+        return any([desk.collect(now_ns) for desk in self._desks.values()])
 
     def saved(self) -> dict[str, Any]:
         """Return the messages sent to each receiver, as JSON without secrets."""
@@ -127,24 +127,12 @@ class Couriers:
             if name in state:
                 desk.outbox.restore(state[name])
 
-    def _note(self, desk: _Desk, delivery: _Delivery, now_ns: int) -> None:
-        desk.out = None
-        if delivery.error is None:
-            desk.failures, desk.trouble = 0, None
-            desk.outbox.arrived(delivery.message, now_ns)
-            return
-        desk.failures += 1
-        desk.next_ns = now_ns + round(pause_s(desk.failures) * _NS_PER_S)
-        desk.trouble = f"receiver {desk.outbox.receiver.name}: {delivery.error}; retrying"
 
-
-def _error_of(receiver: Receiver, message: Message) -> DeliveryError | None:
+def _error_of(receiver: Receiver, message: Message) -> str | None:
     try:
         SENDERS[receiver.kind](receiver, message)
-    except DeliveryError as error:
-        return error
-    except SecretError as error:
-        return DeliveryError(str(error))
+    except (DeliveryError, SecretError) as error:
+        return str(error)
     except Exception as error:  # A bug in a sender must not end the watch; its text could quote a secret.
-        return DeliveryError(f"sending failed ({type(error).__name__})")
+        return f"sending failed ({type(error).__name__})"
     return None

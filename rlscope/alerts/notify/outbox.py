@@ -5,7 +5,7 @@ not sent; one resolved while the receiver is down is sent once, as resolved. Ale
 watch restarted with the saved state sends nothing twice.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,15 +39,16 @@ class Outbox:
         self._sent_ns: int | None = None
         """When a message was last delivered; None before the first."""
 
-    def take(self, alerts: Iterable[Alert]) -> None:
-        """Accept the alerts of one poll: those firing, and those resolved since the last poll."""
+    def take(self, alerts: Collection[Alert], now_ns: int) -> None:
+        """Accept the alerts of one poll: all that are firing, and those resolved since the last poll.
+
+        A known alert that is not among them is resolved, because its rule was removed.
+        """
         # A rule can be resolved and fire again between two polls: the later alert counts.
         for alert in sorted(alerts, key=lambda alert: alert.start_ns):
             if at_least(alert.severity, self.receiver.severity):
                 self._take(alert)
-
-    def close_missing(self, firing: Set[str], now_ns: int) -> None:
-        """Resolve alerts that are no longer among the firing fingerprints: their rule was removed."""
+        firing = {alert.fingerprint for alert in alerts if alert.end_ns is None}
         for fingerprint, known in list(self._known.items()):
             if known.alert.end_ns is None and fingerprint not in firing:
                 self._take(replace(known.alert, end_ns=now_ns))

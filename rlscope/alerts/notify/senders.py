@@ -28,7 +28,6 @@ Send = Callable[[Receiver, Message], None]
 """Raises DeliveryError if the receiver did not accept the message, SecretError if its secret is missing."""
 Json = dict[str, object]
 
-WEBHOOK_VERSION: Final = "4"
 _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
 _NS_PER_S: Final = 1_000_000_000
 _ALERTS_PATH: Final = "/api/v2/alerts"
@@ -45,16 +44,13 @@ _PASSED_ON: Final = (
 
 def send_to_webhook(receiver: Receiver, message: Message) -> None:
     """Post a message as Alertmanager posts to its webhooks."""
-    body = webhook_payload(message)
-    post_json(_url_of(receiver), body, timeout_s=receiver.timeout_s, token=_token_of(receiver))
+    _post_json(receiver, receiver.address(), webhook_payload(message))
 
 
 def send_to_alertmanager(receiver: Receiver, message: Message) -> None:
     """Post the alerts of a message to an Alertmanager, which groups, silences and routes them itself."""
-    url = _url_of(receiver).rstrip("/")
-    target = url if url.endswith(_ALERTS_PATH) else url + _ALERTS_PATH
-    body = posted_alerts(message, _LEASE_ROUNDS * (receiver.repeat_s or ALERTMANAGER_REPEAT_S))
-    post_json(target, body, timeout_s=receiver.timeout_s, token=_token_of(receiver))
+    url = receiver.address().rstrip("/").removesuffix(_ALERTS_PATH) + _ALERTS_PATH
+    _post_json(receiver, url, posted_alerts(message, _LEASE_ROUNDS * (receiver.repeat_s or ALERTMANAGER_REPEAT_S)))
 
 
 def send_through_apprise(receiver: Receiver, message: Message) -> None:
@@ -69,7 +65,7 @@ def send_through_apprise(receiver: Receiver, message: Message) -> None:
     # Its log may quote the URL, and the URL is the secret.
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
     service = apprise.Apprise()
-    if not service.add(_url_of(receiver)):
+    if not service.add(receiver.address()):
         raise DeliveryError("apprise does not know its URL")
     kind = apprise.NotifyType.FAILURE if message.status == "firing" else apprise.NotifyType.SUCCESS
     plain, text = apprise.NotifyFormat.TEXT, "\n".join(lines(message))
@@ -93,7 +89,7 @@ def run_command(receiver: Receiver, message: Message) -> None:
     try:
         # In a session of its own: the signal that ends the watch does not reach it, and its children end with it.
         process = subprocess.Popen(
-            receiver.argv,
+            receiver.command or [],
             stdin=subprocess.PIPE,
             stdout=quiet,
             stderr=quiet,
@@ -120,17 +116,6 @@ SENDERS: Final[Mapping[ReceiverKind, Send]] = {
 }
 
 
-def _url_of(receiver: Receiver) -> str:
-    """Read when it is used: a secret is never kept."""
-    if receiver.address is None:
-        raise DeliveryError("it has no URL")
-    return receiver.address.reveal()
-
-
-def _token_of(receiver: Receiver) -> str | None:
-    return None if receiver.token is None else receiver.token.reveal()
-
-
 # The payloads. A webhook gets what Alertmanager posts, version 4
 # (https://prometheus.io/docs/alerting/latest/configuration/#webhook_config); Alertmanager's own input is described by
 # its api/v2/openapi.yaml. Times are RFC 3339 in UTC.
@@ -141,7 +126,7 @@ def webhook_payload(message: Message) -> Json:
     common = _common([all_labels(alert) for alert in message.alerts])
     group = {name: value for name, value in common.items() if name == "run"}
     return {
-        "version": WEBHOOK_VERSION,
+        "version": "4",
         "groupKey": f"{{}}:{{{', '.join(f'{name}={json.dumps(value)}' for name, value in group.items())}}}",
         "truncatedAlerts": 0,
         "status": message.status,
@@ -197,15 +182,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post_json(url: str, body: object, *, timeout_s: float, token: str | None = None) -> None:
-    """POST a body without following redirects; timeout_s limits each wait for the receiver.
+def _post_json(receiver: Receiver, url: str, body: object) -> None:
+    """POST a body without following redirects; the receiver's timeout limits each wait for it.
 
     Raises DeliveryError unless the answer is 2xx.
     """
-    request = _request(url, json.dumps(body, allow_nan=False).encode(), token)
+    request = _request(url, json.dumps(body, allow_nan=False).encode(), receiver.token())
     opener = urllib.request.build_opener(_NoRedirect)
     try:
-        with opener.open(request, timeout=timeout_s):
+        with opener.open(request, timeout=receiver.timeout_s):
             pass
     except urllib.error.HTTPError as error:
         with error:

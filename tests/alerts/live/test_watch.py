@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
-from rlscope.alerts.live.state_file import StateFile, WatchState, read_state, write_state
+from rlscope.alerts.live.state_file import StateFile, WatchState, read_state
 from rlscope.alerts.live.watch import Look, Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
@@ -122,9 +122,10 @@ def follow(
     run = FakeRun(views)
     worst = None
     with nullcontext() if state_path is None else StateFile(state_path) as file:
-        if file is not None and (state := file.read()) is not None:
+        if file is not None:
+            state = file.read()
             couriers.restore(state.receivers)
-            run.shown, worst = state.run["shown"], state.worst
+            run.shown, worst = state.run.get("shown", 0), state.worst
         watch = watch_of(run, couriers, file, show=([] if seen is None else seen).append, clock=clock, worst=worst)
         outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
     return outcome, run
@@ -278,11 +279,11 @@ def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatc
     from rlscope.alerts.notify import couriers
 
     path = tmp_path / "state.json"
-    found: list[WatchState | None] = []
+    found: list[WatchState] = []
     monkeypatch.setitem(couriers.SENDERS, "webhook", lambda *_: found.append(read_state(path)))
     with listening() as unused:
         follow([view(alert(), ended=True)], unused, state_path=path)
-    assert [state and state.run for state in found] == [{"shown": 1}] * 2
+    assert [state.run for state in found] == [{"shown": 1}] * 2
 
 
 @pytest.mark.parametrize("naps", [0, 3])
@@ -301,8 +302,8 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
 
     class Run(FakeRun):
         def poll(self, now_ns: int) -> LiveView:
-            state = read_state(path)
-            found.append([known["told"] for known in state.receivers["oncall"]["known"]] if state else [])
+            oncall = read_state(path).receivers.get("oncall", {"known": []})
+            found.append([known["told"] for known in oncall["known"]])
             return super().poll(now_ns)
 
     found: list[list[bool]] = []
@@ -356,7 +357,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
 def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     with StateFile(path) as first:
-        assert first.read() is None
+        assert first.read() == WatchState()
         with pytest.raises(RlscopeError, match="another watch that uses it"), StateFile(path) as second:
             second.read()
         first.write(WatchState({}))
@@ -366,10 +367,11 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
 
 def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    for shown in (1, 2):
-        write_state(path, WatchState({"shown": shown}, {"oncall": []}, "warning"))
+    with StateFile(path) as file:
+        for shown in (1, 2):
+            file.write(WatchState({"shown": shown}, {"oncall": []}, "warning"))
     assert read_state(path) == WatchState({"shown": 2}, {"oncall": []}, "warning")
-    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 
 @pytest.mark.parametrize(
@@ -416,7 +418,7 @@ def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = (), each_look:
     written: list[str] = []
     shown = Lines(written.append, each_look=each_look)
     for number, each in enumerate(views):
-        shown.show(Look(each, troubles[number] if number < len(troubles) else (), 0))
+        shown.show(Look(each, troubles[number] if number < len(troubles) else ()))
     return [line.removeprefix("2026-01-01 12:00:") for line in written]
 
 
@@ -473,7 +475,7 @@ def test_a_slow_engine_is_named() -> None:
     slow = view(facts=facts(straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
     words = "sampler-3 generates 429 tokens/s, the median engine 920 tokens/s"
     assert f"; slow engine {words}; newest data" in lines(slow)[-1]
-    assert words in drawn(Look(slow, (), 0))
+    assert words in drawn(Look(slow, ()))
 
 
 def test_a_verdict_that_is_not_known_says_why() -> None:
@@ -509,7 +511,6 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
         Look(
             view(alert("slow"), alert("dead", severity="critical"), facts=SILENT, problems=("a file is damaged",)),
             ("receiver a: down",),
-            1,
         )
     )
     for words in (
@@ -530,7 +531,7 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
 
 
 def test_the_screen_says_that_nothing_fires_that_nothing_is_known_and_that_nothing_has_begun() -> None:
-    assert "no alerts" in drawn(Look(view(facts=EMPTY), (), 0))
-    assert "no data" in drawn(Look(view(facts=EMPTY), (), 0), width=60)
-    assert drawn(Look(view(facts=None, evaluated_ns=None), (), 0)).startswith("waiting for the run to start")
-    assert "\x1b" not in drawn(Look(view(alert(annotations={"summary": "\x1b[2J"})), (), 0))
+    assert "no alerts" in drawn(Look(view(facts=EMPTY), ()))
+    assert "no data" in drawn(Look(view(facts=EMPTY), ()), width=60)
+    assert drawn(Look(view(facts=None, evaluated_ns=None), ())).startswith("waiting for the run to start")
+    assert "\x1b" not in drawn(Look(view(alert(annotations={"summary": "\x1b[2J"})), ()))

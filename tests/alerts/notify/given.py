@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlscope.alerts.notify.message import Message
-from rlscope.alerts.receiver import Receiver, ReceiverKind, Source
+from rlscope.alerts.receiver import Receiver, ReceiverKind
 from rlscope.analysis.result import Alert
 from tests.alerts.given import S
 
@@ -37,8 +37,7 @@ def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Mess
 
 
 def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:
-    address = None if url is None else Source(value=url)
-    return Receiver(**({"name": "oncall", "kind": kind, "address": address, "timeout_s": 5.0} | changes))
+    return Receiver(**({"name": "oncall", "kind": kind, "url": url, "timeout_s": 5.0} | changes))
 
 
 def at_once(work: Callable[[], None]) -> None:

@@ -54,10 +54,8 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
 
 
 def test_a_secret_that_is_missing_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlscope.alerts.receiver import Source
-
     monkeypatch.delenv("THE_URL", raising=False)
-    couriers = Couriers([receiver("apprise", address=Source("THE_URL"))], start=at_once)
+    couriers = Couriers([receiver("apprise", url_env="THE_URL")], start=at_once)
     look(couriers, 0)
     assert couriers.troubles[0].startswith("receiver oncall: $THE_URL: found nothing; expected the secret.")
 

@@ -7,7 +7,7 @@ from tests.alerts.notify.given import alert, at, receiver
 
 def outbox(*alerts: Alert, **changes: object) -> Outbox:
     box = Outbox(receiver(**changes))
-    box.take(alerts)
+    box.take(alerts, at(0))
     return box
 
 
@@ -66,14 +66,14 @@ def test_what_is_told_after_each_look(
 ) -> None:
     box = outbox(**settings)
     for seconds, alerts, told in looks:
-        box.take(alerts)
+        box.take(alerts, at(seconds))
         assert sorted(deliver(box, seconds)) == sorted(told), seconds
 
 
 def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
     box = outbox(alert())
     assert box.due(at(0)) is not None
-    box.take([alert(end_s=50)])
+    box.take([alert(end_s=50)], at(60))
     assert deliver(box, 60) == RESOLVED
     assert deliver(box, 600) == []
 
@@ -81,7 +81,7 @@ def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
 def test_what_ends_while_its_message_is_on_its_way_is_told_as_ended_next() -> None:
     box = outbox(alert())
     on_its_way = box.due(at(0))
-    box.take([alert(end_s=5)])
+    box.take([alert(end_s=5)], at(60))
     assert on_its_way is not None
     box.arrived(on_its_way, at(6))
     assert deliver(box, 36) == RESOLVED
@@ -90,7 +90,7 @@ def test_what_ends_while_its_message_is_on_its_way_is_told_as_ended_next() -> No
 def test_what_ends_on_its_way_to_a_receiver_that_wants_no_ends_is_forgotten() -> None:
     box = outbox(alert(), send_resolved=False)
     on_its_way = box.due(at(0))
-    box.take([alert(end_s=5)])
+    box.take([alert(end_s=5)], at(60))
     assert on_its_way is not None
     box.arrived(on_its_way, at(6))
     assert box.saved()["known"] == []
@@ -99,9 +99,9 @@ def test_what_ends_on_its_way_to_a_receiver_that_wants_no_ends_is_forgotten() ->
 def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() -> None:
     box = outbox(alert())
     deliver(box, 0)
-    box.take([alert(end_s=50)])
+    box.take([alert(end_s=50)], at(60))
     on_its_way = box.due(at(50))
-    box.take([alert(start_s=55)])
+    box.take([alert(start_s=55)], at(60))
     assert on_its_way is not None
     box.arrived(on_its_way, at(56))
     assert deliver(box, 86) == FIRING
@@ -110,7 +110,7 @@ def test_what_fires_again_while_word_of_its_end_is_on_its_way_is_told_again() ->
 def test_news_waits_for_the_interval_and_then_comes_in_one_message() -> None:
     box = outbox(alert(), interval_s=30.0)
     deliver(box, 0)
-    box.take([alert(), alert("stale", 5), alert("silent", 6)])
+    box.take([alert(), alert("stale", 5), alert("silent", 6)], at(60))
     assert box.due(at(29.9)) is None
     assert box.due(at(29.9), at_once=True) is not None
     assert deliver(box, 30) == [("starved", "firing"), ("stale", "firing"), ("silent", "firing")]
@@ -119,14 +119,14 @@ def test_news_waits_for_the_interval_and_then_comes_in_one_message() -> None:
 def test_a_clock_that_is_set_back_does_not_hold_news_up() -> None:
     box = outbox(alert(), interval_s=30.0)
     deliver(box, 0)
-    box.take([alert(), alert("stale")])
+    box.take([alert(), alert("stale")], at(60))
     assert box.due(at(-3600)) is not None
 
 
 def test_what_has_been_told_to_the_end_is_forgotten() -> None:
     box = outbox(*(alert(f"rule-{number}") for number in range(100)))
     deliver(box, 0)
-    box.take([alert(f"rule-{number}", end_s=10) for number in range(100)])
+    box.take([alert(f"rule-{number}", end_s=10) for number in range(100)], at(60))
     deliver(box, 60)
     assert (box.saved()["known"], box.waiting) == ([], 0)
 

@@ -13,7 +13,7 @@ import pytest
 from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError, lines
 from rlscope.alerts.notify.senders import SENDERS, webhook_payload
-from rlscope.alerts.receiver import ReceiverKind, Source
+from rlscope.alerts.receiver import ReceiverKind
 from tests.alerts.notify.given import alert, message, receiver
 from tests.alerts.notify.listener import Listener
 
@@ -36,7 +36,7 @@ def test_a_webhook_is_posted_the_payload(listener: Listener) -> None:
 
 def test_a_token_travels_in_a_header(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_TOKEN", "hush\n")
-    senders.send_to_webhook(receiver(url=listener.url, token=Source("THE_TOKEN")), FIRING)
+    senders.send_to_webhook(receiver(url=listener.url, token_env="THE_TOKEN"), FIRING)
     assert listener.requests[0]["headers"]["Authorization"] == "Bearer hush"
 
 
@@ -126,8 +126,11 @@ def test_an_address_that_cannot_be_posted_to_is_not_quoted(url: str) -> None:
     assert refusal(senders.send_to_webhook, receiver(url=url)) == "its URL is not an http or https URL"
 
 
-def test_a_token_that_would_break_the_headers_is_not_quoted(listener: Listener) -> None:
-    words = refusal(senders.send_to_webhook, receiver(url=listener.url, token=Source(value="hush\r\nX: 1")))
+def test_a_token_that_would_break_the_headers_is_not_quoted(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "hush\r\nX: 1")
+    words = refusal(senders.send_to_webhook, receiver(url=listener.url, token_env="THE_TOKEN"))
     assert words == "its URL or its token cannot be sent over HTTP"
 
 
@@ -137,7 +140,7 @@ def test_a_host_that_does_not_exist_is_a_failure_without_its_name() -> None:
 
 
 def python(script: str, *arguments: str) -> dict[str, object]:
-    return {"argv": (sys.executable, "-c", script, *arguments)}
+    return {"command": [sys.executable, "-c", script, *arguments]}
 
 
 def test_a_command_reads_the_payload(tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_a_command_reads_the_payload(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_missing_or_hangs_is_a_failure_and_its_output_goes_nowhere(capfd) -> None:
     failing = receiver("command", **python("import os, sys; os.write(2, b'hush'); sys.exit(7)"))
     assert refusal(senders.run_command, failing) == "the command ended with status 7"
-    missing = receiver("command", argv=("/no/such/command", "hush"))
+    missing = receiver("command", command=["/no/such/command", "hush"])
     assert refusal(senders.run_command, missing) == "the command cannot be started (No such file or directory)"
     hanging = receiver("command", timeout_s=0.2, **python("import time; time.sleep(60)"))
     assert refusal(senders.run_command, hanging) == "the command did not end in time"

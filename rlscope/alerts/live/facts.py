@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
@@ -103,22 +103,15 @@ SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tok
 """The families of rows that the facts need."""
 
 
-class StepFacts(NamedTuple):
-    """The optimizer steps of the trainer that recorded the most."""
-
-    number: int
-    last_end_ns: int | None
-    mean_ns: float | None
-    """Mean time from the end of one to the end of the next without pauses; None if the run is no log."""
-
-
 def facts_of(
     manifest: RunManifest,
     timeline: Timeline,
     workers: LiveWorkers,
-    steps: StepFacts,
     longest_ns: LongestPhases,
     now_ns: int,
+    steps: int,
+    last_step_end_ns: int | None,
+    step_ns: float | None,
 ) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
@@ -126,11 +119,11 @@ def facts_of(
     return LiveFacts(
         run_id=manifest.run_id,
         started_ns=timeline.start_ns,
-        steps=steps.number,
-        last_step_end_ns=steps.last_end_ns,
-        step_ns=steps.mean_ns,
-        newest_ns=max(workers.last_row_ns.values(), default=None),
-        verdict=_verdict(timeline, policy_gpus, steps.number),
+        steps=steps,
+        last_step_end_ns=last_step_end_ns,
+        step_ns=step_ns,
+        newest_ns=workers.newest_ns,
+        verdict=_verdict(timeline, policy_gpus, steps),
         sides=sides,
         running_per_engine=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),

@@ -9,6 +9,7 @@ writers, are read once, when they appear.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +26,7 @@ from rlscope.alerts.live.seen import SeenRows
 from rlscope.input_file import is_integer
 from rlscope.trace.files import SUFFIX, irregularity
 from rlscope.trace.footers import UNREADABLE, Footer, read_footer
-from rlscope.trace.journals import Batches, SealedBatch, read_batches
+from rlscope.trace.journals import Batches, SealedBatch, decoded_together, read_batches
 from rlscope.trace.ranges import Range
 from rlscope.trace.usual_times import Window, usual_window
 from rlscope.trace.worker_files import Worker
@@ -54,7 +55,8 @@ class LiveFiles:
         self._folder = folder
         self._tables = tables
         self._patience_ns = patience_ns
-        self._seen: dict[tuple[str, str], SeenRows] = {}
+        self._seen: defaultdict[tuple[str, str], SeenRows] = defaultdict(SeenRows)
+        """The rows that were found, by table and worker."""
         self._journals: dict[str, dict[str, Journal]] = {table: {} for table in TABLES}
         """Journals that exist, by table and name."""
         self._done: dict[str, set[str]] = {table: set() for table in TABLES}
@@ -68,7 +70,6 @@ class LiveFiles:
         """The end of each worker's latest row."""
         self.step_end_ns: int | None = None
         """The end of the latest train step."""
-        self.stored_rows = 0
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
 
@@ -84,12 +85,16 @@ class LiveFiles:
         self._due_ns = due_ns
         found = FoundRows([], [])
         for table in TABLES:
-            listed = self._listed(table)
-            if listed is not None:
-                for name in listed[0]:
-                    found.pieces.extend(self._opened(table, name))
-                self._follow(table, listed[1], found)
+            files, journals = self._listed(table)
+            for name in files:
+                found.pieces.extend(self._opened(table, name))
+            self._follow(table, journals, found)
         return found
+
+    @property
+    def stored_rows(self) -> int:
+        """The number of rows that were found."""
+        return sum(seen.count for seen in self._seen.values())
 
     def is_complete(self, worker: Worker) -> bool:
         """Whether every row that the worker's own file counts was seen."""
@@ -102,29 +107,16 @@ class LiveFiles:
         """The highest number of rows that one worker wrote to a table."""
         return max((seen.count for (name, _), seen in self._seen.items() if name == table), default=0)
 
-    def _rows_of(self, table: str, worker_id: str) -> SeenRows:
-        """The rows that were found of a worker."""
-        seen = self._seen.get((table, worker_id))
-        if seen is None:
-            seen = self._seen[table, worker_id] = SeenRows()
-        return seen
-
     def _lacks(self, table: str, worker_id: str) -> bool:
         """Whether a worker wrote rows that were not seen, or possibly did."""
         worker = self._workers.get(worker_id)
         return worker is None or worker.rows is None or self._is_above(worker.rows.get(table, 0), table, worker_id)
 
     def _is_above(self, count: object, table: str, worker_id: str) -> bool:
-        if not count or not is_integer(count):
-            return False
-        seen = self._seen.get((table, worker_id))
-        return count > (0 if seen is None else seen.count)
+        return bool(count) and is_integer(count) and count > self._seen[table, worker_id].count
 
-    def _listed(self, table: str) -> tuple[list[str], list[tuple[str, int]]] | None:
-        """Return the names of the Parquet files that may be new, and the names and sizes of the journals.
-
-        None if the table has no folder (yet), or one that cannot be listed.
-        """
+    def _listed(self, table: str) -> tuple[list[str], list[tuple[str, int]]]:
+        """Return the names of the Parquet files that may be new, and the names and sizes of the journals."""
         files: list[str] = []
         journals: list[tuple[str, int]] = []
         done, still_there = self._done[table], set[str]()
@@ -143,11 +135,11 @@ class LiveFiles:
                             continue
                     elif name.endswith(".parquet"):
                         files.append(name)
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError:  # There is no folder (yet).
+            return [], []
         except OSError as error:
             self._say_once(f"{table}: cannot be listed: {error.strerror}")
-            return None
+            return [], []
         self._done[table] = still_there
         return sorted(files), journals
 
@@ -165,13 +157,12 @@ class LiveFiles:
         worker_id = FileNumber.of(path.stem).worker_id
         ranges: Sequence[Range] = [(0, footer.rows)]
         if stamp is None or not footer.spans:
-            self._rows_of(table, worker_id).count += footer.rows
-            self.stored_rows += footer.rows
+            self._seen[table, worker_id].count += footer.rows
         else:
             worker_id, first_row = stamp.worker_id, footer.spans[0][0]
-            new = self._rows_of(table, worker_id).unseen(*footer.spans[0])
-            for first, end in new:
-                self._add(table, worker_id, first, end)
+            new = self._seen[table, worker_id].unseen(*footer.spans[0])
+            for rows in new:
+                self._seen[table, worker_id].add(*rows)
             ranges = [(first - first_row, end - first_row) for first, end in new]
         try:
             pieces = [piece for rows in ranges for piece in pieces_of(path, table, worker_id, *rows)]
@@ -244,11 +235,12 @@ class LiveFiles:
         if isinstance(read, str) or not read.sealed:
             return None
         first, end = read.sealed[0].first_row, read.place.next_row
-        if read.rows == end - first and self._rows_of(table, journal.worker_id).unseen(first, end) == [(first, end)]:
+        seen = self._seen[table, journal.worker_id]
+        if read.rows == end - first and seen.unseen(first, end) == [(first, end)]:
             # Nearly always: a look after a pause finds many batches, all of them new.
-            self._add(table, journal.worker_id, first, end)
+            seen.add(first, end)
             return NewBatches(journal, read, before)
-        new = tuple(batch for batch in read.sealed if self._is_new(table, name, journal.worker_id, batch))
+        new = tuple(batch for batch in read.sealed if self._is_new(table, name, seen, batch))
         if len(new) < len(read.sealed):
             first = read.sealed[0].start
             own = b"".join(read.messages[batch.start - first : batch.end - first] for batch in new)
@@ -267,12 +259,12 @@ class LiveFiles:
         journal.place, journal.size_bytes = read.place, read.place.end + read.rest_bytes
         return read
 
-    def _is_new(self, table: str, name: str, worker_id: str, batch: SealedBatch) -> bool:
+    def _is_new(self, table: str, name: str, seen: SeenRows, batch: SealedBatch) -> bool:
         """Whether the rows of a batch were not seen. They are noted as seen."""
         first, end = batch.first_row, batch.first_row + batch.rows
-        unseen = self._rows_of(table, worker_id).unseen(first, end) if batch.rows else ()
+        unseen = seen.unseen(first, end) if batch.rows else ()
         if unseen == [(first, end)]:
-            self._add(table, worker_id, first, end)
+            seen.add(first, end)
             return True
         if unseen:
             self._say_once(f"{table}/{name}: rows {first:,} to {end - 1:,} are left out, some of them were read before")
@@ -297,11 +289,13 @@ class LiveFiles:
 
     def _decode(self, table: str, grown: Sequence[NewBatches], found: FoundRows) -> None:
         """Decode new batches of journals, and note when their rows end."""
-        for own, read in read_rows(grown, table):
-            if isinstance(read, str):
+        for some, rows in decoded_together(table, [new.read for new in grown]) if grown else ():
+            own = grown[some]
+            if isinstance(rows, str):
                 for new in own:
-                    self._give_up(table, new.journal.path.name, new.journal, read)
+                    self._give_up(table, new.journal.path.name, new.journal, rows)
                 continue
+            read = read_rows(own, rows, table)
             can_be = self._can_be(own, read)
             first_batches = np.cumsum([0, *(len(new.read.sealed) for new in own[:-1])])
             lasts_ns = np.maximum.reduceat(np.where(can_be, read.last_ns, 0), first_batches)
@@ -325,11 +319,6 @@ class LiveFiles:
             for place in np.flatnonzero(read.is_whole & ~can_be):
                 self._skip_times(read.table, journals[place].path.name)
         return can_be & read.is_whole
-
-    def _add(self, table: str, worker_id: str, first: int, end: int) -> None:
-        """Note rows as seen."""
-        self._rows_of(table, worker_id).add(first, end)
-        self.stored_rows += end - first
 
     def _skip_times(self, table: str, name: str) -> None:
         """Name a file with rows that are skipped because of their times."""

@@ -26,7 +26,6 @@ from rlscope.alerts.live.facts import (
     SHOWN_NS,
     LiveFacts,
     LiveView,
-    StepFacts,
     facts_of,
 )
 from rlscope.alerts.live.files import LiveFiles
@@ -86,7 +85,7 @@ class LiveRun:
         rules: RuleSet,
         grace_ns: int = GRACE_NS,
         shown_steps: int = 0,
-        state: Mapping[str, object] | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin to follow a run, or resume from a state that was saved with these rules.
 
@@ -308,12 +307,13 @@ class LiveRun:
 
     def _facts(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, ticks: Ticks) -> LiveFacts:
         number, last_ns = self._files.most_rows("train_steps"), self._files.step_end_ns
-        steps = StepFacts(number, last_ns, self._mean_step_ns(number, last_ns, workers))
-        shown = max(1, self._shown_ns(steps) // ticks.interval_ns)
-        newest_ns = max(workers.last_row_ns.values(), default=None)
+        step_ns = self._mean_step_ns(number, last_ns, workers)
+        reach_ns = 0 if step_ns is None else min(LONGEST_SHOWN_NS, round(self._shown_steps * step_ns))
+        shown = max(1, max(SHOWN_NS, reach_ns) // ticks.interval_ns)
+        newest_ns = workers.newest_ns
         until = self._filled if newest_ns is None else min(self._filled, ticks.tick_from(newest_ns))
         timeline = self._timeline(manifest, workers, ticks, until - shown, until)
-        return facts_of(manifest, timeline, workers, steps, self._longest_ns, now_ns)
+        return facts_of(manifest, timeline, workers, self._longest_ns, now_ns, number, last_ns, step_ns)
 
     def _mean_step_ns(self, number: int, last_ns: int | None, workers: LiveWorkers) -> float | None:
         """Return the mean time of the latest steps of a log without pauses, or of all steps if these are too few."""
@@ -323,12 +323,6 @@ class LiveRun:
         longest_ns = longest_pause_ns(self._step_ends_ns)
         periods_ns = [b - a for a, b in pairwise(self._step_ends_ns) if b - a <= longest_ns]
         return sum(periods_ns) / len(periods_ns) if periods_ns else (last_ns - start_ns) / number
-
-    def _shown_ns(self, steps: StepFacts) -> int:
-        """Return how long the facts reach back."""
-        if steps.mean_ns is None:
-            return SHOWN_NS
-        return max(SHOWN_NS, min(LONGEST_SHOWN_NS, round(self._shown_steps * steps.mean_ns)))
 
     def _summarized(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
         """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""

@@ -1,6 +1,6 @@
-"""Journals that a watch follows, and the rows of new batches of many of them, decoded by one call."""
+"""Journals that a watch follows, and the rows of new batches of many of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES
 
 from rlscope.trace.impossible_values import lacking_values
-from rlscope.trace.journals import Batches, Place, decoded_together
+from rlscope.trace.journals import Batches, Place
 
 _NEVER_NS: Final = 2**63 - 1
 
@@ -61,13 +61,8 @@ class ReadRows:
         return self.rows.filter(pa.array(np.repeat(~left_out, self.counts))) if left_out.any() else self.rows
 
 
-def read_rows(found: Sequence[NewBatches], table: str) -> Iterator[tuple[Sequence[NewBatches], ReadRows | str]]:
-    """Yield journals whose batches were decoded by one call, with their rows, or why one of them cannot be decoded."""
-    for some, rows in decoded_together(table, [each.read for each in found]) if found else ():
-        yield found[some], rows if isinstance(rows, str) else _read_rows(found[some], rows, table)
-
-
-def _read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadRows:
+def read_rows(found: Sequence[NewBatches], rows: pa.Table, table: str) -> ReadRows:
+    """Return rows that were decoded by one call, with the facts about their batches."""
     counts = np.array([batch.rows for each in found for batch in each.read.sealed], np.int64)
     starts = np.cumsum(counts) - counts
     lacks, is_whole = lacking_values(rows, table), counts > 0

@@ -66,6 +66,11 @@ class LiveWorkers:
         return min((life.start_ns for life in self.lives), default=None)
 
     @property
+    def newest_ns(self) -> int | None:
+        """The end of the latest row of any worker."""
+        return max(self.last_row_ns.values(), default=None)
+
+    @property
     def end_ns(self) -> int | None:
         """When the last worker ended; None while one is running."""
         return self._last_ns if self.lives and len(self.over) == len(self.lives) else None

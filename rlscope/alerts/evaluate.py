@@ -15,7 +15,7 @@ hints have no data.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.metrics import BY_NAME
@@ -52,22 +52,14 @@ class RuleState:
 INACTIVE: Final = RuleState()
 
 
-class Advance(NamedTuple):
-    """The state after a tick, and the firing state that was resolved there."""
-
-    state: RuleState
-    resolved: RuleState | None
-
-
-def advance(rule: Rule, state: RuleState, at_ns: int, reading: MetricReading) -> Advance:
-    """Evaluate one tick. A reading without a value means no data."""
+def advance(rule: Rule, state: RuleState, at_ns: int, reading: MetricReading) -> RuleState:
+    """Return the state after a tick. A reading without a value means no data."""
     if reading.value is None:
-        if state.known_ns is not None and at_ns - state.known_ns <= LOOKBACK_NS:
-            return Advance(state, None)
-        return _not_holding(rule, state, at_ns)
+        is_current = state.known_ns is not None and at_ns - state.known_ns <= LOOKBACK_NS
+        return state if is_current else _not_holding(rule, state, at_ns)
     known = replace(state, known_ns=at_ns)
     if rule.holds(reading.value):
-        return Advance(_holding(rule, known, at_ns, reading, reading.value), None)
+        return _holding(rule, known, at_ns, reading, reading.value)
     return _not_holding(rule, known, at_ns)
 
 
@@ -88,12 +80,12 @@ def _holding(rule: Rule, state: RuleState, at_ns: int, reading: MetricReading, v
     )
 
 
-def _not_holding(rule: Rule, state: RuleState, at_ns: int) -> Advance:
+def _not_holding(rule: Rule, state: RuleState, at_ns: int) -> RuleState:
     if state.phase == "firing" and rule.keep_firing_for_ns:
         kept_since_ns = at_ns if state.kept_since_ns is None else state.kept_since_ns
         if at_ns - kept_since_ns < rule.keep_firing_for_ns:
-            return Advance(replace(state, kept_since_ns=kept_since_ns), None)
-    return Advance(RuleState(known_ns=state.known_ns), state if state.phase == "firing" else None)
+            return replace(state, kept_since_ns=kept_since_ns)
+    return RuleState(known_ns=state.known_ns)
 
 
 _WRITTEN_WITH_UNIT: Final = ("versions", "ratio", "s", "tokens_per_s")
@@ -171,12 +163,11 @@ def judge_ticks(
             window = None if in_doubt and rule.kind == "hint" else _window(rule, rules, timeline, tick)
             reading = NOTHING if window is None else _reading(rule, series[rule.metric], window, timeline)
             counts[rule.name] += reading.value is not None
-            at_ns = timeline.ticks.at_ns(tick)
-            after, ended = advance(rule, now[rule.name], at_ns, reading)
-            now[rule.name] = after
+            before, at_ns = now[rule.name], timeline.ticks.at_ns(tick)
+            after = now[rule.name] = advance(rule, before, at_ns, reading)
             in_doubt |= rule.kind == "data_quality" and after.phase == "firing"
-            if ended is not None:
-                resolved.append(alert_of(rule, ended, at_ns, run_id))
+            if before.phase == "firing" != after.phase:
+                resolved.append(alert_of(rule, before, at_ns, run_id))
     return Judged(now, tuple(resolved), counts)
 
 
@@ -195,15 +186,6 @@ def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> A
         worst_value=state.worst_value,
         evidence=round(state.evidence),
     )
-
-
-def with_summary(rule: Rule, alert: Alert) -> Alert:
-    """Return the alert with a summary of its value, if the rule has no text of its own."""
-    if {"summary", "description"} & alert.annotations.keys():
-        return alert
-    window, value, threshold = write_window(rule.window), written(rule, alert.value), written(rule, rule.threshold)
-    summary = f"{rule.metric} over {window} is {value}, {rule.direction} {threshold}"
-    return replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
 def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tuple[Alert, ...]:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from rlscope.alerts.buckets import Family, trained_until_ns
+from rlscope.alerts.buckets import Family
 from rlscope.alerts.series import (
     Series,
     Statistic,
@@ -87,18 +87,19 @@ def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
     return AlertMetric(name, "versions", meaning, "token_staleness", "tokens", "tokens", 1000, series)
 
 
+def _token_share(timeline: Timeline, family: Family, condition: pl.Expr) -> Series:
+    """Return the share of the family's tokens in rows of a condition."""
+    tokens = timeline.sums(timeline.rows(family), "tokens")
+    return ratio(timeline.sums(timeline.rows(family, condition), "tokens"), tokens, tokens)
+
+
 def _over_cap(timeline: Timeline) -> Series:
     cap = timeline.max_staleness
-    if cap is None:
-        return constant(None)
-    tokens = timeline.sums(timeline.rows("tokens"), "tokens")
-    return ratio(timeline.sums(timeline.rows("tokens", pl.col("staleness") > cap), "tokens"), tokens, tokens)
+    return constant(None) if cap is None else _token_share(timeline, "tokens", pl.col("staleness") > cap)
 
 
 def _dropped_stale(timeline: Timeline) -> Series:
-    stale = timeline.rows("outcomes", pl.col("outcome") == "dropped_stale")
-    tokens = timeline.sums(timeline.rows("outcomes"), "tokens")
-    return ratio(timeline.sums(stale, "tokens"), tokens, tokens)
+    return _token_share(timeline, "outcomes", pl.col("outcome") == "dropped_stale")
 
 
 def _queues(lower: str) -> Callable[[Timeline], Series]:
@@ -163,19 +164,9 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return overdue(timeline, np.array(known, dtype=np.int64), _due_until_ns(timeline))
+        return overdue(timeline, np.array(known, dtype=np.int64))
 
     return series
-
-
-def _silence(timeline: Timeline) -> Series:
-    return silence(timeline, _due_until_ns(timeline))
-
-
-def _due_until_ns(timeline: Timeline) -> int | None:
-    """Return the end of the last trainer. After it, no step, weight update or sign of life is due from any worker."""
-    ends_ns = (trained_until_ns(timeline.workers), timeline.end_ns)
-    return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
 
 def _longest_idle(timeline: Timeline) -> Series:
@@ -262,7 +253,7 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
                 "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns"),
                 looks_back=False),
     AlertMetric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
-                "worker_extents", None, "workers", 1, _silence, looks_back=False),
+                "worker_extents", None, "workers", 1, silence, looks_back=False),
     AlertMetric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
                 "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
     AlertMetric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from rlscope.alerts.buckets import Family, Ticks, WorkerLife
-from rlscope.analysis.staleness import weighted_quantile
+from rlscope.alerts.buckets import Family, Ticks, WorkerLife, trained_until_ns
+from rlscope.analysis.staleness import token_staleness
 
 Statistic = Literal["mean", "p50", "p95", "p99", "max"]
 Whole = NDArray[np.int64]
@@ -69,6 +69,12 @@ class Timeline:
     def start_ns(self) -> int:
         """Start of the first worker, UTC epoch; the origin of the ticks without workers."""
         return min((worker.start_ns for worker in self.workers), default=self.ticks.origin_ns)
+
+    @property
+    def due_until_ns(self) -> int | None:
+        """The end of the last trainer: after it, no step, weight update or sign of life is due. None while unknown."""
+        ends_ns = (trained_until_ns(self.workers), self.end_ns)
+        return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
     def at_ns(self, place: int) -> int:
         """Return the start of a bucket, counted from the first one, UTC epoch."""
@@ -140,13 +146,8 @@ def histogram(levels: tuple[int, ...], weights: Whole, statistic: Statistic) -> 
         """Read the statistic of all weights in the window."""
         sums = weights[first:after].sum(axis=0).tolist()
         seen = tuple((level, weight) for level, weight in zip(levels, sums, strict=True) if weight)
-        total = sum(weight for _, weight in seen)
-        if not total:
-            return NOTHING
-        if statistic == "mean":
-            return MetricReading(sum(level * weight for level, weight in seen) / total, total)
-        percent = {"p50": 50, "p95": 95, "p99": 99, "max": 100}[statistic]
-        return MetricReading(weighted_quantile(seen, percent), total)
+        ages = token_staleness(seen)
+        return NOTHING if ages is None else MetricReading(getattr(ages, statistic), sum(weight for _, weight in seen))
 
     return over
 
@@ -178,12 +179,12 @@ def _until(at_ns: int, end_ns: int | None) -> int:
     return at_ns if end_ns is None else min(at_ns, end_ns)
 
 
-def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series:
-    """Return the time since the last event, in units of the median interval between events.
+def overdue(timeline: Timeline, moments_ns: Whole) -> Series:
+    """Return the time since the last event while one is due, in units of the median interval between events.
 
-    Intervals from HISTORY_NS before the tick count; the window only gives the tick. moments_ns: ascending. end_ns:
-    after it no event is due; None while the run is in progress.
+    Intervals from HISTORY_NS before the tick count; the window only gives the tick. moments_ns: ascending.
     """
+    end_ns = timeline.due_until_ns
 
     def over(_first: int, after: int) -> MetricReading:
         """Read the delay at the end of the window."""
@@ -198,16 +199,15 @@ def overdue(timeline: Timeline, moments_ns: Whole, end_ns: int | None) -> Series
     return over
 
 
-def silence(timeline: Timeline, end_ns: int | None) -> Series:
+def silence(timeline: Timeline) -> Series:
     """Return the seconds without data from the worker silent for longest; one that stopped or was replaced is not.
 
-    Silence starts at the last known flush or row: a gap before a later one does not count. end_ns: after it no data is
-    due; None while the run is in progress.
+    Silence starts at the last known flush or row: a gap before a later one does not count.
     """
-    workers = timeline.workers
-    starts_ns = _starts_ns(timeline)
+    starts_ns, end_ns = _starts_ns(timeline), timeline.due_until_ns
     # By the end of their data and then by name in reverse.
-    running = sorted((life for life in workers if not life.is_over), key=lambda life: life.worker_id, reverse=True)
+    left = [life for life in timeline.workers if not life.is_over]
+    running = sorted(left, key=lambda life: life.worker_id, reverse=True)
     running.sort(key=lambda life: life.last_ns)
 
     def over(_first: int, after: int) -> MetricReading:

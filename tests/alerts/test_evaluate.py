@@ -17,10 +17,10 @@ def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, l
     state, letters, ended = INACTIVE, "", list[tuple[int, int]]()
     for tick, value in enumerate(values, start=1):
         at_ns = tick * every_s * S
-        state, resolved = advance(of, state, at_ns, MetricReading(value, 1))
+        before, state = state, advance(of, state, at_ns, MetricReading(value, 1))
         letters += {"inactive": ".", "pending": "p", "firing": "F"}[state.phase]
-        if resolved is not None:
-            ended.append((resolved.fired_ns // S, at_ns // S))
+        if before.phase == "firing" != state.phase:
+            ended.append((before.fired_ns // S, at_ns // S))
     return letters, ended
 
 
@@ -74,11 +74,11 @@ def test_the_worst_value_is_the_furthest_beyond_the_threshold(direction: Directi
     state = INACTIVE
     values = [5, 9, 6] if direction == "above" else [3, -2, 1]
     for tick, value in enumerate(values):
-        state = advance(rule(direction=direction), state, tick * S, MetricReading(value, 7, "e0")).state
+        state = advance(rule(direction=direction), state, tick * S, MetricReading(value, 7, "e0"))
     assert (state.value, state.worst_value, state.evidence, state.worker_id) == (values[-1], worst, 7, "e0")
 
 
 @pytest.mark.parametrize("phase", ["firing", "pending"])
 def test_a_stretch_that_ends_leaves_nothing_behind_but_when_data_was_last_seen(phase: Phase) -> None:
     state = RuleState(phase, 1, 1, None, 1, 5, 5, 3, "e0")
-    assert advance(rule(60), state, 2, MetricReading(0, 1)).state == RuleState(known_ns=2)
+    assert advance(rule(60), state, 2, MetricReading(0, 1)) == RuleState(known_ns=2)

@@ -19,7 +19,8 @@ import pyarrow as pa
 from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.buckets import Family, Ticks, gather, step_ends
-from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns, with_summary
+from rlscope.alerts.durations import write_window
+from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns, written
 from rlscope.alerts.live.facts import (
     LONGEST_SHOWN_NS,
     SHOWN,
@@ -30,11 +31,11 @@ from rlscope.alerts.live.facts import (
 )
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.pieces import Piece
-from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
+from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows
 from rlscope.alerts.live.workers import LiveWorkers, PhaseKind
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import HISTORY_NS, Timeline, merged
-from rlscope.alerts.types import RuleSet
+from rlscope.alerts.types import Rule, RuleSet
 from rlscope.analysis.result import Alert, EvidenceValue
 from rlscope.errors import RunFolderError
 from rlscope.format import counted, duration
@@ -197,7 +198,7 @@ class LiveRun:
         self._pending = [piece for piece in self._pending if piece.first_ns >= until_ns]
         for piece in due:
             try:
-                self._note_old(self._rows.add(piece), piece.table, ticks)
+                self._note_old(self._rows.keep(piece.table, piece.read()), piece.table, ticks)
             except (OSError, pa.ArrowException) as error:
                 self._files.skipped.append(f"skipped {piece.table}/{piece.path.name}: {error}")
 
@@ -206,7 +207,8 @@ class LiveRun:
         if not rows.num_rows:
             return
         filled_ns = ticks.at_ns(self._filled)
-        count, first_ns = earliest(rows, table, filled_ns)
+        starts_ns = rows[TIMES[table][0]].to_numpy()
+        count, first_ns = int((starts_ns < filled_ns).sum()), int(starts_ns.min())
         if count and self._filled == self._progress.evaluated > 0:
             self._progress.late_rows += count
             self._progress.late_ns = max(self._progress.late_ns, filled_ns - first_ns)
@@ -327,12 +329,7 @@ class LiveRun:
     def _summarized(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
         """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""
         rules = {rule.name: rule for rule in self._rules.rules}
-        told = [(rules[alert.rule], with_summary(rules[alert.rule], alert)) for alert in alerts]
-        stall = None if facts is None else facts.stall
-        return tuple(
-            alert if stall is None or rule.kind != "alarm" or alert.end_ns is not None else _naming(alert, stall)
-            for rule, alert in told
-        )
+        return tuple(_summarized(rules[alert.rule], alert, facts and facts.stall) for alert in alerts)
 
     def _late(self) -> tuple[str, ...]:
         if not self._progress.late_rows:
@@ -342,11 +339,16 @@ class LiveRun:
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
 
 
-def _naming(alert: Alert, stall: Mapping[str, EvidenceValue]) -> Alert:
-    """Return the alert with the stuck worker in its summary, without a duration, which would change at every poll."""
-    said = alert.annotations.get("summary", alert.rule)
-    summary = f"{said}; {stall['worker_id']} is stuck: {stall['doing']}"
-    return replace(alert, annotations={**alert.annotations, "summary": summary})
+def _summarized(rule: Rule, alert: Alert, stall: Mapping[str, EvidenceValue] | None) -> Alert:
+    summary = alert.annotations.get("summary")
+    if summary is None and "description" not in alert.annotations:
+        value, threshold = written(rule, alert.value), written(rule, rule.threshold)
+        summary = f"{rule.metric} over {write_window(rule.window)} is {value}, {rule.direction} {threshold}"
+    if stall is not None and rule.kind == "alarm" and alert.end_ns is None:
+        # Without a duration, which would change at every poll.
+        said = alert.rule if summary is None else summary
+        summary = f"{said}; {stall['worker_id']} is stuck: {stall['doing']}"
+    return alert if summary is None else replace(alert, annotations={**alert.annotations, "summary": summary})
 
 
 def _families_ns(rules: RuleSet, shown_ns: int) -> dict[Family, int]:

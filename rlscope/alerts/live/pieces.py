@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlscope.trace.footers import chunks_of, first_row_of, times_of
-from rlscope.trace.journals import Place, decoded, read_batches
+from rlscope.trace.journals import Place, decoded, fitted, read_batches
 
 _MANY_ROWS = 10_000
 """Rows of a file below which reading its columns in parallel costs more than it saves."""
@@ -36,14 +36,14 @@ class Piece:
     """Where they begin in a journal. None for rows of a Parquet file."""
 
     def read(self) -> pa.Table:
-        """Return the rows as they are stored. Raises OSError or ArrowException for a broken file."""
+        """Return the rows in the format's schema. Raises OSError or ArrowException for a broken file."""
         if self.place is None:
-            return _rows_of(self.path, self.first_row, self.rows)
+            return self._stored(self.path, self.first_row)
         try:
             return self._read_again(self.place)
         except FileNotFoundError:
             path = self.path.with_suffix(".parquet")
-            return _rows_of(path, self.first_row - (first_row_of(pq.read_metadata(path)) or 0), self.rows)
+            return self._stored(path, self.first_row - (first_row_of(pq.read_metadata(path)) or 0))
 
     def _read_again(self, place: Place) -> pa.Table:
         read = read_batches(self.path, self.table, place)
@@ -54,6 +54,14 @@ class Piece:
             raise pa.ArrowInvalid("its batches are not as they were")
         own = read.messages[: sealed[-1].end - sealed[0].start]
         return decoded(self.table, [read._replace(sealed=sealed, messages=own)])
+
+    def _stored(self, path: Path, first_row: int) -> pa.Table:
+        with pq.ParquetFile(path) as stored:
+            bounds, end_row = _bounds(stored.metadata), first_row + self.rows
+            groups = [group for group, (start, end) in enumerate(bounds) if start < end_row and end > first_row]
+            held = stored.read_row_groups(groups, use_threads=self.rows > _MANY_ROWS)
+            own = held.slice(first_row - bounds[groups[0]][0] if groups else 0, self.rows)
+            return fitted(own, self.table)
 
 
 def pieces_of(path: Path, table: str, worker_id: str, first_row: int, end_row: int) -> Iterator[Piece | None]:
@@ -74,11 +82,3 @@ def _bounds(metadata: pq.FileMetaData) -> Sequence[tuple[int, int]]:
     """Return for each row group the position of its first row and of the row after its last."""
     groups = range(metadata.num_row_groups)
     return [*pairwise(accumulate((metadata.row_group(group).num_rows for group in groups), initial=0))]
-
-
-def _rows_of(path: Path, first_row: int, rows: int) -> pa.Table:
-    with pq.ParquetFile(path) as stored:
-        bounds = _bounds(stored.metadata)
-        groups = [group for group, (start, end) in enumerate(bounds) if start < first_row + rows and end > first_row]
-        held = stored.read_row_groups(groups, use_threads=rows > _MANY_ROWS)
-        return held.slice(first_row - bounds[groups[0]][0] if groups else 0, rows)

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rlscope_otel.schema import TIMES, arrow_schema
 
-from rlscope.alerts.live.pieces import Piece
 from rlscope.trace.impossible_values import lacking_values
 from rlscope.trace.journals import fitted, possible_rows
 
@@ -50,12 +49,8 @@ class LiveRows:
             f"{table}: {rows:,} rows {fault}; they are left out" for (table, fault), rows in self._left_out.items()
         )
 
-    def add(self, piece: Piece) -> pa.Table:
-        """Read the rows of a piece and keep them. Raises OSError or ArrowException for a broken file."""
-        return self.keep(piece.table, fitted(piece.read(), piece.table))
-
     def keep(self, table: str, rows: pa.Table) -> pa.Table:
-        """Keep rows of the contract's schema that were read already; returns those that lack no required value."""
+        """Keep rows of the contract's schema; returns those that lack no required value."""
         lacks = lacking_values(rows, table)
         if lacks is not None:
             self._count_left_out(table, _LACKS, int(lacks.sum()))
@@ -113,12 +108,6 @@ class LiveRows:
         if new:
             self._marked.update(names)
             self._marks = pa.concat_tables([self._marks, rows.take(pa.array(new))]).combine_chunks()
-
-
-def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
-    """The number of rows that begin before a time, and the earliest start of all rows."""
-    starts_ns = rows[TIMES[table][0]].to_numpy()
-    return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 
 def _recent(tables: Mapping[str, pa.Table], from_ns: int) -> dict[str, pa.Table]:

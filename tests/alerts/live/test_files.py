@@ -60,7 +60,8 @@ class Watch:
         """The starts of the rows that are new. stated: rows that the worker file counts; None if it counts none."""
         owner = replace(E0, rows=None if stated is None else {TABLE: stated})
         found = self.files.look([owner], now_ns, journals.RUN_ID, self.window, self.due_ns)
-        tables = [LiveRows().keep(*read) for read in found.read] + [LiveRows().add(piece) for piece in found.pieces]
+        read = [*found.read, *((piece.table, piece.read()) for piece in found.pieces)]
+        tables = [LiveRows().keep(*each) for each in read]
         return sorted(start_ns for rows in tables for start_ns in rows["start_ns"].to_pylist())
 
     @property

@@ -16,29 +16,29 @@ from rlscope.analysis.result import Alert
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.pipeline import check
 from tests.alerts.given import S, rule
-from tests.alerts.live.growing_run import Journals, arrivals, copy_all_but_tables, every_rule, make_run
+from tests.alerts.live.growing_run import Growing, every_rule
 from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_rows, write_run
 
-RULES = every_rule(5 * S)
+TRACE = Path("sample_traces/overproduction").resolve()
+RULES = every_rule(S)
 IDLE = RuleSet((rule("idle", "idle.trainer_ratio", 0.5, RuleWindow(10 * S), kind="alarm"),), 10 * S, warm_up_steps=0)
 
 
-def followed(run: Path, folder: Path, seed: int, *, restarts: bool, rules: RuleSet) -> list[Alert]:
+def followed(folder: Path, seed: int, *, restarts: bool, rules: RuleSet) -> list[Alert]:
     """Everything that fires while the run's flushes are written late, within the grace, and somebody polls."""
-    rng, journals = random.Random(seed), Journals(folder, seed)
-    waiting = arrivals(run, seed, GRACE_NS)
-    live, now_ns, fired = LiveRun(folder, rules), 0, list[Alert]()
+    rng, grace_ns = random.Random(seed), 6 * S
+    growing = Growing(TRACE, folder, seed, grace_ns)
+    live, now_ns, fired = LiveRun(folder, rules, grace_ns), growing.start_ns, list[Alert]()
     while True:
-        now_ns += rng.randint(1, 80 * S)
-        while waiting and waiting[0][0] <= now_ns:
-            journals.append(waiting.pop(0)[1])
+        now_ns += rng.randint(1, 6 * S)
+        growing.write_until(now_ns)
         view = live.poll(now_ns)
         fired += [alert for alert in view.alerts if alert.end_ns is not None]
         assert view.problems == ()
         if view.ended:
             return fired + [alert for alert in view.alerts if alert.end_ns is None]
         if restarts and rng.random() < 0.4:
-            live = LiveRun(folder, rules, state=json.loads(json.dumps(live.saved())))
+            live = LiveRun(folder, rules, grace_ns, state=json.loads(json.dumps(live.saved())))
 
 
 def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
@@ -53,37 +53,32 @@ def without_steps(rules: RuleSet) -> RuleSet:
     return replace(rules, rules=tuple(replace(rule, window=windows[rule.name]) for rule in rules.rules))
 
 
-MANNERS = {
-    "rows are held": {},
-    "most rows are read again": {"follow.CORRECTED_NS": 60 * S},
-    "what no window reaches is left out": {"follow.SHOWN_NS": 5 * S},
-}
-
-
 @pytest.mark.parametrize(
-    ("manner", "seed", "restarts"),
-    [("most rows are read again", 9, False), ("what no window reaches is left out", 5, True)],
+    ("shortened", "to_ns", "seed", "restarts", "rules"),
+    [("CORRECTED_NS", 5 * S, 9, False, RULES), ("SHOWN_NS", S, 5, True, without_steps(RULES))],
+    ids=["rows read again", "rows left out"],
 )
 def test_flushes_in_any_order_within_the_grace_are_judged_as_check_judges_them(
-    tmp_path: Path, manner: str, seed: int, restarts: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    shortened: str,
+    to_ns: int,
+    seed: int,
+    restarts: bool,
+    rules: RuleSet,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in MANNERS[manner].items():
-        monkeypatch.setattr(f"rlscope.alerts.live.{name}", value)
-    run, rules = make_run(tmp_path / "run", seed), without_steps(RULES) if "window" in manner else RULES
-    copy_all_but_tables(run, tmp_path / "live")
-    expected = by_start(check(run, rules).alerts)
+    monkeypatch.setattr(f"rlscope.alerts.live.follow.{shortened}", to_ns)
+    expected = by_start(check(TRACE, rules).alerts)
     assert len({alert.rule for alert in expected}) > 20
-    assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts, rules=rules)) == expected
+    assert by_start(followed(tmp_path / "live", seed, restarts=restarts, rules=rules)) == expected
 
 
-def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", 7)
-    live = LiveRun(run, RULES)
-    view = live.poll(10**18)
+def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start() -> None:
+    view = LiveRun(TRACE, RULES).poll(2 * 10**18)
     assert view.ended
-    assert by_start(view.alerts) == by_start(check(run, RULES).alerts)
+    assert by_start(view.alerts) == by_start(check(TRACE, RULES).alerts)
     facts = view.facts
-    assert [(side.role, side.workers, side.gpu_count) for side in facts.sides] == [("sampler", 2, 4), ("trainer", 2, 4)]
+    assert [(side.role, side.workers, side.gpu_count) for side in facts.sides] == [("sampler", 1, 1), ("trainer", 1, 1)]
     assert facts.steps > 10 and facts.staleness is not None and facts.queue_depth_samples is not None
     assert sum(facts.sides[0].state_ratios.values()) == pytest.approx(1)
 

@@ -14,7 +14,7 @@ from rlscope.alerts.config import NUMBER, one_off, refused_line
 from rlscope.alerts.evaluate import written
 from rlscope.alerts.metrics import STEADY
 from rlscope.alerts.offline import RuleOutcome, RuleReport, evaluate_rules
-from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleKind, RuleSet
+from rlscope.alerts.types import WHOLE_RUN, Direction, Rule, RuleSet
 from rlscope.analysis.result import Severity
 from rlscope.trace.store import OpenRun
 
@@ -34,14 +34,13 @@ class BaselineRule:
     factor: float = 1.0
     offset: float = 0.0
     severity: Severity = "critical"
-    kind: RuleKind = "alarm"
     allows_noise: bool = False
     """Whether the threshold is lowered if the noise of the two runs requires it."""
 
     def rule(self, value: float, note: str) -> Rule:
         """Return the rule with the threshold for a value of the baseline; `note` names the source of the value."""
         threshold = self.factor * value + self.offset
-        plain = Rule(self.name, self.metric, self.direction, threshold, WHOLE_RUN, kind=self.kind, min_evidence=1,
+        plain = Rule(self.name, self.metric, self.direction, threshold, WHOLE_RUN, kind="alarm", min_evidence=1,
                      labels={"severity": self.severity})  # fmt: skip
         text = f"{written(plain, value)} in {note}".replace("{", "{{").replace("}", "}}")
         return replace(plain, annotations={"baseline": text})

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
 import polars as pl
 
 from rlscope.alerts.buckets import Family
@@ -105,10 +104,8 @@ def _dropped_stale(timeline: Timeline) -> Series:
 def _queues(lower: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         """Return the mean depth over the column `lower`, of the queue where it is highest."""
-        rows = timeline.rows("queues")
-        if rows.is_empty():
-            return constant(None)
-        rows = rows.with_columns((pl.col("capacity_samples") * pl.col("held_ns")).alias("capacity_ns"))
+        capacity_ns = pl.col("capacity_samples") * pl.col("held_ns")
+        rows = timeline.rows("queues").with_columns(capacity_ns=capacity_ns)
         parts = [
             ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
             for _, own in rows.group_by("queue", maintain_order=True)
@@ -128,10 +125,11 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
 
 
 def _kv_used(timeline: Timeline) -> Series:
-    rows, capacity = timeline.rows("engines"), timeline.kv_capacity_tokens
-    if rows.is_empty() or not capacity:
+    capacity = timeline.kv_capacity_tokens
+    if not capacity:
         return constant(None)
-    known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
+    has_capacity = pl.col("worker_id").is_in([*capacity])
+    known = timeline.rows("engines", pl.col("is_timed"), pl.col("kv_row_ns").is_not_null(), has_capacity)
     tokens = pl.col("worker_id").replace_strict(dict(capacity), return_dtype=pl.Float64)
     known = known.with_columns((tokens * pl.col("kv_row_ns")).alias("capacity_token_ns"))
     return ratio(
@@ -160,22 +158,15 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
     """Return the series of an event's delay. An event that several workers reach counts once, at the first of them."""
 
     def series(timeline: Timeline) -> Series:
-        frame = timeline.frames.get(family)
-        known: list[int] = []
-        if frame is not None and len(frame):
-            known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return overdue(timeline, np.array(known, dtype=np.int64))
+        firsts_ns = timeline.frames[family].group_by(event).agg(pl.col(column).min())[column].unique().sort()
+        return overdue(timeline, firsts_ns.to_numpy())
 
     return series
 
 
 def _longest_idle(timeline: Timeline) -> Series:
     """Return the longest idle intervals. Idle times that meet at the edge of a bucket are one interval."""
-    rows = timeline.rows("idle")
-    if rows.is_empty():
-        none = np.array([], dtype=np.int64)
-        return longest_stretch(timeline, none, none, ())
-    pieces = rows.sort("worker_id", "start_ns")
+    pieces = timeline.rows("idle").sort("worker_id", "start_ns")
     goes_on = (pl.col("worker_id") == pl.col("worker_id").shift()) & (pl.col("start_ns") == pl.col("end_ns").shift())
     stretches = (
         pieces.group_by((~goes_on.fill_null(value=False)).cum_sum().alias("stretch"))
@@ -198,7 +189,7 @@ def _missing_rows(timeline: Timeline) -> Series:
 def _steady(timeline: Timeline) -> Series:
     """Return tokens over seconds of the steady state, as in the report."""
     steps = timeline.rows("steps")
-    window = None if steps.is_empty() else steady_window(steps)
+    window = steady_window(steps)
     if window is None:
         return constant(None)
     inside = steps.filter(window.is_inside)

@@ -83,7 +83,7 @@ class Timeline:
     def rows(self, family: Family, *conditions: pl.Expr) -> pl.DataFrame:
         """The family's rows in these buckets, with `place` counted from the first one; without columns if missing."""
         frame = self.frames.get(family)
-        if frame is None or frame.is_empty():
+        if frame is None:
             return pl.DataFrame()
         place = pl.col("bucket") - self.first_bucket
         inside = pl.col("place").is_between(0, self.buckets - 1)

@@ -1,5 +1,6 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -33,7 +34,7 @@ class LiveRows:
         self._added: dict[str, list[pa.Table]] = {}
         """Rows that are not in their table yet, with the format's schema and without rows that lack a value. Joining
         them for each file would copy the table each time."""
-        self._left_out: dict[tuple[str, str], int] = {}
+        self._left_out = Counter[tuple[str, str]]()
         self._marks = fitted(arrow_schema("engine_steps").empty_table(), "engine_steps")
         """One engine row of each worker: having any decides how its updates are counted."""
         self._marked: set[str] = set()
@@ -46,14 +47,16 @@ class LiveRows:
     def left_out(self) -> tuple[str, ...]:
         """One sentence for each table and reason for which rows were left out."""
         return tuple(
-            f"{table}: {rows:,} rows {fault}; they are left out" for (table, fault), rows in self._left_out.items()
+            f"{table}: {rows:,} rows {fault}; they are left out"
+            for (table, fault), rows in self._left_out.items()
+            if rows
         )
 
     def keep(self, table: str, rows: pa.Table) -> pa.Table:
         """Keep rows of the contract's schema; returns those that lack no required value."""
         lacks = lacking_values(rows, table)
         if lacks is not None:
-            self._count_left_out(table, _LACKS, int(lacks.sum()))
+            self._left_out[table, _LACKS] += int(lacks.sum())
             rows = rows.filter(pa.array(~lacks))
         self._added.setdefault(table, []).append(rows)
         return rows
@@ -90,15 +93,11 @@ class LiveRows:
             possible, left_out = possible_rows(pa.concat_tables(added), table)
             if table == "engine_steps":
                 self._mark(possible)
-            self._count_left_out(table, _CANNOT_BE, left_out)
+            self._left_out[table, _CANNOT_BE] += left_out
             rows = pa.concat_tables([*held, possible])
             self._tables[table] = rows.combine_chunks() if rows.column(0).num_chunks > _MOST_CHUNKS else rows
         self._added.clear()
         return self._tables
-
-    def _count_left_out(self, table: str, fault: str, rows: int) -> None:
-        if rows:
-            self._left_out[table, fault] = self._left_out.get((table, fault), 0) + rows
 
     def _mark(self, rows: pa.Table) -> None:
         workers = rows["worker_id"].combine_chunks().dictionary_encode()

@@ -33,14 +33,6 @@ def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: 
     assert [body["status"] for body in listener.bodies] == ["firing"] * 3
 
 
-def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(listener: Listener, refused: str) -> None:
-    couriers = Couriers([receiver(url=refused, name="down"), receiver(url=listener.url, name="up")], start=at_once)
-    look(couriers, 0)
-    assert len(listener.requests) == 1
-    assert couriers.troubles == ("receiver down: the connection was refused; retrying",)
-    assert couriers.waiting == 1
-
-
 def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listener) -> None:
     listener.hold = threading.Event()
     slow = receiver(url=listener.url, name="slow", timeout_s=5.0)

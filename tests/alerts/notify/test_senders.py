@@ -46,10 +46,14 @@ def test_a_user_in_a_secret_address_travels_in_a_header(listener: Listener) -> N
 
 
 def test_alertmanager_is_posted_to_its_api_and_leases_what_fires(listener: Listener) -> None:
-    senders.send_to_alertmanager(receiver("alertmanager", listener.url + "/prefix/", repeat_s=60.0), FIRING)
+    both = message(alert(), alert(start_s=1.5, end_s=30))
+    senders.send_to_alertmanager(receiver("alertmanager", listener.url + "/prefix/", repeat_s=60.0), both)
     (request,) = listener.requests
     assert request["path"] == "/prefix/api/v2/alerts"
-    assert request["body"][0]["endsAt"] == "2026-01-01T12:05:00.000000000Z"
+    assert [(each["startsAt"], each["endsAt"]) for each in request["body"]] == [
+        ("2026-01-01T12:00:00.000000000Z", "2026-01-01T12:05:00.000000000Z"),
+        ("2026-01-01T12:00:01.500000000Z", "2026-01-01T12:00:30.000000000Z"),
+    ]
 
 
 def needs_apprise(test: Callable[..., None]) -> Callable[..., None]:

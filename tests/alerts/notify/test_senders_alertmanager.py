@@ -1,4 +1,4 @@
-from rlscope.alerts.notify.senders import posted_alerts, rfc3339, webhook_payload
+from rlscope.alerts.notify.senders import rfc3339, webhook_payload
 from tests.alerts.notify.given import NOON_NS, alert, message
 
 FIRING = alert("starved", 1.5, labels={"severity": "warning", "run": "monday", "side": "trainer"})
@@ -41,14 +41,6 @@ def test_a_webhook_gets_alertmanager_s_payload_of_version_4() -> None:
 
 def test_a_group_is_resolved_once_all_of_its_alerts_are() -> None:
     assert webhook_payload(message(RESOLVED))["status"] == "resolved"
-
-
-def test_alertmanager_is_told_when_an_alert_ends_unless_it_is_posted_again() -> None:
-    posted = posted_alerts(message(FIRING, RESOLVED, now_s=60), lease_s=240)
-    assert [(each["startsAt"], each["endsAt"]) for each in posted] == [
-        ("2026-01-01T12:00:01.500000000Z", "2026-01-01T12:05:00.000000000Z"),
-        ("2026-01-01T12:00:00.000000000Z", "2026-01-01T12:00:30.000000000Z"),
-    ]
 
 
 def test_times_keep_their_nanoseconds() -> None:

@@ -143,7 +143,7 @@ def _trainer(world: World, sample_tokens: float) -> Trainer:
         phases.append(TrainerPhase("log-probabilities", training.logprobs_ratio * compute_s, shrinks_with_gpus=True))
     if training.checkpoint_steps:
         checkpoint_s = training.checkpoint_s / training.checkpoint_steps
-        phases.append(TrainerPhase("checkpoints", checkpoint_s, shrinks_with_gpus=False))
+        phases.append(TrainerPhase("checkpoints", checkpoint_s, False, training.checkpoint_steps))
     return Trainer(
         tokens_per_gpu_s=training.tokens_per_gpu_s,
         seen_gpus=training.reference_gpus,

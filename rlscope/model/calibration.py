@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
@@ -227,12 +228,24 @@ def _trainers(observed: Observed, training: TrainingRate, steps_per_version: flo
 def _phases(observed: Observed, steps_per_version: float) -> tuple[TrainerPhase, ...]:
     """Phases of the trainer in seconds per publication."""
     steps, versions = observed.steps, observed.steps.period_s.size / steps_per_version
+    # An evaluation that stops the engines too is spread over their passes, and therefore over the steps.
+    stops_engines = ("eval", None) in observed.engine_state_s
+    period = 1 if stops_engines else _versions_between(steps.other_s, steps_per_version)
     phases = (
         TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / versions, shrinks_with_gpus=True),
-        TrainerPhase(CHECKPOINTS_PHASE, float(steps.other_s.sum()) / versions, shrinks_with_gpus=False),
+        TrainerPhase(CHECKPOINTS_PHASE, float(steps.other_s.sum()) / versions, False, period),
         TrainerPhase("between steps", _between_s(observed) / versions, shrinks_with_gpus=False),
     )
     return tuple(phase for phase in phases if phase.step_s > 0.0)
+
+
+def _versions_between(step_s: Reals, steps_per_version: float) -> int:
+    """Versions from one occurrence of rare work to the next, from its seconds s in n steps: n sum(s^2) / sum(s)^2.
+
+    Equal work in every k-th step gives k; other work, the period with the same variance (own derivation).
+    """
+    steps = step_s.size * float((step_s**2).sum()) / float(step_s.sum()) ** 2 if step_s.any() else 1.0
+    return max(1, round(steps / steps_per_version))
 
 
 def _between_s(observed: Observed) -> float:

@@ -87,8 +87,10 @@ class TrainerPhase:
 
     name: str
     step_s: float
-    """Seconds per step, with the run's number of trainer GPUs."""
+    """Mean seconds per step, with the run's number of trainer GPUs."""
     shrinks_with_gpus: bool
+    every_steps: int = 1
+    """Steps from one occurrence to the next; always 1 if it shrinks with GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,13 @@ class Trainer:
     overhead_s: float = 0.0
     """Seconds of a step that do not depend on its tokens or GPUs."""
     phases: tuple[TrainerPhase, ...] = ()
+
+    def uneven_s(self, step: int) -> float:
+        """Seconds of all phases in a step less their mean; the first step is 1, and each occurs in mid-period."""
+        return sum(
+            each.step_s * (each.every_steps * ((step + each.every_steps // 2) % each.every_steps == 0) - 1)
+            for each in self.phases
+        )
 
 
 @dataclass(frozen=True, slots=True)

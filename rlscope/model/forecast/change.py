@@ -4,7 +4,6 @@ Each change is one premise: everything else stays as in the run. If the run says
 `ModelWarning` says so. Not covered: prompts, and how the time of an update grows with the number of engines.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -110,7 +109,10 @@ def changed_workload(workload: Workload, change: Change, steps_per_version: floa
 
 def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
     """Scale the seconds of a version to more optimizer steps by a factor; each step takes as long as before."""
-    phases = tuple(replace(phase, step_s=phase.step_s * ratio) for phase in trainer.phases)
+    phases = tuple(
+        replace(phase, step_s=phase.step_s * ratio, every_steps=max(1, round(phase.every_steps / ratio)))
+        for phase in trainer.phases
+    )
     return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
 
 
@@ -157,9 +159,10 @@ def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
     """Lengthen checkpoints and evaluation of a version by `added_s` seconds, down to 0 if negative."""
     if not added_s:
         return trainer
-    own_s = math.fsum(phase.step_s for phase in trainer.phases if phase.name == CHECKPOINTS_PHASE)
+    none = TrainerPhase(CHECKPOINTS_PHASE, 0.0, shrinks_with_gpus=False)
+    own = next((phase for phase in trainer.phases if phase.name == CHECKPOINTS_PHASE), none)
     others = tuple(phase for phase in trainer.phases if phase.name != CHECKPOINTS_PHASE)
-    changed = TrainerPhase(CHECKPOINTS_PHASE, max(0.0, own_s + added_s), shrinks_with_gpus=False)
+    changed = replace(own, step_s=max(0.0, own.step_s + added_s))
     return replace(trainer, phases=(*others, changed) if changed.step_s > 0.0 else others)
 
 

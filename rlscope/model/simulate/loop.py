@@ -52,18 +52,25 @@ def simulate(
     """Simulate `steps` training steps of a layout and measure everything after the warm-up.
 
     The run starts spread out, as if its first requests had been running for a while. warm_up_steps: None leaves out the
-    first fifth, and at least the steps that replace everything in flight twice, but never more than half. The same
-    arguments give the same result. Raises ValueError if the limits let no step start (the message names the limit), for
-    fewer than 2 steps, or if nothing remains after the warm-up. Raises NeverTrains if fewer than about one sample in a
-    hundred is trained.
+    first fifth, and at least the steps that replace everything in flight twice, but never more than half; then as many
+    as leave whole periods of the trainers' rarest phase. The same arguments give the same result. Raises ValueError if
+    the limits let no step start (the message names the limit), for fewer than 2 steps, or if nothing remains after the
+    warm-up. Raises NeverTrains if fewer than about one sample in a hundred is trained.
     """
-    layout = _within_cap(system, layout)
+    system, layout = _in_short_periods(system, steps), _within_cap(system, layout)
     refuse_what_can_not_run(system, layout, settings)
     run = EventLoop(system, layout, settings, np.random.default_rng(seed))
     warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
     if steps < 2 or not 0 <= warm_up < steps:
         raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
-    return summarize(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+    return summarize(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s, system.trainer)
+
+
+def _in_short_periods(system: System, steps: int) -> System:
+    """Turn rare phases of the trainers into shorter ones that occur at least twice in half of the steps."""
+    most = max(1, steps // 4)
+    phases = tuple(replace(each, every_steps=min(each.every_steps, most)) for each in system.trainer.phases)
+    return replace(system, trainer=replace(system.trainer, phases=phases))
 
 
 def _within_cap(system: System, layout: Layout) -> Layout:
@@ -81,7 +88,9 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
     in_flight = (samples_at_start(system, layout) + queued) / batch
     fill = math.ceil(_WARM_UP_FILLS * (in_flight + system.workload.prefetched_batches))
-    return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
+    measured = steps - min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
+    period = max((phase.every_steps for phase in system.trainer.phases), default=1)
+    return steps - measured // period * period
 
 
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:

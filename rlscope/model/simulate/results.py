@@ -17,6 +17,7 @@ from rlscope.model.simulate.engine import EngineTotals
 from rlscope.model.simulate.queue import IdleReason
 from rlscope.model.simulate.samples import DROPPED, FILTERED, Samples
 from rlscope.model.simulate.trainer import TrainerSeconds
+from rlscope.model.system import Trainer
 
 LONGEST_RATIO: Final = 0.1
 """Share of the samples that counts as the longest."""
@@ -82,7 +83,7 @@ class Simulated:
     """Fewer than the steps if publications wait for the staleness cap."""
     seconds: float
     step_periods_s: tuple[float, ...]
-    """Seconds between the ends of successive steps, in order."""
+    """Seconds between the ends of successive steps, in order, if rare phases were spread evenly over the steps."""
     step_trained_tokens: tuple[int, ...]
     """Response tokens of each of these steps."""
     engines: int
@@ -152,12 +153,15 @@ class RunningSums:
     queue_group_s: float
 
 
-def summarize(samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float]) -> Simulated:
+def summarize(
+    samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float], trainer: Trainer
+) -> Simulated:
     """Summarize what happened between two moments."""
     seconds, columns = end.now_s - start.now_s, Columns.of(samples)
     trained = np.flatnonzero(columns.group_step > start.steps)
     dropped, filtered = (columns.left_after(start.now_s, outcome) for outcome in (DROPPED, FILTERED))
     steps, ends_s = end.steps - start.steps, np.array(step_ends_s[start.steps :])
+    periods_s = np.diff([0.0, *step_ends_s]) - [trainer.uneven_s(step + 1) for step in range(end.steps)]
     step_tokens = _by_step(columns, trained, columns.group_step[trained] - start.steps - 1, steps)
     step_dropped, step_filtered = (_left_by_step(columns, groups, ends_s) for groups in (dropped, filtered))
     lengths = columns.length_tokens[columns.members(trained)]
@@ -166,7 +170,7 @@ def summarize(samples: Samples, start: RunningSums, end: RunningSums, step_ends_
         warm_up_steps=start.steps,
         published_versions=end.version - start.version,
         seconds=seconds,
-        step_periods_s=tuple(np.diff([0.0, *step_ends_s])[start.steps :].tolist()),
+        step_periods_s=tuple(periods_s[start.steps :].tolist()),
         step_trained_tokens=tuple(step_tokens.tolist()),
         engines=len(end.engines),
         trainer_seconds=TrainerSeconds(**_differences([start.trainer], [end.trainer])),

@@ -27,7 +27,7 @@ class SimulatedTrainer:
     """Wait, train on a batch, publish after all batches of a version, and wait again."""
 
     def __init__(self, system: System, gpus: int, step_factor: Callable[[], float]) -> None:
-        workload, self._step_factor = system.workload, step_factor
+        workload, self._step_factor, self._uneven_s = system.workload, step_factor, system.trainer.uneven_s
         mean = trainer_step(system.trainer, workload, system.update, gpus)
         overhead_s, self._batches_per_version = system.trainer.overhead_s, workload.batches_per_version
         self._s_per_token = (float(mean.compute_s) - overhead_s) / trained_tokens_per_step(workload)
@@ -69,10 +69,11 @@ class SimulatedTrainer:
         self.waits_for, self.since_s = None, now_s
         factor = self._step_factor()
         tokens = response_tokens + samples * self._prompt_tokens
-        train_s, phases_s = factor * (self._overhead_s + tokens * self._s_per_token), factor * self._phases_s
+        self.batches += 1
+        train_s = factor * (self._overhead_s + tokens * self._s_per_token)
+        phases_s = factor * (self._phases_s + self._uneven_s(self.steps) / self._batches_per_version)
         self.totals.train_s += train_s
         self.totals.phases_s += phases_s
-        self.batches += 1
         return now_s + train_s + phases_s
 
     def publish(self, now_s: float) -> None:

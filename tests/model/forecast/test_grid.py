@@ -32,16 +32,16 @@ def solved(monkeypatch):
 
 def test_the_recommended_layout_is_first_then_the_splits_then_one_setting_at_the_current_and_at_its_split():
     model = analyzed("fleet").model
-    assert recommended_layout(model) == Layout(4, 6, 12)
+    assert recommended_layout(model) == Layout(4, 6, 16)
     # The actions of the run ask for a cap of 5 and of 8 versions, and for a publication every 2 steps.
     values = [
-        *[("max_running", 12), ("max_running", 16), ("max_running", 64)],
+        *[("max_running", 16), ("max_running", 64)],
         *[("max_staleness", 2), ("max_staleness", 5), ("max_staleness", 8)],
         *[("publish_every", 2), ("publish_every", 4)],
         *[("max_in_flight_samples", 192), ("max_in_flight_samples", 384)],
     ]
     assert asked(model) == [
-        ((4, 6), "max_running", 12),
+        ((4, 6), "max_running", 16),
         *[(split, None, None) for split in ((4, 6), (3, 7), (6, 4), (7, 3))],
         *[((5, 5), *each) for each in values],
         *[((4, 6), *each) for each in values[1:]],

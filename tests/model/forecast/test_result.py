@@ -22,7 +22,7 @@ from rlscope.model.forecast.price import Anchor
 from rlscope.model.forecast.recommend import Grounds, gains_over, recommend
 from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed
-from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
+from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Granularity, Layout, possible_layouts, running_limits
 from tests.model.few_draws import few_draws
 from tests.model.known_run import (
     QUESTION,
@@ -64,6 +64,30 @@ def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
     assert found.system.workload.trained_prompt_tokens == pytest.approx(50.0)
     assert found.layout == TODAY
     assert not found.synchronous
+
+
+@pytest.mark.parametrize(
+    ("other_s", "every_steps", "engines_s"),
+    [
+        ([1.0] * 40, 1, {}),
+        ([0.0] * 40, 1, {}),
+        ([0.0, 0.0, 0.0, 30.0] * 10, 4, {}),
+        ([0.0, 0.0, 0.0, 30.0] * 10, 4, {("reward", None): 300.0}),
+        ([0.0, 0.0, 0.0, 30.0] * 10, 1, {("eval", None): 300.0}),
+        ([1.0, 1.0, 1.0, 27.0] * 10, 3, {}),  # The mean of the squares is 183, that of the seconds 7.5: 3.25.
+        ([1.0, 3.0] * 20, 1, {}),  # 5 and 2: 1.25.
+        ([0.0] * 39 + [30.0], 40, {}),
+    ],
+)
+def test_checkpoints_vary_from_step_to_step_as_in_the_run_unless_they_stop_the_engines_too(
+    other_s: list[float], every_steps: int, engines_s: dict[tuple[str, None], float]
+):
+    run = observed()
+    steps = replace(run.steps, other_s=np.array(other_s))
+    found = calibration_of(replace(run, steps=steps, engine_state_s={**run.engine_state_s, **engines_s}))
+    phases = [each for each in found.system.trainer.phases if each.name == CHECKPOINTS_PHASE]
+    expected = [(pytest.approx(sum(other_s) / 40), every_steps)] if any(other_s) else []
+    assert [(each.step_s, each.every_steps) for each in phases] == expected
 
 
 def test_time_between_passes_is_part_of_a_pass():

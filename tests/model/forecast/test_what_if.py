@@ -208,14 +208,17 @@ def test_a_limit_is_set_moved_or_removed(today: Admission, change: Change, expec
 
 
 def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
-    trainer = Trainer(100.0, 2, overhead_s=1.0, phases=(TrainerPhase("log-probabilities", 2.0, True),))
+    often, rare = TrainerPhase("log-probabilities", 2.0, True), TrainerPhase("checkpoints", 1.0, False, every_steps=10)
+    trainer = Trainer(100.0, 2, overhead_s=1.0, phases=(often, rare))
     workload = replace(TRUTH.workload, prefetched_batches=1.0)
     (changed,) = changed_systems(
         (replace(TRUTH, trainer=trainer, workload=workload),), Change(publish_every=4), 1.0, "admission"
     )
     assert (changed.workload.samples_per_step, changed.workload.samples_per_batch) == (1_024, 256)
     assert changed.workload.prefetched_batches == 0.25
-    assert changed.trainer == replace(trainer, overhead_s=4.0, phases=(TrainerPhase("log-probabilities", 8.0, True),))
+    # What comes every 10 steps comes every 2 or 3 versions of 4 steps.
+    phases = replace(often, step_s=8.0), replace(rare, step_s=4.0, every_steps=2)
+    assert changed.trainer == replace(trainer, overhead_s=4.0, phases=phases)
     assert changed.update == TRUTH.update
 
 
@@ -245,7 +248,7 @@ def test_an_evaluation_of_the_engines_comes_after_as_many_steps_however_many_tok
 def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
     per_version: float, added_s: float, left_s: list[float]
 ):
-    own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False)
+    own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False, every_steps=5)
     system = replace(TRUTH, trainer=Trainer(100.0, 2, phases=(TrainerPhase("log-probabilities", 1.0, True), own)))
     (changed,) = changed_systems((system,), Change(added_checkpoint_s=added_s), per_version, "admission")
     left = [replace(own, step_s=seconds) for seconds in left_s]

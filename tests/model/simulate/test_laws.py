@@ -142,7 +142,7 @@ def test_jumping_over_passes_changes_nothing(case: Case) -> None:
     OnePassAtATime.written = {}
     with patch.object(dispatch, "SimulatedEngine", OnePassAtATime):
         run = EventLoop(system, layout, settings, np.random.default_rng(5))
-        walked = summarize(run.samples, run.play(4), run.play(14), run.step_ends_s)
+        walked = summarize(run.samples, run.play(4), run.play(14), run.step_ends_s, system.trainer)
     assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
     assert jumped.staleness == walked.staleness
     assert jumped.step_left_tokens == walked.step_left_tokens

@@ -14,7 +14,16 @@ from rlscope.model.simulate.results import Ages, Simulated
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
-from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
+from rlscope.model.system import (
+    Admission,
+    Engine,
+    Layout,
+    System,
+    Trainer,
+    TrainerPhase,
+    WeightUpdateCost,
+    Workload,
+)
 from tests.model.golden_system import Affine
 from tests.model.simulated_systems import (
     BUSY,
@@ -336,6 +345,63 @@ def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_n
     assert end_s == pytest.approx(10.0 + train_s + phases_s)
     assert (trainer.totals.train_s, trainer.totals.phases_s) == pytest.approx((train_s, phases_s))
     assert trainer.totals.wait_samples_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "batches", "phases_s"),
+    [
+        (1, 1, [2.0] * 6),
+        (2, 1, [4.0, 0.0, 4.0, 0.0, 4.0, 0.0]),
+        (3, 1, [0.0, 6.0, 0.0, 0.0, 6.0, 0.0]),
+        (3, 2, [0.0, 0.0, 3.0, 3.0, 0.0, 0.0]),
+    ],
+)
+def test_a_rare_phase_takes_the_seconds_of_its_whole_period_in_one_step(
+    every_steps: int, batches: int, phases_s: list[float]
+) -> None:
+    phases = (TrainerPhase("checkpoints", 2.0, False, every_steps),)
+    system = with_workload(replace(BUSY, trainer=replace(BUSY.trainer, phases=phases)), batches_per_version=batches)
+    trainer, totals_s = SimulatedTrainer(system, 1, lambda: 1.0), [0.0]
+    for now_s in range(6):
+        trainer.step(samples=24, response_tokens=700, now_s=float(now_s))
+        totals_s.append(trainer.totals.phases_s)
+    assert np.diff(totals_s) == pytest.approx(phases_s)
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "step_s"),
+    [
+        # Engines make a batch in 2 s; trainers need 0.5 s and, on average, 1 s of checkpoint for it.
+        (1, 2.0),
+        # In a checkpoint of 10 s, the queue of two batches is full after 4 s. What runs ends within 2 s more, and
+        # engines start again when the third batch is taken, 11 s after the first: 1 s and 5 s are lost to 10 steps.
+        (10, 2.6),
+    ],
+)
+def test_a_checkpoint_that_fills_the_queue_stops_the_engines(every_steps: int, step_s: float) -> None:
+    run = simulate(with_checkpoints(every_steps), Layout(1, 2, 12), steps=60, seed=1)
+    assert run.step_s == pytest.approx(step_s, rel=0.02)
+
+
+def with_checkpoints(every_steps: int) -> System:
+    """Samples of 2 s on engines of 12 requests, a queue of two batches of 24, and 1 s of checkpoint per step."""
+    return System(
+        replace(WORKLOAD, lengths=constant(100), prompt_tokens=0.0, trained_prompt_tokens=0.0, group_size=1),
+        Engine(1, Affine(0.02, 0.0), max_running=12),
+        Trainer(4_800.0, seen_gpus=1, phases=(TrainerPhase("checkpoints", 1.0, False, every_steps),)),
+        admission=Admission(queue_capacity_samples=48),
+    )
+
+
+@pytest.mark.parametrize(("every_steps", "steps"), [(1, 48), (10, 40), (15, 45), (16, 45), (99, 45)])
+def test_whole_periods_are_measured_and_rarer_phases_come_four_times_in_a_simulation(
+    every_steps: int, steps: int
+) -> None:
+    run = simulate(with_checkpoints(every_steps), Layout(1, 2, 12), steps=60, seed=1)
+    assert (run.steps, run.trainer_seconds.phases_s) == (steps, pytest.approx(steps))
+    assert sum(run.step_periods_s) == pytest.approx(run.seconds)
+    # A checkpoint of 10 s or more is spread over its period.
+    assert max(run.step_periods_s) < 5.0
 
 
 def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights() -> None:

@@ -70,7 +70,7 @@ def test_the_controls_ascend_and_mark_the_current_and_the_recommended_layout(fle
     controls = options_of(fleet)
     assert list(controls) == ["split", "max_running", "max_in_flight_samples"]
     assert controls["split"] == [("3 : 7", ""), ("4 : 6", "to try"), ("5 : 5", "current"), ("6 : 4", ""), ("7 : 3", "")]
-    assert controls["max_running"] == [("12", "to try"), ("32", "current"), ("64", "")]
+    assert controls["max_running"] == [("16", "to try"), ("32", "current"), ("64", "")]
     assert controls["max_in_flight_samples"] == [("192", ""), ("none", "current")]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from rlscope.analysis.bottleneck import auxiliary_busy_ratio
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import (
     ASKED_OF_A_STRETCH,
@@ -112,8 +113,10 @@ def advise(
         observed = partial(_observe, run, sampler_gpus_in(answers["worker_extents"], stretch), grid, answers)
         whole, parts = observed(stretch), _halves(answers["training_steps"], stretch)
         halves = None if parts is None else (observed(parts[0]), _steps(run, grid, answers, parts[1]))
+        busy_ratio = auxiliary_busy_ratio(answers["ledger_timeline"], grid.bucket_ns, stretch)
         model_config = _model_config(run.config, facts, whole, constraints)
-        return model_run(whole, halves, replace(model_config, others=others, lost_gpu_s=lost_gpu_s))
+        model_config = replace(model_config, others=others, lost_gpu_s=lost_gpu_s, auxiliary_busy_ratio=busy_ratio)
+        return model_run(whole, halves, model_config)
     except (UnobservableError, UncalibratableError) as error:
         return NoModelResult(str(error))
 

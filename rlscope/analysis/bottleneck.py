@@ -127,20 +127,28 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
     return run_ns
 
 
+def auxiliary_busy_ratio(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> float | None:
+    """Return the share of the interval that auxiliary GPUs work, 0..1; None if there are none.
+
+    An engine that always decodes has room for more requests, so only activities count.
+    """
+    auxiliary = interval.clip(timeline, bucket_ns).filter(role=AUXILIARY_ROLE)
+    gpu_s = float(auxiliary["gpu_s"].sum())
+    return _gpu_s(auxiliary, pl.col("state").is_in(_WORK)) / gpu_s if gpu_s else None
+
+
 def full_auxiliary(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> str | None:
     """Return why a judge or reward model may limit the samples, in one clause; None if nothing shows it.
 
-    It may if its GPUs work nearly all of the interval while trainers wait for samples. An engine that always decodes
-    has room for more requests, so only activities count.
+    It may if its GPUs work nearly all of the interval while trainers wait for samples.
     """
-    clipped = interval.clip(timeline, bucket_ns)
-    auxiliary, trainers = (pl.col("role").is_in(each) for each in ((AUXILIARY_ROLE,), TRAINER_ROLES))
-    gpu_s, trainer_gpu_s = _gpu_s(clipped, auxiliary), _gpu_s(clipped, trainers)
-    busy_gpu_s = _gpu_s(clipped, auxiliary & pl.col("state").is_in(_WORK))
+    clipped, trainers = interval.clip(timeline, bucket_ns), pl.col("role").is_in(TRAINER_ROLES)
+    trainer_gpu_s = _gpu_s(clipped, trainers)
     waiting_gpu_s = _gpu_s(clipped, trainers & (pl.col("state") == "waiting_for_samples"))
-    if not gpu_s or not trainer_gpu_s:
+    busy_ratio = auxiliary_busy_ratio(timeline, bucket_ns, interval)
+    if busy_ratio is None or not trainer_gpu_s:
         return None
-    busy_ratio, waiting_ratio = busy_gpu_s / gpu_s, waiting_gpu_s / trainer_gpu_s
+    waiting_ratio = waiting_gpu_s / trainer_gpu_s
     if busy_ratio < _FULL_RATIO or waiting_ratio < BALANCED_SHARE_RATIO:
         return None
     return (

@@ -176,7 +176,7 @@ class RunFacts:
     total_steps: int | None = None
     """Planned training steps of the run. None if its config does not state them."""
     auxiliary_gpus: int = 0
-    """GPUs of judges and of reward, reference and critic models, which the model of the run leaves out."""
+    """GPUs of judges and of reward, reference and critic models, which are in no layout."""
 
     @property
     def policy_gpus(self) -> int:

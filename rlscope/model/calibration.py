@@ -72,6 +72,8 @@ class Calibration:
     """Log deviation that the rates of all layouts share, besides the uncertainty in the draws."""
     error_ratio: float = 1.0
     """Error of the model itself in a gain, over the usual one."""
+    most_samples_per_s: float = math.inf
+    """Samples per second that judges and reward models score at most."""
     engine_slowness: tuple[float, ...] | None = None
     """Time factor of each of the run's engines, by engine number, if some are much slower than others; None if all are
     alike. The closed forms know only the mean engine of the run."""

@@ -1,4 +1,4 @@
-"""A judge beside a run is in its ledger and its cost, and in nothing that is said about the policy."""
+"""A judge beside a run is in its ledger and its cost. All that it says about the policy is a limit to gains."""
 
 import json
 import shutil
@@ -108,12 +108,21 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert remedies["starved_trainer"] == document["verdict"]["next"]
 
 
+def test_no_gain_is_predicted_beyond_a_judge_that_always_works(tmp_path: Path) -> None:
+    with few_draws():
+        alone = analyze(TRACES / "starved_trainer", also_ask=())
+    judged = beside_a_judge(tmp_path / "starved_trainer", decoding_ratio=0.02, scoring_ratio=0.8)
+    gains = [max(each.gain_ratio.value for each in run.model.ranking.actions) for run in (alone, judged)]
+    # Work of 0.8 of the time becomes work of all of it.
+    assert gains[0] > 0.5 and gains[1] == pytest.approx(1.0 / 0.8 - 1.0, abs=0.03)
+
+
 def test_the_card_lists_its_states_and_says_that_the_verdict_leaves_it_out(
     judged: AnalysisResult, alone: AnalysisResult
 ) -> None:
     card = card_words(judged, 120)
     assert "Auxiliary" in card
-    assert "The verdict, the model and the actions leave out the 2 auxiliary GPUs." in card
+    assert "The verdict and the actions leave out the 2 auxiliary GPUs." in card
     assert "auxiliary" not in card_words(alone, 120)
 
 

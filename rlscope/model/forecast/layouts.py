@@ -58,6 +58,13 @@ class StepTiming:
     sampler_idle_ratio: float
     """Share of the engines' time, 0..1, without a decode pass or a prefill."""
 
+    def slowed(self, factor: float) -> "StepTiming":
+        """Return the timing with steps that take longer by a factor, all of it idle time."""
+        trainers, samplers = (
+            1.0 - (1.0 - each) / factor for each in (self.trainer_idle_ratio, self.sampler_idle_ratio)
+        )
+        return StepTiming(self.step_s * factor, self.step_tokens, trainers, samplers)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:

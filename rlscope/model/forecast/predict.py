@@ -95,7 +95,11 @@ def predict(
     asked, simulated = _held_run(calibration, layout, state, holds=holds)
     if simulated is None:
         return Forecast.of_none(layout, "never_trains")
-    drawn, rate = _drawn(calibration, layout, form_error=form_error), simulated.trained_tokens_per_s
+    room, rate = (
+        calibration.most_samples_per_s / _samples_per_s(simulated, asked.system),
+        simulated.trained_tokens_per_s,
+    )
+    drawn = _drawn(calibration, layout, room * state.trained_tokens_per_s, form_error=form_error)
     sampled = simulated.step_trained_tokens, simulated.step_periods_s
     error = 1.0 if is_reference else drawn_factors(*sampled, _SEED, drawn.size)
     price = price_simulated(simulated, asked.system.admission)
@@ -103,11 +107,11 @@ def predict(
         layout=layout,
         excluded=None,
         state=state,
-        tokens_per_s=rate,
+        tokens_per_s=rate * min(1.0, room),
         drawn_tokens_per_s=drawn * (rate / state.trained_tokens_per_s) * error,
         price=with_intervals(price, asked.system, asked.draws, layout, simulated),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        timing=timing_of_simulated(simulated),
+        timing=timing_of_simulated(simulated).slowed(max(1.0, 1.0 / room)),
         preemption=preemption_simulated(simulated, calibration.system),
         in_flight_limit=None if asked is calibration else asked.system.admission.max_in_flight_samples,
     )
@@ -203,15 +207,33 @@ def _synchronous(calibration: Calibration, *, form_error: bool) -> Forecast:
     )
 
 
-def _drawn(calibration: Calibration, layout: Layout, *, form_error: bool) -> Reals:
+def _drawn(calibration: Calibration, layout: Layout, most: float = math.inf, *, form_error: bool) -> Reals:
     """Trained response tokens per second in every draw, by the closed forms; 0 in a draw that cannot run.
 
-    Each rate includes one factor for everything that the run leaves open, which all layouts share.
+    Each rate is at most `most`, and includes one factor for everything that the run leaves open, which all layouts
+    share.
     """
-    rates = closed_rates(calibration, calibration.draws, (layout,))[:, 0]
+    rates = np.minimum(closed_rates(calibration, calibration.draws, (layout,))[:, 0], most)
     level = calibration.level_log_sd * normals(np.random.default_rng(_LEVEL_SEED), rates.size)
     error = _FORM_ERROR * calibration.error_ratio
     return rates * np.exp(level + (error * _form_noise(layout, rates.size) if form_error else 0.0))
+
+
+def held_by_auxiliary(calibration: Calibration, busy_ratio: float) -> Calibration:
+    """Limit the samples to those that judges and reward models can score, which work a share of the time today.
+
+    Each sample takes them as long as now, so they score at most today's samples per second over that share
+    (utilization law, Denning and Buzen 1978).
+    """
+    today = simulated_run(calibration, calibration.layout)
+    if today is None or calibration.synchronous or not busy_ratio:
+        return calibration
+    return replace(calibration, most_samples_per_s=_samples_per_s(today, calibration.system) / busy_ratio)
+
+
+def _samples_per_s(simulated: Simulated, system: System) -> float:
+    """Samples that are trained, dropped or filtered per second."""
+    return sum(simulated.step_left_tokens) / simulated.seconds / system.workload.lengths.mean_tokens
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:

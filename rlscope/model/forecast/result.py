@@ -30,7 +30,7 @@ from rlscope.model.forecast.layouts import (
     scale_to_measured,
     trainer_rate_bound,
 )
-from rlscope.model.forecast.predict import predict_layouts
+from rlscope.model.forecast.predict import held_by_auxiliary, predict_layouts
 from rlscope.model.forecast.price import Anchor, StalenessForecast
 from rlscope.model.forecast.ranking import Ranking, rank_actions
 from rlscope.model.forecast.recommend import Grounds, Recommendation, affords, recommend
@@ -84,6 +84,8 @@ class ModelConfig:
     """Whether the config states a scheduling that the run plainly contradicts."""
     auxiliary_gpus: int = 0
     """GPUs of models that are not trained. They cost as much as the others and are in no layout."""
+    auxiliary_busy_ratio: float | None = None
+    """Share of the steady state that these GPUs worked, 0..1; None if there are none."""
 
     @property
     def scheduling(self) -> Scheduling:
@@ -187,6 +189,7 @@ def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, mod
     failed = replay.is_rough or (prediction is not None and prediction.misses)
     error_ratio = _FAILED_ERROR_RATIO if failed else 1.0
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction), error_ratio=error_ratio)
+    calibration = held_by_auxiliary(calibration, model_config.auxiliary_busy_ratio or 0.0)
     return _advised(whole, halves, model_config, calibration, replay, prediction, rng)
 
 

@@ -119,7 +119,7 @@ def unrecorded_sentence(ledger: Ledger) -> str:
 def auxiliary_sentence(run: RunFacts) -> str:
     """Say which GPUs the verdict leaves out, as a sentence; empty if the run has no auxiliary GPUs."""
     gpus = fmt.counted(run.auxiliary_gpus, "auxiliary GPU", "auxiliary GPUs")
-    return f"The verdict, the model and the actions leave out the {gpus}." if run.auxiliary_gpus else ""
+    return f"The verdict and the actions leave out the {gpus}." if run.auxiliary_gpus else ""
 
 
 def _unrecorded(worker: UnrecordedTime) -> str:

@@ -1,5 +1,6 @@
 """The one way to a rate: what is simulated, what is pruned, and the limit and the age of a queue that would grow."""
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,8 +11,16 @@ import pytest
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.actions import Counterfactuals
 from rlscope.model.forecast.change import with_trainer_speed
-from rlscope.model.forecast.layouts import Forecasts
-from rlscope.model.forecast.predict import closed_forecasts, closed_rates, held, predict, predict_layouts, simulated_run
+from rlscope.model.forecast.layouts import Forecasts, StepTiming
+from rlscope.model.forecast.predict import (
+    closed_forecasts,
+    closed_rates,
+    held,
+    held_by_auxiliary,
+    predict,
+    predict_layouts,
+    simulated_run,
+)
 from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
@@ -39,6 +48,32 @@ def test_a_prediction_is_the_simulators_and_its_draws_are_those_of_the_closed_fo
     closed = closed_rates(asked, (asked.system, *asked.draws), (KEEPING_UP,))[:, 0]
     assert closed[0] != pytest.approx(run.trained_tokens_per_s, rel=0.005)
     assert found.drawn_tokens_per_s == pytest.approx(closed[1:] * run.trained_tokens_per_s / closed[0])
+
+
+@pytest.mark.parametrize(("room", "held"), [(math.inf, 1.0), (1.0, 1.0), (0.99, 0.99), (0.5, 0.5)])
+def test_no_rate_is_beyond_what_judges_can_score_and_the_trainers_wait_for_the_rest(room: float, held: float) -> None:
+    asked, how = calibration(CAPPED), {"form_error": False, "is_reference": True}
+    plain, run = predict(asked, KEEPING_UP, **how), simulated_run(asked, KEEPING_UP)
+    made_per_s = sum(run.step_left_tokens) / run.seconds / asked.system.workload.lengths.mean_tokens
+    found = predict(replace(asked, most_samples_per_s=room * made_per_s), KEEPING_UP, **how)
+    assert found.tokens_per_s == pytest.approx(held * plain.tokens_per_s)
+    assert found.drawn_tokens_per_s == pytest.approx(np.minimum(plain.drawn_tokens_per_s, room * plain.tokens_per_s))
+    assert found.timing.step_s == pytest.approx(plain.timing.step_s / held)
+    for before, after in zip(idle_ratios(plain.timing), idle_ratios(found.timing), strict=True):
+        assert 1.0 - after == pytest.approx(held * (1.0 - before))
+
+
+def idle_ratios(timing: StepTiming) -> tuple[float, float]:
+    return timing.trainer_idle_ratio, timing.sampler_idle_ratio
+
+
+def test_judges_that_are_busy_half_of_the_time_score_twice_as_many_samples_at_most() -> None:
+    asked, run = calibration(CAPPED), simulated_run(calibration(CAPPED), TODAY)
+    assert run.dropped_ratio == 0.0
+    made_per_s = asked.system.workload.samples_per_step / run.step_s
+    assert held_by_auxiliary(asked, 0.5).most_samples_per_s == pytest.approx(2.0 * made_per_s, rel=0.01)
+    for free in (held_by_auxiliary(asked, 0.0), held_by_auxiliary(replace(asked, synchronous=True), 0.5)):
+        assert free.most_samples_per_s == math.inf
 
 
 def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_is_compared() -> None:

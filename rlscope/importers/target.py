@@ -349,6 +349,7 @@ class ImportTarget:
             worker = self._workers[engine]
             if is_colocated:
                 worker["gpu_count"] = 0
+                self._coverage.pop(engine, None)
             elif gpus:
                 worker["gpu_count"] = gpus // len(places)
             elif worker.get("gpu_count") is None:

@@ -239,6 +239,20 @@ def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_p
     assert rows[0]["end_ns"] // NS % 60 in (11, 12)
 
 
+@pytest.mark.parametrize(
+    ("settings", "refusal"), [(SEPARATE, "the files cover 56% of SGLangEngine-1"), (COLOCATED, None)]
+)
+def test_lines_that_ray_merged_cost_the_verdict_only_where_engines_have_gpus_of_their_own(
+    tmp_path: Path, settings: str, refusal: str | None
+) -> None:
+    """Ray merges them by default (a log of miles, 2026-04). The time of shared GPUs is that of the trainer's timers."""
+    lines = engine(1, 10, 16)
+    lines[2] = f"{lines[2].strip()}\x1b[32m [repeated 5x across cluster]\x1b[0m\n"
+    run = imported(tmp_path, *run_lines(settings), *lines)
+    assert run.imported.refusal == refusal
+    assert any("Ray merged 4 lines" in note for note in run.imported.notes)
+
+
 def test_an_engine_that_logs_only_after_another_has_ended_is_in_its_place(tmp_path: Path) -> None:
     """The third engine is the second one, started again."""
     lines = run_lines(SEPARATE)

@@ -859,6 +859,11 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3 | Async Level: 1\n",
             r"a console log of prime-rl .*Pass the run folder, whose metrics\.jsonl .*releases, the trainer's \.wandb",
         ),
+        # Logs of verl (2025) whose logger is W&B alone, and of one that crashed in its first step.
+        (
+            "(TaskRunner pid=7) Training Progress:   0%|          | 33/15625 [36:51<289:24:03, 66.82s/it]\n",
+            r"a console log of verl .*Pass its \.wandb file or TensorBoard events, .* trainer\.logger has console",
+        ),
         # Issue 24 of simpleRL-reason (2025-02), which trains with OpenRLHF.
         (
             "Train epoch [1/1]:  21%|##| 841/4096 [1:03:43<4:06:33, 4.5s/it, pg=-0.1, rm=0.2, glen=770, act_lr=2e-8]\n",

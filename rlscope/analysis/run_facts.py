@@ -1,6 +1,6 @@
 """Basic facts of a run: workers, duration, steps, tokens, and the window over which its rates are steady."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -65,8 +65,12 @@ def _devices(workers: pl.DataFrame) -> dict[str, str]:
 
 def most_gpus(extents: pl.DataFrame) -> int:
     """Return the maximum number of GPUs that these workers owned at once. A restarted worker keeps its GPUs."""
-    edges = [(row["start_ns"], 1, row["gpu_count"]) for row in extents.iter_rows(named=True)]
-    edges += [(row["end_ns"], 0, -row["gpu_count"]) for row in extents.iter_rows(named=True)]
+    return most_at_once(extents.select("start_ns", "end_ns", "gpu_count").iter_rows())
+
+
+def most_at_once(counted: Iterable[tuple[int, int, int]]) -> int:
+    """Return the largest sum of counts at one time, from the start, the end and the count of each."""
+    edges = [edge for start_ns, end_ns, count in counted for edge in ((start_ns, 1, count), (end_ns, 0, -count))]
     return max(accumulate(change for _, _, change in sorted(edges)), default=0)
 
 

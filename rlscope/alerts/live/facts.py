@@ -1,13 +1,12 @@
 """The result of one poll of a run in progress: its alerts, and the facts that a terminal shows. No formatting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import polars as pl
 
-from rlscope.alerts.buckets import Family, WorkerLife
+from rlscope.alerts.buckets import Family
 from rlscope.alerts.live.workers import LiveWorkers, LongestPhases
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
@@ -15,6 +14,7 @@ from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import AUXILIARY_ROLE
 from rlscope.analysis.result import Alert, EvidenceValue, TokenStaleness, Verdict
+from rlscope.analysis.run_facts import most_at_once
 from rlscope.analysis.staleness import token_staleness
 from rlscope.diagnose.stalled import SILENT_S, stall_of
 from rlscope.diagnose.straggling_engine import Straggler, slowest_engine
@@ -175,18 +175,13 @@ def _value(timeline: Timeline, metric: str) -> float | None:
 def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:
     states = timeline.rows("states")
     sides: list[SideState] = []
-    for role in {life.role for life in workers.lives}:
+    for role in sorted({life.role for life in workers.lives}):
         own = [life for life in workers.lives if life.role == role]
-        most = _most_at_once([(life, 1) for life in own]), _most_at_once([(life, life.gpu_count) for life in own])
-        sides.append(SideState(role, *most, _ratios(states, role)))
-    return tuple(sorted(sides, key=lambda side: side.role))
-
-
-def _most_at_once(counted: Sequence[tuple[WorkerLife, int]]) -> int:
-    """Return the largest sum of counts of lives at one time: a worker that was started again counts once."""
-    edges = [(life.start_ns, 1, count) for life, count in counted]
-    edges += [(max(life.last_ns, life.start_ns + 1), 0, -count) for life, count in counted]
-    return max(accumulate(count for _, _, count in sorted(edges)), default=0)
+        # A worker that was started again counts once.
+        spans = [(life.start_ns, max(life.last_ns, life.start_ns + 1), life.gpu_count) for life in own]
+        running = most_at_once((start_ns, end_ns, 1) for start_ns, end_ns, _ in spans)
+        sides.append(SideState(role, running, most_at_once(spans), _ratios(states, role)))
+    return tuple(sides)
 
 
 def _ratios(rows: pl.DataFrame, role: str) -> dict[str, float]:

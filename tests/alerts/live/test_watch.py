@@ -513,21 +513,10 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
             ("receiver a: down",),
         )
     )
-    for words in (
-        "run monday",
-        "1 trainer, 4 GPUs",
-        "waiting for samples",
-        "38.0%",
-        "2 samplers, 2 GPUs",
-        "41.5 running",
-        "p95 4",
-        "12 samples",
-        "no data from sampler-1 for 1 min 15 s",
-        "receiver a: down",
-        "a file is damaged",
-    ):
+    silence = "no data from sampler-1 for 1 min 15 s"
+    for words in ("run monday", "1 trainer, 4 GPUs", "waiting for samples", "p95 4", silence, "receiver a: down"):
         assert words in text
-    assert text.index("dead") < text.index("slow")
+    assert text.index("dead") < text.index("slow") < text.index("a file is damaged")
 
 
 def test_the_screen_says_that_nothing_fires_that_nothing_is_known_and_that_nothing_has_begun() -> None:

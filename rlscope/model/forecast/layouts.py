@@ -60,10 +60,12 @@ class StepTiming:
 
     def slowed(self, factor: float) -> "StepTiming":
         """Return the timing with steps that take longer by a factor, all of it idle time."""
-        trainers, samplers = (
-            1.0 - (1.0 - each) / factor for each in (self.trainer_idle_ratio, self.sampler_idle_ratio)
+        return replace(
+            self,
+            step_s=self.step_s * factor,
+            trainer_idle_ratio=1.0 - (1.0 - self.trainer_idle_ratio) / factor,
+            sampler_idle_ratio=1.0 - (1.0 - self.sampler_idle_ratio) / factor,
         )
-        return StepTiming(self.step_s * factor, self.step_tokens, trainers, samplers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

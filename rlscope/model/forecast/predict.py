@@ -95,10 +95,8 @@ def predict(
     asked, simulated = _held_run(calibration, layout, state, holds=holds)
     if simulated is None:
         return Forecast.of_none(layout, "never_trains")
-    room, rate = (
-        calibration.most_samples_per_s / _samples_per_s(simulated, asked.system),
-        simulated.trained_tokens_per_s,
-    )
+    rate = simulated.trained_tokens_per_s
+    room = calibration.most_samples_per_s / _samples_per_s(simulated, asked.system)
     drawn = _drawn(calibration, layout, room * state.trained_tokens_per_s, form_error=form_error)
     sampled = simulated.step_trained_tokens, simulated.step_periods_s
     error = 1.0 if is_reference else drawn_factors(*sampled, _SEED, drawn.size)
@@ -225,8 +223,9 @@ def held_by_auxiliary(calibration: Calibration, busy_ratio: float) -> Calibratio
     Each sample takes them as long as now, so they score at most today's samples per second over that share
     (utilization law, Denning and Buzen 1978).
     """
-    today = simulated_run(calibration, calibration.layout)
-    if today is None or calibration.synchronous or not busy_ratio:
+    is_limited = busy_ratio and not calibration.synchronous
+    today = simulated_run(calibration, calibration.layout) if is_limited else None
+    if today is None:
         return calibration
     return replace(calibration, most_samples_per_s=_samples_per_s(today, calibration.system) / busy_ratio)
 

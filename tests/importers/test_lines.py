@@ -68,20 +68,6 @@ def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
     assert (log.tally.lines, log.tally.bad_lines) == (3, bad)
 
 
-def test_colors_and_what_ray_adds_are_taken_off() -> None:
-    line = clean(
-        "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"
-    )
-    assert (line.text, line.actor, line.merged) == ("step 1", "Worker[rank=0] pid=7, ip=10.0.0.1", 2)
-    plain = clean("(not an actor) (main_task pid=7) step (1)")
-    assert (plain.text, plain.actor, plain.printer) == (
-        "step (1)",
-        "main_task pid=7",
-        "(not an actor) (main_task pid=7) ",
-    )
-    assert clean("(not an actor) step 1").actor is None
-
-
 STAMP = "2026-03-04 05:06:07 "
 
 

@@ -168,6 +168,9 @@ def test_engines_of_one_log_are_workers_with_the_gpus_and_limits_of_its_settings
         (("APIServer pid=7", "EngineCore_DP0 pid=8"), {"engine"}),
         (("WorkerDict pid=7", "WorkerDict pid=8"), {"WorkerDict-7", "WorkerDict-8"}),
         (("Server pid=7", "Server pid=7, ip=10.0.0.2"), {"Server-7", "Server-7-10.0.0.2"}),
+        # A launcher's own words stand alone, and before an actor's name.
+        (("not an actor",), {"engine"}),
+        (("not an actor) (Worker[rank=0] pid=7",), {"Worker-rank-0-7"}),
         # Prefixes of kubectl, docker compose, srun, and grep with and without line numbers.
         (("[pod/a-0/vllm] (", "[pod/a-1/vllm] ("), {"engine-pod-a-0-vllm", "engine-pod-a-1-vllm"}),
         (("vllm-1  | (", "vllm-2  | ("), {"engine-vllm-1", "engine-vllm-2"}),

@@ -69,6 +69,12 @@ def test_rows_are_dropped_when_they_cannot_count_any_more(table: str, kept_ns: i
     assert left == [3, 2, 2, 1, 0]
 
 
+def test_an_engine_is_known_by_one_of_its_rows_however_old_they_are() -> None:
+    rows = held(engine_steps=[engine_row("e0", S, 2 * S), engine_row("e0", 2 * S, 3 * S), engine_row("e1", S, 200 * S)])
+    rows.prune(10**15)
+    assert rows.since(FROM_S * S)[0]["engine_steps"]["worker_id"].to_pylist() == ["e0", "e1"]
+
+
 def test_rows_that_are_left_out_are_counted_by_table_and_reason() -> None:
     rows = LiveRows()
     for lacking in (2, 1_000):

@@ -8,11 +8,16 @@ from rlscope_otel.integrations.seams import Call, Seams, Watch
 
 
 class Host:
+    def __init__(self) -> None:
+        self.counted: list[int] = []
+
     def add(self, left: int, right: int) -> int:
         return left + right
 
     def count(self, end: int) -> Iterator[int]:
-        yield from range(end)
+        for number in range(end):
+            self.counted.append(number)
+            yield number
 
     @classmethod
     def made(cls) -> "Host":
@@ -40,10 +45,13 @@ def test_the_items_of_a_generator_are_seen_one_by_one(seams: Seams):
     seams.watch(Host, "count", Watch(each=each, after=lambda call: seen.append("end")))
     assert list(Host().count(2)) == [0, 1]
     assert seen == [0, 1, "end"]
-    cut_off = Host().count(2)
+    host = Host()
+    cut_off = host.count(2)
     next(cut_off)
     cut_off.close()
     assert seen == [0, 1, "end", 0, "end"]
+    # The host makes no item before its caller asks for it.
+    assert host.counted == [0]
 
 
 def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(

@@ -7,7 +7,7 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate, about
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.recommend import TIE_RATIO, UncertaintySource
+from rlscope.model.forecast.recommend import FEW_VERSIONS, STALER_RATIO, TIE_RATIO, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -18,6 +18,10 @@ from rlscope.reports.text.price import costly_words
 TITLE: Final = "Recommended layout"
 CURRENT: Final = "current"
 _LAYOUTS_SHOWN: Final = 5
+_ONLY_STALER: Final = (
+    "Every layout that is likely to gain 5% raises sample staleness p95 by more than "
+    f"{STALER_RATIO - 1.0:.0%}, to above {FEW_VERSIONS} steps."
+)
 _CERTAIN: Final = 0.99
 """Largest probability that is shown as a number: draws tell no more."""
 
@@ -42,7 +46,8 @@ def headline(model: ModelResult) -> str:
 def why(model: ModelResult) -> str:
     """The reason, the odds, and what to measure to be surer."""
     advised = model.recommendation
-    parts = [REASONS[advised.reason]]
+    only_staler = advised.advice == "keep" and advised.staler is not None
+    parts = [_ONLY_STALER if only_staler else REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
         odds = advised.worthwhile_probability
         surely = f"more than {_CERTAIN:.0%}" if odds > _CERTAIN else fmt.percent(odds)

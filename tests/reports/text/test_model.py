@@ -86,6 +86,14 @@ def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason)
     assert shown.text == headline and advice.chosen_layouts(made) == [made.forecasts.today]
 
 
+def test_a_layout_is_not_kept_as_the_fastest_where_a_staler_one_is_faster():
+    made = changing_model()
+    kept = with_reason("small_gain", staler=made.recommendation.best)
+    assert advice.why(kept) == (
+        "Every layout that is likely to gain 5% raises sample staleness p95 by more than 50%, to above 4 steps."
+    )
+
+
 @pytest.mark.parametrize(
     ("reason", "verb"), [("worthwhile", "Use"), ("unsure", "Test"), ("lengths_drift", "Test"), ("too_short", "Test")]
 )

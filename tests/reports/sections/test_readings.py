@@ -1,14 +1,16 @@
 """Captions and frames that the facts of a run choose: what they say on both sides of each threshold."""
 
+import json
 from dataclasses import replace
 
+import altair as alt
 import polars as pl
 import pytest
 
 from rlscope.analysis.result import SteadyWindow, Throughput
 from rlscope.reports.blocks import Facts, Table
 from rlscope.reports.card import per_gpu_facts
-from rlscope.reports.charts.encoding import shown_from_s
+from rlscope.reports.charts.encoding import shown_from_s, spec
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
@@ -33,6 +35,16 @@ def test_a_line_is_flat_if_engines_run_their_limit_for_99_percent_of_the_steady_
     # Start-up is before the stretch, and engines that have nothing left to do are after it.
     rows = pl.DataFrame({"bucket_start_ns": [9, *range(10, 110), 110], "running_mean": [0.0, *running, 0.0]})
     assert is_flat(rows, limit, WINDOW) == flat
+
+
+def test_a_chart_has_all_its_rows_whatever_altair_is_set_to():
+    rows = pl.DataFrame({"x": range(5_001)})
+    chart = alt.Chart(rows).mark_point().encode(x="x:Q")
+    with alt.data_transformers.enable("csv"):
+        drawn = json.loads(spec(chart, "points", "", full_analysis().run))
+        assert alt.data_transformers.active == "csv"
+    (found,) = drawn["datasets"].values()
+    assert len(found["x"] if isinstance(found, dict) else found) == 5_001
 
 
 def said_of_batch(running, waiting=None, used=None, limit=None, efficient=None):

@@ -46,7 +46,7 @@ def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) ->
     first, verdict = run.model.ranking.first, run.verdict
     if first is None or verdict.cause is None:
         return
-    reasons = ("This addresses", "but does not remove the bottleneck", "because of weight updates")
+    reasons = ("This addresses", "but does not remove the bottleneck", "because weight updates")
     says_why = any(words in card_of(run) for words in reasons)
     if says_why is (first.cause in (verdict.cause, *verdict.tied_with)):
         yield f"{first.what} is against {first.cause}, the verdict is {verdict.bottleneck}: {card_of(run)}"

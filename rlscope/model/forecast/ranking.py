@@ -18,6 +18,7 @@ from rlscope.model.causes import Cause, LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import DRAWS, SPEEDS, Action, ActionKind, ActionWhat, Counterfactuals
 from rlscope.model.forecast.layouts import Forecast, Forecasts
+from rlscope.model.forecast.predict import closed_rates
 from rlscope.model.forecast.recommend import (
     SURE_RATIO,
     TIE_RATIO,
@@ -291,7 +292,15 @@ def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
 
 
 def _cause_of(calibration: Calibration, layout: Layout) -> LossCause:
-    """Return the side that a layout makes faster: it gets GPUs, or its engines run more requests."""
+    """Return the side that a layout makes faster: it gets GPUs, or its engines run more requests.
+
+    If both sides get something, it is the one whose part of the change alone is faster, by the closed forms.
+    """
+    own = calibration.layout
     if calibration.synchronous:
         return Cause.LOCKSTEP
-    return Cause.TRAINERS if layout.trainer_gpus > calibration.layout.trainer_gpus else Cause.SAMPLERS
+    if layout.trainer_gpus <= own.trainer_gpus:
+        return Cause.SAMPLERS
+    alone = replace(layout, max_running=own.max_running), replace(own, max_running=layout.max_running)
+    split_rate, limit_rate = closed_rates(calibration, (calibration.system,), alone)[0]
+    return Cause.TRAINERS if split_rate >= limit_rate else Cause.SAMPLERS

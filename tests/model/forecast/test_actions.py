@@ -309,12 +309,19 @@ def limits(today: Layout) -> tuple[Layout, ...]:
     return tuple(replace(today, max_running=running) for running in (8, 11, 16))
 
 
+def trainer_and_limit(today: Layout) -> tuple[Layout, ...]:
+    """A GPU for the trainers, and engines that run four times the requests."""
+    return (Layout(today.trainer_gpus + 1, today.sampler_gpus - 1, 4 * today.max_running),)
+
+
 @pytest.mark.parametrize(
     ("name", "layouts", "what", "cause"),
     [
         ("trainers", splits, "layout", "trainers"),
         ("samplers", splits, "layout", "samplers"),
         ("samplers", limits, "running_limit", "samplers"),
+        ("trainers", trainer_and_limit, "layout", "trainers"),
+        ("samplers", trainer_and_limit, "layout", "samplers"),
     ],
 )
 def test_a_layout_is_against_the_side_that_it_makes_faster(

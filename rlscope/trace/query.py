@@ -4,6 +4,7 @@ A question may use the answer to another question, which it lists among its inpu
 it is computed once per run.
 """
 
+import warnings
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
 from rlscope.trace.shares import Argument, PartitionedRun, merge_answers
-from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun
+from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun, is_small_run
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a report can show."""
@@ -282,7 +283,21 @@ def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument
         _keep(run.connection, question, arguments, run.kept_answers, run.split)
     else:
         keep_inputs(run.connection, question, arguments, run.kept_answers, run.split)
+        if is_small_run(run.row_counts):
+            return _planned_once(run.connection, question, arguments)
     return _rows(run.connection, question, arguments, run.kept_answers).pl()
+
+
+def _planned_once(
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument]
+) -> pl.DataFrame:
+    """Return the answer without a relation, which DuckDB would plan a second time to know its columns."""
+    result = connection.execute(question.sql, _needed(question, arguments))
+    with warnings.catch_warnings():
+        # DuckDB recommends a relation, because this copies the rows once more.
+        warnings.simplefilter("ignore", UserWarning)
+        answer = pl.from_arrow(result.to_arrow_table(), rechunk=False)
+    return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
 
 
 def _rows(

@@ -352,12 +352,17 @@ def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> Duck
     return connection
 
 
+def is_small_run(row_counts: Mapping[str, int]) -> bool:
+    """Return whether every table is small, so that most queries take longer to plan than to run."""
+    return all(rows <= SMALL_ROWS for rows in row_counts.values())
+
+
 def _suit_size(connection: DuckDBPyConnection, row_counts: Mapping[str, int]) -> None:
     """Reduce overhead if every table is small, which saves a quarter of the CPU time of the answers.
 
     A second thread would have no work, and filters from join keys cost more than the rows that they save.
     """
-    if all(rows <= SMALL_ROWS for rows in row_counts.values()):
+    if is_small_run(row_counts):
         connection.execute("SET threads = 1")
         connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
 

@@ -98,7 +98,8 @@ pipelines: $(VENV)/.torch ## tests on the real pipelines (installs torch and TRL
 	$(BIN)/python -m pytest tests/pipelines -m "pipelines $(OF_THE_DAY)"
 	$(MAKE) pipelines-frameworks
 
-# verl and AReaL want libraries that exclude each other and the ones above: what they really import is listed there.
+# verl and AReaL want libraries that exclude each other and the ones above: what they really import is listed there. The
+# last step compiles it, because .ci/run has a processor to spare while it installs, and none while it tests.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_BIN := $(FRAMEWORKS)/bin
 FRAMEWORKS_WANT := tests/pipelines/frameworks/requirements.txt tests/pipelines/frameworks/frameworks.txt
@@ -109,6 +110,7 @@ $(FRAMEWORKS)/.installed: $(FRAMEWORKS_WANT) pyproject.toml instrumentation/pypr
 	$(FRAMEWORKS_BIN)/python $(INSTALL) -r tests/pipelines/frameworks/requirements.txt
 	$(FRAMEWORKS_BIN)/python $(INSTALL) --no-deps -r tests/pipelines/frameworks/frameworks.txt
 	$(FRAMEWORKS_BIN)/python $(INSTALL) --editable instrumentation --editable .
+	$(FRAMEWORKS_BIN)/python -W ignore -c 'import tests.pipelines.frameworks.areal_run, tests.pipelines.frameworks.verl_run'
 	@touch $@
 
 pipelines-frameworks: $(FRAMEWORKS)/.installed ## tests on real parts of verl, AReaL and Ray

@@ -1,7 +1,7 @@
 """Each rule finds what its case file says, and every threshold of a rule has cases that a nudge of it would change."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +27,13 @@ RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
 
 
+WITHOUT_LEDGER = frozenset(
+    {
+        "drifting_lengths", "full_kv_cache", "hollow_reward", "rising_truncation", "shared_gpu", "stale_reward",
+        "stalled", "straggling_engine", "weights_not_applied",
+    }
+)  # fmt: skip
+"""Rules that read no GPU time. The ledger takes longer than all else about a case: one that starts to read it fails."""
 WITHOUT_READINGS: list[pl.DataFrame] = []
 """The answer about GPUs of a run that has no readings of them, which takes as long as any other: asked for once."""
 
@@ -38,6 +45,8 @@ class Asked(dict[str, pl.DataFrame]):
         super().__init__()
         self.run: OpenRun | None = run
         self._case, self._grid, self._names = case, grid, set(names)
+        if case.file in WITHOUT_LEDGER:
+            self.update(ledger=pl.DataFrame(), gpu_agreement=pl.DataFrame())
 
     def __missing__(self, name: str) -> pl.DataFrame:
         if name not in self._names:
@@ -76,7 +85,10 @@ def evidence_of(file: str, name: str) -> Evidence:
         patch("rlscope.pipeline.summarize_staleness", lambda *_: None),
         nullcontext() if file == "data_quality_gaps" else patch("rlscope.pipeline.assess_quality", lambda *_: None),
         patch("rlscope.pipeline.find_all") as given,
+        ExitStack() as patches,
     ):
+        for name in ("close_ledger", "ledger_timeline") if file in WITHOUT_LEDGER else ():
+            patches.enter_context(patch(f"rlscope.pipeline.{name}", lambda *_: None))
         find_problems(run)
         (evidence,) = given.call_args.args
         RULES[file].find(evidence)

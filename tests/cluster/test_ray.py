@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 10**6}
+HEAD = {**NODE, "_system_config": {"health_check_period_ms": 300}}
+"""A node that refuses five checks is lost; Ray waits 3 s between them. A busy one still has 10 s to answer each."""
 SOME = [name for name, question in questions().items() if question.merge is not None][::4]
 """Shares without a cluster answer every question in tests/trace/test_shares.py."""
 
@@ -35,7 +37,7 @@ SOME = [name for name, question in questions().items() if question.merge is not 
 def two_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    nodes = started(lambda: Cluster(initialize_head=True, head_node_args=NODE))
+    nodes = started(lambda: Cluster(initialize_head=True, head_node_args=HEAD))
     nodes.add_node(**NODE)
     nodes.wait_for_nodes()
     yield nodes

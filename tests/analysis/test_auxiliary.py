@@ -13,7 +13,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Roles
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.text.brief import steady_state
-from tests.kept import TRACES
+from tests.kept import TRACES, analyzed
 from tests.model.few_draws import few_draws
 from tests.reports.terminal_card import card_words
 from tests.trace_folder import activity, engine_row, write_rows
@@ -109,10 +109,9 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
 
 
 def test_no_gain_is_predicted_beyond_a_judge_that_always_works(tmp_path: Path) -> None:
-    with few_draws():
-        alone = analyze(TRACES / "starved_trainer", also_ask=())
     judged = beside_a_judge(tmp_path / "starved_trainer", decoding_ratio=0.02, scoring_ratio=0.8)
-    gains = [max(each.gain_ratio.value for each in run.model.ranking.actions) for run in (alone, judged)]
+    runs = analyzed("starved_trainer"), judged
+    gains = [max(each.gain_ratio.value for each in run.model.ranking.actions) for run in runs]
     # Work of 0.8 of the time becomes work of all of it.
     assert gains[0] > 0.5 and gains[1] == pytest.approx(1.0 / 0.8 - 1.0, abs=0.03)
 

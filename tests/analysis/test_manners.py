@@ -11,6 +11,7 @@ from rlscope.model.forecast.predict import simulated_run
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout as ModelLayout
 from rlscope.pipeline import analyze
+from tests.model.few_draws import few_draws
 from tests.nightly import nightly
 
 TIGHT = Limits(max_in_flight_samples=192)
@@ -28,7 +29,8 @@ TIGHT = Limits(max_in_flight_samples=192)
 )
 def test_a_run_is_replayed_as_it_went(world: World, batches_per_version: int, tmp_path: Path):
     simulate_world(world, Layout(4, 4, 32), 40, 0, tmp_path / "run")
-    model = analyze(tmp_path / "run", also_ask=()).model
+    with few_draws(steps=60):
+        model = analyze(tmp_path / "run", also_ask=()).model
     assert isinstance(model, ModelResult)
     assert model.calibration.system.workload.batches_per_version == batches_per_version
     assert model.replay.rate_misfit_ratio == pytest.approx(0.0, abs=0.05)

@@ -30,6 +30,11 @@ def logged(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def recorded(logged: Path) -> AnalysisResult:
+    return analyze(logged / "run")
+
+
 def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
     """Seconds of the trainer in each state but its start-up, which verl does not log."""
     own = [state for state in result.ledger.states if state.role == "trainer" and state.state != "startup"]
@@ -37,15 +42,17 @@ def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["run.log", "metrics.jsonl"])
-def test_each_state_of_the_trainer_agrees_with_what_the_hooks_recorded(logged: Path, name: str) -> None:
-    recorded = trainer_seconds(analyze(logged / "run"))
+def test_each_state_of_the_trainer_agrees_with_what_the_hooks_recorded(
+    logged: Path, recorded: AnalysisResult, name: str
+) -> None:
+    recorded_s = trainer_seconds(recorded)
     # JSON lines hold no config, which says that the samplers have a GPU of their own.
     options = import_options(gpus="trainer=1,sampler=1")
     imported = trainer_seconds(analyze(logged / name, options=options))
     steps_s = sum(imported.values())
     for state in SHOWN:
-        assert imported[state] == pytest.approx(recorded[state], abs=AGREE_RATIO * steps_s), state
+        assert imported[state] == pytest.approx(recorded_s[state], abs=AGREE_RATIO * steps_s), state
 
 
-def test_both_name_the_same_bottleneck(logged: Path) -> None:
-    assert analyze(logged / "run.log").verdict.bottleneck == analyze(logged / "run").verdict.bottleneck == "samplers"
+def test_both_name_the_same_bottleneck(logged: Path, recorded: AnalysisResult) -> None:
+    assert analyze(logged / "run.log").verdict.bottleneck == recorded.verdict.bottleneck == "samplers"

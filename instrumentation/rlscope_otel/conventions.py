@@ -1,35 +1,25 @@
-"""Names of the spans and attributes that become rows of the trace tables.
+"""Attributes of the spans that become rows of the trace tables.
 
-A span with another name is ignored, and one without a required attribute is counted as dropped. `schema.py` says what
-the columns mean, and `spans.py` makes the rows.
+`schema.py` says what the columns mean, and `spans.py`, which has the names of the spans, makes the rows.
 """
 
 from typing import Final, NamedTuple
 
-from rlscope_otel import schema
-
 SCOPE_NAME: Final = "rlscope_otel"
-
-TRAIN_STEP: Final = "rlscope.train_step"
-WEIGHT_SPANS: Final = {phase: f"rlscope.weights.{phase}" for phase in schema.UPDATE_PHASES}
-"""Names of the spans of weight updates, by phase."""
-ACTIVITY_SPANS: Final = {activity: f"rlscope.{activity}" for activity in schema.ACTIVITIES}
-"""Names of the spans of a worker's activities, by activity."""
 
 
 class Attribute(NamedTuple):
-    """One attribute of a span: its key, its type, and whether the span is unusable without it."""
+    """One attribute of a span."""
 
     key: str
     type: type[str] | type[int] | type[float] | type[bool]
-    required: bool = False
 
 
 WAIT_REASON: Final = Attribute("rlscope.wait.reason", str)
 
 TRAIN: Final = {
-    "step": Attribute("rlscope.train.step", int, required=True),
-    "version_in": Attribute("rlscope.train.version_in", int, required=True),
+    "step": Attribute("rlscope.train.step", int),
+    "version_in": Attribute("rlscope.train.version_in", int),
     "version_out": Attribute("rlscope.train.version_out", int),
     "samples": Attribute("rlscope.train.samples", int),
     "tokens": Attribute("rlscope.train.tokens", int),
@@ -49,7 +39,7 @@ IMPORTANCE: Final = tuple(f"rlscope.train.importance.{each}" for each in ("stale
 """Keys of a train step whose values are lists of one length: they are the fields of the column `importance`."""
 
 WEIGHTS: Final = {
-    "version": Attribute("rlscope.weights.version", int, required=True),
+    "version": Attribute("rlscope.weights.version", int),
     "label": Attribute("rlscope.weights.label", str),
     "bytes": Attribute("rlscope.weights.size", int),
     "paused": Attribute("rlscope.weights.paused", bool),

@@ -25,6 +25,11 @@ class Faults:
         if not seen:
             _logger.warning("rlscope: %s: %s (the run continues; repeats are only counted)", kind, what)
 
+    def unknown(self, kind: str, what: str, value: object, known: tuple[str, ...], instead: str) -> None:
+        """Count a value of the host that is not one of those known. instead: its record in words."""
+        shown = repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"
+        self.note(kind, f"unknown {what} {shown}, {instead}; known: {', '.join(known)}")
+
     def attempt(self, kind: str, action: Callable[..., _T], *arguments: object) -> _T | None:
         """Return what an action of ours returns; None if it raises, which is counted and does not reach the host."""
         try:
@@ -45,8 +50,3 @@ def or_none(read: Callable[[], _T]) -> _T | None:
 def is_one_of(value: object, known: tuple[str, ...]) -> bool:
     """Return whether a value of the host is one of these texts. Other types are not compared, so they cannot raise."""
     return isinstance(value, str) and value in known
-
-
-def shown(value: object) -> str:
-    """Return a value of the host in the form of messages."""
-    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"

@@ -5,9 +5,9 @@ No hook raises into the host or does I/O on its thread.
 
 from opentelemetry.metrics import MeterProvider
 
-from rlscope_otel import conventions, schema
+from rlscope_otel import schema, spans
 from rlscope_otel.clock import RunClock
-from rlscope_otel.faults import is_one_of, shown
+from rlscope_otel.faults import is_one_of
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
 from rlscope_otel.samples import Sample
@@ -27,29 +27,25 @@ class Run(Recording):
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
         if not is_one_of(reason, schema.WAIT_REASONS):
-            self.faults.note(
-                "wait", f"unknown reason {shown(reason)}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
-            )
-        return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
+            self.faults.unknown("wait", "reason", reason, schema.WAIT_REASONS, "recorded as NULL")
+        return Phase(self._phases, spans.ACTIVITIES["wait"], {"reason": reason})
 
     def activity(self, activity: str) -> Phase:
         """The worker does one of `schema.ACTIVITIES`, such as startup, logprobs, reward, eval or checkpoint.
 
         An unknown one is recorded as `other`. `generate` is only needed if no engine steps are recorded.
         """
-        if not is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
-            known = ", ".join(schema.ACTIVITIES)
-            self.faults.note("activity", f"unknown activity {shown(activity)}, recorded as 'other'; known: {known}")
+        if not is_one_of(activity, schema.ACTIVITIES):
+            self.faults.unknown("activity", "activity", activity, schema.ACTIVITIES, "recorded as 'other'")
             activity = "other"
-        return Phase(self._phases, conventions.ACTIVITY_SPANS[activity])
+        return Phase(self._phases, spans.ACTIVITIES[activity])
 
     def train_step(
         self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
     ) -> TrainStep:
         """One optimizer step. It covers compute: put waits outside, or in a nested `wait`."""
         values = {"step": step, "version_in": version_in, "samples": samples, "tokens": tokens}
-        pairs = ((conventions.TRAIN[column], value) for column, value in values.items())
-        return TrainStep(self._phases, conventions.TRAIN_STEP, pairs)
+        return TrainStep(self._phases, spans.TRAIN, values)
 
     def publish_weights(self, version: int, label: str | None = None, *, bytes: int | None = None) -> WeightUpdate:
         """The trainer makes a policy version available to the samplers."""
@@ -68,8 +64,7 @@ class Run(Recording):
     def weight_update_part(self, part: str, version: int) -> Phase:
         """A part of a publication or application, recorded inside or beside it: one of `schema.UPDATE_PARTS`."""
         if not is_one_of(part, schema.UPDATE_PARTS):
-            known = ", ".join(schema.UPDATE_PARTS)
-            self.faults.note("weight update", f"unknown part {shown(part)}, recorded as other; known: {known}")
+            self.faults.unknown("weight update", "part", part, schema.UPDATE_PARTS, "recorded as other")
             return self.activity("other")
         return self._weights(part, version)
 
@@ -138,10 +133,7 @@ class Run(Recording):
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
         if not is_one_of(outcome, schema.DELIVERY_OUTCOMES):
             self._deliveries.drop()
-            self.faults.note(
-                "delivery",
-                f"unknown outcome {shown(outcome)}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}",
-            )
+            self.faults.unknown("delivery", "outcome", outcome, schema.DELIVERY_OUTCOMES, "not recorded")
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
         self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward))
@@ -151,5 +143,4 @@ class Run(Recording):
         self._queue_depths.add((queue, self.now_ns(), depth, capacity))
 
     def _weights(self, phase: str, version: int, **values: object) -> WeightUpdate:
-        pairs = ((conventions.WEIGHTS[column], value) for column, value in {"version": version, **values}.items())
-        return WeightUpdate(self._phases, conventions.WEIGHT_SPANS[phase], pairs)
+        return WeightUpdate(self._phases, spans.WEIGHTS[phase], {"version": version, **values})

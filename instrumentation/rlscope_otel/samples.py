@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rlscope_otel import schema
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults, is_one_of, shown
+from rlscope_otel.faults import Faults, is_one_of
 
 _REASONS = schema.FINISH_REASONS
 VersionRun = tuple[int, int, int]
@@ -126,8 +126,7 @@ class Sample:
         sink = self._sink
         sink.running.pop(id(self), None)
         if reason is not None and not is_one_of(reason, _REASONS):
-            known = ", ".join(schema.FINISH_REASONS)
-            sink.faults.note("sample finish", f"unknown reason {shown(reason)}, recorded as NULL; known: {known}")
+            sink.faults.unknown("sample finish", "reason", reason, _REASONS, "recorded as NULL")
             reason = None
         if self._version is not None and self._end > self._start:
             self._runs.append((self._version, self._start, self._end))

@@ -1,12 +1,12 @@
-"""Turns spans into rows, in the same way for our context managers, plain OpenTelemetry spans and the exporter.
+"""Turns phases and spans into rows: those of our context managers, of the OpenTelemetry API, and of the exporter.
 
 A phase of the API becomes the row that a span under its name would, but no span is made: that would cost ten times as
-much, and the providers are the host's.
+much, and the providers are the host's. A phase holds its values by column, a span by attribute.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
@@ -15,15 +15,30 @@ from rlscope_otel import schema
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.faults import Faults
 
-Attributes = Mapping[str, object]
+Values = Mapping[str, object]
+"""The known values of a row, by column."""
 
 
-class _Builder(NamedTuple):
-    """Makes the row of a span under one of our names."""
+class Kind(NamedTuple):
+    """The meaning of one of our names, which phases and spans have."""
 
+    name: str
+    doing: str
+    """Name of such a phase in the worker's file while it has not ended."""
     table: str
-    row_of: Callable[[int, int, Attributes], Row]
-    """From the start and the end, in ns, and the attributes. Raises _Unusable."""
+    attributes: Mapping[str, c.Attribute]
+    """By column, the attribute of a span."""
+    make_row: Callable[[int, int, Values], Row]
+    """From the start and the end, in ns, and the values."""
+    required: tuple[str, ...] = ()
+    """Columns without which there is no row."""
+
+    def row(self, start_ns: int, end_ns: int, values: Values) -> Row:
+        """Return the row. Raises _Unusable if a required value is unknown."""
+        for column in self.required:
+            if column not in values:
+                raise _Unusable(f"a span lacks {self.attributes[column].key}")
+        return self.make_row(start_ns, end_ns, values)
 
 
 class _Unusable(ValueError):
@@ -40,61 +55,49 @@ class RowSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Keep the span's row, if it has one of our names; whatever goes wrong costs this row only."""
+        kind: Kind | None = None
         try:
-            if span.name in _BUILDERS:
-                self.phase_ended(span.name, span.start_time or 0, span.end_time or 0, span.attributes or {})
+            kind = _KINDS.get(span.name)
+            if kind is not None:
+                row = kind.row(span.start_time or 0, span.end_time or 0, _values_in(span.attributes or {}, kind))
+                self._buffers[kind.table].add(row)
         except Exception as error:  # The host ended the span: nothing of ours may reach it.
-            self._faults.note("spans", error)
+            self._lose(kind, error)
 
-    def phase_ended(self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, object]) -> None:
+    def phase_ended(self, kind: Kind, start_ns: int, end_ns: int, values: Values) -> None:
         """Keep the row of a phase; whatever goes wrong costs this row only."""
-        table, row_of = _BUILDERS[name]
         try:
-            self._buffers[table].add(row_of(start_ns, end_ns, attributes))
+            self._buffers[kind.table].add(kind.row(start_ns, end_ns, values))
         except Exception as error:  # The host's values may fail in any way.
-            self._buffers[table].drop()
-            self._faults.note("spans", error)
+            self._lose(kind, error)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Write what is held."""
         return self._flush(timeout_millis / 1000)
 
-
-def open_entry(name: str, since_ns: int, attributes: Attributes) -> Mapping[str, object]:
-    """The entry in the worker's file of a phase that has not ended: its kind, its start and its known attributes."""
-    known = ((name, attributes.get(attribute.key)) for name, attribute in _OF_OPEN.items())
-    return {
-        "doing": _DOING[name],
-        "since_ns": since_ns,
-        **{key: value for key, value in known if value is not None},
-    }
+    def _lose(self, kind: Kind | None, error: Exception) -> None:
+        if kind is not None:
+            self._buffers[kind.table].drop()
+        self._faults.note("spans", error)
 
 
-def _activity_row(activity: str, start_ns: int, end_ns: int, attributes: Attributes) -> Row:
-    reason = _value(attributes, c.WAIT_REASON) if activity == "wait" else None
-    return activity, reason if reason in schema.WAIT_REASONS else None, start_ns, end_ns
+def _values_in(attributes: Mapping[str, object], kind: Kind) -> Values:
+    """Return the values that the attributes of a span hold. Raises _Unusable for one of another type."""
+    given = ((column, attribute, attributes.get(attribute.key)) for column, attribute in kind.attributes.items())
+    values = {column: _value(value, attribute) for column, attribute, value in given if value is not None}
+    return {**values, "importance": _importance(attributes)} if kind is TRAIN else values
 
 
-def _weight_row(phase: str, start_ns: int, end_ns: int, attributes: Attributes) -> Row:
-    values = {column: _value(attributes, attribute) for column, attribute in c.WEIGHTS.items()}
-    return _row("weight_updates", {**values, "phase": phase, "start_ns": start_ns, "end_ns": end_ns})
+def _value(value: object, attribute: c.Attribute) -> object:
+    kind = attribute.type
+    if type(value) is kind:
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    raise _Unusable(f"{attribute.key} is {value!r}; expected {kind.__name__}")
 
 
-def _train_row(start_ns: int, end_ns: int, attributes: Attributes) -> Row:
-    values = {column: _value(attributes, attribute) for column, attribute in c.TRAIN.items()}
-    values["samples"] = values["samples"] or 0
-    values["tokens"] = values["tokens"] or 0
-    if values["version_out"] is None:
-        values["version_out"] = values["version_in"]
-    moments = _importance(attributes)
-    return _row("train_steps", {**values, "importance": moments, "start_ns": start_ns, "end_ns": end_ns})
-
-
-def _row(table: str, values: Mapping[str, object]) -> Row:
-    return tuple(values[name] for name in _COLUMNS[table])
-
-
-def _importance(attributes: Attributes) -> list[tuple[object, ...]] | None:
+def _importance(attributes: Mapping[str, object]) -> list[tuple[object, ...]] | None:
     columns = [attributes.get(key) for key in c.IMPORTANCE]
     if columns == [None] * len(columns):
         return None
@@ -104,28 +107,44 @@ def _importance(attributes: Attributes) -> list[tuple[object, ...]] | None:
     return list(zip(*cast(list[Sequence[object]], columns), strict=True))
 
 
-def _value(attributes: Attributes, attribute: c.Attribute) -> object:
-    value, kind = attributes.get(attribute.key), attribute.type
-    if value is None and attribute.required:
-        raise _Unusable(f"a span lacks {attribute.key}")
-    if value is None or type(value) is kind:
-        return value
-    if kind is float and type(value) is int:
-        return float(value)
-    raise _Unusable(f"{attribute.key} is {value!r}; expected {kind.__name__}")
+def _train_row(start_ns: int, end_ns: int, values: Values) -> Row:
+    known = {
+        "samples": 0,
+        "tokens": 0,
+        "version_out": values["version_in"],
+        **values,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
+    return tuple(map(known.get, _TRAIN_COLUMNS))
 
 
-_COLUMNS = {
-    table: [column.name for column in columns if column.name != "worker_id"] for table, columns in schema.TABLES.items()
+def _weight_row(phase: str, start_ns: int, end_ns: int, values: Values) -> Row:
+    get = values.get
+    return get("version"), get("label"), phase, start_ns, end_ns, get("bytes"), get("paused"), get("kv")
+
+
+def _activity_row(activity: str, start_ns: int, end_ns: int, values: Values) -> Row:
+    reason = values.get("reason")
+    return activity, reason if reason in schema.WAIT_REASONS else None, start_ns, end_ns
+
+
+_TRAIN_COLUMNS: Final = [column.name for column in schema.TRAIN_STEPS if column.name != "worker_id"]
+TRAIN: Final = Kind("rlscope.train_step", "train", "train_steps", c.TRAIN, _train_row, ("step", "version_in"))
+ACTIVITIES: Final = {
+    activity: Kind(
+        f"rlscope.{activity}",
+        activity,
+        "activities",
+        {"reason": c.WAIT_REASON} if activity == "wait" else {},
+        partial(_activity_row, activity),
+    )
+    for activity in schema.ACTIVITIES
 }
-_OF_OPEN = {"reason": c.WAIT_REASON, "step": c.TRAIN["step"], "version": c.WEIGHTS["version"]}
-_DOING = {
-    c.TRAIN_STEP: "train",
-    **{name: activity for activity, name in c.ACTIVITY_SPANS.items()},
-    **{name: phase for phase, name in c.WEIGHT_SPANS.items()},
+WEIGHTS: Final = {
+    phase: Kind(
+        f"rlscope.weights.{phase}", phase, "weight_updates", c.WEIGHTS, partial(_weight_row, phase), ("version",)
+    )
+    for phase in schema.UPDATE_PHASES
 }
-_BUILDERS = {
-    c.TRAIN_STEP: _Builder("train_steps", _train_row),
-    **{name: _Builder("activities", partial(_activity_row, activity)) for activity, name in c.ACTIVITY_SPANS.items()},
-    **{name: _Builder("weight_updates", partial(_weight_row, phase)) for phase, name in c.WEIGHT_SPANS.items()},
-}
+_KINDS: Final = {kind.name: kind for kind in (TRAIN, *ACTIVITIES.values(), *WEIGHTS.values())}

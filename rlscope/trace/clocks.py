@@ -18,6 +18,7 @@ from rlscope.model.arrays import Flags
 from rlscope.trace.clock_offsets import Clocks, HostClock, Pairs, estimate_clocks
 from rlscope.trace.execution import interruptible
 from rlscope.trace.questions import find_question
+from rlscope.trace.sql import literals, set_aside
 from rlscope.trace.worker_files import Worker
 
 PAIRS: Final = "clock_pairs"
@@ -46,6 +47,10 @@ class FoundClocks(NamedTuple):
     queue_host: str
 
 
+RECORDED_TIMES: Final = FoundClocks(ONE_CLOCK, _TAKERS)
+"""What is found if there is no other clock to compare with."""
+
+
 def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Worker]) -> FoundClocks:
     """Estimate the clocks of the hosts of a run's workers from its recorded tables.
 
@@ -53,7 +58,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Worker
     """
     names = sorted({worker.host for worker in workers if worker.host is not None})
     if len(names) < 2:
-        return FoundClocks(ONE_CLOCK, _TAKERS)
+        return RECORDED_TIMES
     sql = find_question(PAIRS).sql
     rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": CELLS}).pl())
     places = {name: index for index, name in enumerate(names)}
@@ -134,14 +139,6 @@ def _fitting(timed: Pairs, is_finish: Flags, clocks: Clocks) -> tuple[Flags, int
     return fits, int(entries_ns.min()) if len(entries_ns) else 0
 
 
-def set_aside(connection: DuckDBPyConnection, table: str, prefix: str) -> str:
-    """Rename a table or a view by a prefix; return which of the two it is."""
-    found = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall()
-    kind = "TABLE" if found else "VIEW"
-    connection.execute(f"ALTER {kind} {table} RENAME TO {prefix}{table}")
-    return kind
-
-
 def correct_tables(connection: DuckDBPyConnection, workers: Sequence[Worker], found: FoundClocks) -> None:
     """Replace the tables by corrected ones. Raises duckdb.Error."""
     clocks = {each.host: each for each in found.clocks.hosts if each.is_corrected}
@@ -166,8 +163,8 @@ def _correct_deliveries(connection: DuckDBPyConnection, workers: Sequence[Worker
     owners = {"taken_ns": "own", "queued_ns": "queue"}
     if queue_host != _ENGINES:
         one = next(worker.worker_id for worker in workers if worker.host == queue_host)
-        quoted = "'" + one.replace("'", "''") + "'"
-        _create_view(connection, "deliveries", owners, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}")
+        joined = f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {literals([one])}"
+        _create_view(connection, "deliveries", owners, joined)
         return
     engines = f"SELECT sample_id, arg_max(worker_id, segment) AS engine_id FROM {RECORDED}samples GROUP BY sample_id"
     joined = f"LEFT JOIN ({engines}) AS engines ON recorded.sample_id = engines.sample_id "

@@ -64,6 +64,12 @@ class Footer:
     """Length of what follows the last whole batch of a journal: an incomplete batch, or damage."""
 
 
+@cache
+def read_schema(table: str) -> pa.Schema:
+    """Return the columns of a table as they are read: a damaged file may lack any value."""
+    return pa.schema([pa.field(field.name, field.type) for field in arrow_schema(table)])
+
+
 def read_footer(path: Path, table: str) -> Footer | str:
     """Return the footer of a table's file, or why the file cannot be read."""
     try:
@@ -77,11 +83,6 @@ def read_footer(path: Path, table: str) -> Footer | str:
         return f"cannot be read: {error}"
 
 
-@cache
-def _contract(table: str) -> pa.Schema:
-    return arrow_schema(table)
-
-
 def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData) -> Footer:
     kinds = {field.name: field.type for field in found}
     chunks = list(chunks_of(metadata))
@@ -91,7 +92,7 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         columns=shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
-        is_plain=all(kinds.get(field.name) == field.type for field in _contract(table)),
+        is_plain=all(kinds.get(field.name) == field.type for field in arrow_schema(table)),
         stamp=stamp_in(metadata.metadata or {}),
         first_ns=first_ns,
         last_ns=last_ns,
@@ -213,13 +214,13 @@ def _envelope_fault(path: Path) -> str | None:
 
 def schema_fault(found: pa.Schema, table: str) -> str | None:
     """Return why rows with this schema are not rows of the table; None if they are."""
-    if found.equals(_contract(table)):
+    if found.equals(arrow_schema(table)):
         return None
     names = [name.casefold() for name in found.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         return f"column {twice} appears more than once"
-    for field in _contract(table):
+    for field in arrow_schema(table):
         index = found.get_field_index(field.name)
         if index < 0:
             if not field.nullable:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, Column
 
 from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
+from rlscope.trace.sql import quoted
 
 _MOST_RUNS: Final = 10_000
 """Maximum version runs or importance moments of one row: more than the versions published during a sample's life."""
@@ -87,8 +88,3 @@ def lacking_values(rows: pa.Table, table: str) -> NDArray[np.bool_] | None:
     if not required:
         return None
     return np.logical_or.reduce([rows[name].is_null().to_numpy() for name in required])
-
-
-def quoted(name: str) -> str:
-    """Return a column's name in SQL."""
-    return f'"{name}"'

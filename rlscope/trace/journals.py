@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.journal import SealedBatch, head_length, is_cut_head, whole_batches
-from rlscope_otel.schema import TIMES, arrow_schema
+from rlscope_otel.schema import TIMES
 
-from rlscope.trace.footers import UNREADABLE, Footer, Stamp, schema_fault, stamp_in
+from rlscope.trace.footers import UNREADABLE, Footer, Stamp, read_schema, schema_fault, shared, stamp_in
 from rlscope.trace.impossible_values import impossible_in
 from rlscope.trace.ranges import joined
 
@@ -141,7 +141,7 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
     first, last = TIMES[table]
     starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
     firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
-    columns = _names(table)
+    columns = shared(tuple(rows.column_names))
     suspects = frozenset(columns if impossible_in(rows, table)[1] else ())
     for place, each in enumerate(read):
         yield Footer(
@@ -159,7 +159,17 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
 
 
 def _empty_footer(table: str, size_bytes: int, rest_bytes: int, stamp: Stamp | None = None) -> Footer:
-    return Footer(_names(table), 0, size_bytes, True, stamp, None, None, frozenset(), rest_bytes=rest_bytes)
+    return Footer(
+        shared(tuple(read_schema(table).names)),
+        0,
+        size_bytes,
+        True,
+        stamp,
+        None,
+        None,
+        frozenset(),
+        rest_bytes=rest_bytes,
+    )
 
 
 def _ends(column: pa.Array | pa.ChunkedArray, starts: Sequence[int], end: np.ufunc) -> Sequence[int | None]:
@@ -278,7 +288,7 @@ def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
 
 def fitted(rows: pa.Table | pa.RecordBatch, table: str) -> pa.Table:
     """Return the rows with the columns and types of the format; missing columns are NULL."""
-    return pa.Table.from_arrays([_column(rows, field) for field in _contract(table)], schema=_contract(table))
+    return pa.Table.from_arrays([_column(rows, field) for field in read_schema(table)], schema=read_schema(table))
 
 
 def _column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.ChunkedArray:
@@ -286,13 +296,3 @@ def _column(rows: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.C
         return pa.nulls(rows.num_rows, field.type)
     column = rows[field.name]
     return column if column.type == field.type else column.cast(field.type)
-
-
-@cache
-def _names(table: str) -> tuple[str, ...]:
-    return tuple(_contract(table).names)
-
-
-@cache
-def _contract(table: str) -> pa.Schema:
-    return pa.schema([pa.field(field.name, field.type) for field in arrow_schema(table)])

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
-from rlscope_otel.schema import TABLES, arrow_schema
+from rlscope_otel.schema import TABLES
 
 from rlscope.trace import execution
 from rlscope.trace.execution import SqlLimits
+from rlscope.trace.footers import read_schema
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -85,6 +86,5 @@ class LockedConnection:
         paths = self._stored.get(name)
         if not paths:
             return self._source.table(name).to_arrow_table()
-        fields = [pa.field(field.name, field.type) for field in arrow_schema(name)]
         files = [str(path) for path in paths]
-        return dataset(files, schema=pa.schema(fields), format="parquet", filesystem=LocalFileSystem())
+        return dataset(files, schema=read_schema(name), format="parquet", filesystem=LocalFileSystem())

@@ -10,7 +10,8 @@ from duckdb import DuckDBPyRelation
 from rlscope_otel.schema import KEYS, TABLES, TIMES
 
 from rlscope.trace.files import TableFiles
-from rlscope.trace.impossible_values import Fault, faults_of, quoted, with_any
+from rlscope.trace.impossible_values import Fault, faults_of, with_any
+from rlscope.trace.sql import quoted
 from rlscope.trace.usual_times import Window
 
 

@@ -13,7 +13,8 @@ from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, TIMES
 
 from rlscope import format as fmt
-from rlscope.trace.clocks import RECORDED, set_aside
+from rlscope.trace.clocks import RECORDED
+from rlscope.trace.sql import literals, set_aside
 from rlscope.trace.worker_files import Worker
 
 _RENAMED: Final = f"{RECORDED}with_reused_ids_"
@@ -170,7 +171,7 @@ def _leave_out_before(connection: DuckDBPyConnection, at_ns: int, workers: Seque
 
     An earlier sample of these workers stays if it is delivered later, unless a later sample has its id.
     """
-    names = ", ".join("'" + each.replace("'", "''") + "'" for each in workers)
+    names = literals(workers)
     # The samples come last because their filter reads the reduced deliveries.
     for table in sorted(TABLES, key="samples".__eq__):
         rows = f"SELECT * FROM {_UNCUT}{table}"

@@ -14,6 +14,7 @@ from duckdb import DuckDBPyConnection
 
 from rlscope.trace.files import StoredFile, TableFiles
 from rlscope.trace.questions import SAMPLE, WORKER, Question
+from rlscope.trace.sql import literals, quoted
 from rlscope.trace.worker_files import Worker
 
 Argument = int | float | str | bool
@@ -50,8 +51,8 @@ class Partition:
         if self.partition == SAMPLE:
             return f"hash(sample_id) % {self.count} = {self.place}" if table in BUCKETED else None
         if self.place:
-            return f"coalesce({_in('worker_id', self.workers)}, false)"
-        return f"NOT coalesce({_in('worker_id', self.elsewhere)}, false)" if self.elsewhere else None
+            return f"coalesce(worker_id IN ({literals(self.workers)}), false)"
+        return f"NOT coalesce(worker_id IN ({literals(self.elsewhere)}), false)" if self.elsewhere else None
 
     def holds(self, worker_id: str) -> bool:
         """Return whether a share of workers holds the rows of a worker."""
@@ -112,7 +113,7 @@ def plan_shares(
 def merge_answers(connection: DuckDBPyConnection, question: Question, answers: Iterable[pa.Table]) -> None:
     """Merge the answers of shares into a table named after the question. Raises duckdb.Error."""
     staged = f"shares_of_{question.name}"
-    columns = ", ".join(f"{_quoted(column.name)} {column.type}" for column in question.outputs)
+    columns = ", ".join(f"{quoted(column.name)} {column.type}" for column in question.outputs)
     connection.execute(f"CREATE TABLE {staged} ({columns})")
     try:
         for answer in answers:
@@ -126,25 +127,13 @@ def merged_sql(question: Question, answers: str) -> str:
     """Return the SELECT that computes the run's answer. answers: the table with the answers of its shares."""
     merge = question.merge or {}
     columns = [
-        f"{_AGGREGATES[merge[column.name]]}({_quoted(column.name)})::{column.type} AS {_quoted(column.name)}"
+        f"{_AGGREGATES[merge[column.name]]}({quoted(column.name)})::{column.type} AS {quoted(column.name)}"
         if column.name in merge
-        else _quoted(column.name)
+        else quoted(column.name)
         for column in question.outputs
     ]
-    keys = [_quoted(column.name) for column in question.outputs if column.name not in merge]
+    keys = [quoted(column.name) for column in question.outputs if column.name not in merge]
     grouped = f" GROUP BY {', '.join(keys)}" if merge and keys else ""
     ordered = _ORDER.search(question.sql)
     order = f" ORDER BY {_QUALIFIER.sub('', ordered[1])}" if ordered else ""
     return f"SELECT {', '.join(columns)} FROM {answers}{grouped}{order}"
-
-
-def _in(column: str, names: Sequence[str]) -> str:
-    return f"{column} IN ({', '.join(_literal(name) for name in names)})" if names else "false"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'

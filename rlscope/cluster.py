@@ -19,7 +19,7 @@ from rlscope.trace.manifest import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import Question, macros_sql, questions
 from rlscope.trace.shares import Argument, Partition, PartitionedRun, plan_shares
-from rlscope.trace.store import OpenPartition, Partitioner, StoredRun, open_share
+from rlscope.trace.store import OpenTables, Partitioner, StoredRun, open_share
 
 Progress = Callable[[str], None]
 _HOST_AND_PORT: Final = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
@@ -43,7 +43,7 @@ class PartitionHolder:
         """Store the run. expected: the `versions` of the driver process."""
         self._stored = stored
         self._expected = expected
-        self._open: dict[Partition, OpenPartition] = {}
+        self._open: dict[Partition, OpenTables] = {}
         self._stack = ExitStack()
 
     def check(self) -> RlscopeError | None:

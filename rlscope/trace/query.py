@@ -22,8 +22,8 @@ from rlscope.text_out import LONGEST_TEXT, shortened
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.shares import Argument, PartitionedRun, merge_answers
-from rlscope.trace.store import KeptAnswers, OpenPartition, OpenRun, is_small_run
+from rlscope.trace.shares import Argument, merge_answers
+from rlscope.trace.store import OpenRun, OpenTables, is_small_run
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a report can show."""
@@ -228,12 +228,12 @@ def with_both_grids(arguments: Mapping[str, Argument]) -> Mapping[str, Argument]
     }
 
 
-def ask_share(share: OpenPartition, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
+def ask_share(share: OpenTables, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
     """Return a share's answer to a question of its partition, for `merge_answers`. Raises the errors of `ask`."""
     question = find_question(name)
     with _named_errors(share.folder):
-        keep_inputs(share.connection, question, arguments, share.kept_answers)
-        return _rows(share.connection, question, arguments, share.kept_answers).to_arrow_table()
+        keep_inputs(share, question, arguments)
+        return _rows(share, question, arguments).to_arrow_table()
 
 
 @contextmanager
@@ -262,7 +262,7 @@ def ask_in_pages(
     """
     question, arguments = find_question(name), with_both_grids(arguments)
     with _named_errors(run.folder):
-        _keep(run.connection, question, arguments, run.kept_answers, run.split)
+        _keep(run, question, arguments)
         answer = run.connection.table(name)
         ((rows,),) = answer.aggregate("count(*)").fetchall()
         row = ColumnExpression("rowid")
@@ -280,19 +280,17 @@ def stored_rows(run: OpenRun, table: str) -> Iterator[dict[str, Any]]:
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:
     # Others are likely to be asked next with the same arguments, so an answer that they depend on is kept at once.
     if question.name in _input_names() or (run.split is not None and question.merge is not None):
-        _keep(run.connection, question, arguments, run.kept_answers, run.split)
+        _keep(run, question, arguments)
     else:
-        keep_inputs(run.connection, question, arguments, run.kept_answers, run.split)
+        keep_inputs(run, question, arguments)
         if is_small_run(run.row_counts):
-            return _planned_once(run.connection, question, arguments)
-    return _rows(run.connection, question, arguments, run.kept_answers).pl()
+            return _planned_once(run, question, arguments)
+    return _rows(run, question, arguments).pl()
 
 
-def _planned_once(
-    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument]
-) -> pl.DataFrame:
+def _planned_once(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:
     """Return the answer without a relation, which DuckDB would plan a second time to know its columns."""
-    result = connection.execute(question.sql, _needed(question, arguments))
+    result = run.connection.execute(question.sql, _needed(question, arguments))
     with warnings.catch_warnings():
         # DuckDB recommends a relation, because this copies the rows once more.
         warnings.simplefilter("ignore", UserWarning)
@@ -300,51 +298,37 @@ def _planned_once(
     return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
 
 
-def _rows(
-    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
-) -> DuckDBPyRelation:
-    if kept.get(question.name) == _given(question, arguments):
-        return connection.table(question.name)
-    return connection.sql(question.sql, params=_needed(question, arguments))
+def _rows(opened: OpenTables, question: Question, arguments: Mapping[str, Argument]) -> DuckDBPyRelation:
+    if opened.kept_answers.get(question.name) == _given(question, arguments):
+        return opened.connection.table(question.name)
+    return opened.connection.sql(question.sql, params=_needed(question, arguments))
 
 
-def keep_inputs(
-    connection: DuckDBPyConnection,
-    question: Question,
-    arguments: Mapping[str, Argument],
-    kept: KeptAnswers,
-    split: PartitionedRun | None = None,
-) -> None:
+def keep_inputs(opened: OpenTables, question: Question, arguments: Mapping[str, Argument]) -> None:
     """Answer the questions that this one depends on, and keep each answer as a table named after its question.
 
-    A kept answer is reused only for the same arguments. split: answers in shares of the run, if not None.
+    A kept answer is reused only for the same arguments.
     """
     for needed in _inputs(question):
-        _keep(connection, needed, arguments, kept, split)
+        _keep(opened, needed, arguments)
 
 
-def _keep(
-    connection: DuckDBPyConnection,
-    question: Question,
-    arguments: Mapping[str, Argument],
-    kept: KeptAnswers,
-    split: PartitionedRun | None,
-) -> None:
+def _keep(opened: OpenTables, question: Question, arguments: Mapping[str, Argument]) -> None:
     """Answer a question and keep the answer as a table named after it, unless it is already kept."""
-    given = _given(question, arguments)
+    connection, kept, given = opened.connection, opened.kept_answers, _given(question, arguments)
     if kept.get(question.name) == given:
         return
-    in_shares = split is not None and question.merge is not None
-    if not in_shares:
-        keep_inputs(connection, question, arguments, kept, split)
+    split = opened.split if question.merge is not None else None
+    if split is None:
+        keep_inputs(opened, question, arguments)
     if kept.pop(question.name, None) is not None:
         connection.execute(f"DROP TABLE {question.name}")  # a file's name; identifiers cannot be parameters
-    if split is not None and in_shares:
-        _needed(question, arguments)
+    needed = _needed(question, arguments)
+    if split is not None:
         merge_answers(connection, question, split.answers(question, arguments))
     else:
         # A relation would be planned twice, and on short runs planning is most of what an answer costs.
-        connection.execute(f"CREATE TABLE {question.name} AS\n{question.sql}", _needed(question, arguments))
+        connection.execute(f"CREATE TABLE {question.name} AS\n{question.sql}", needed)
     kept[question.name] = given
 
 

@@ -6,7 +6,7 @@ it is still being written; small tables are read into memory once. `workers` has
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -22,7 +22,7 @@ from rlscope_otel.schema import TABLES, arrow_schema
 from rlscope.errors import UnreadableDataError
 from rlscope.trace import execution
 from rlscope.trace.clock_offsets import Clocks
-from rlscope.trace.clocks import ONE_CLOCK, FoundClocks, correct_tables, estimate_run_clocks
+from rlscope.trace.clocks import ONE_CLOCK, RECORDED_TIMES, FoundClocks, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, list_table, table_of
@@ -32,8 +32,9 @@ from rlscope.trace.locked import LockedConnection
 from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.sessions import Sessions, keep_sessions_apart
+from rlscope.trace.sessions import keep_sessions_apart
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
+from rlscope.trace.sql import literals
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 from rlscope.trace.worker_files import Worker, dropped_rows, identity_gaps, read_workers, workers_table
 
@@ -72,14 +73,23 @@ _GATHERED: Final = "gathered_"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRun:
-    """An open run: its connection, and all facts about it that are not in tables."""
+class OpenTables:
+    """The open tables of a run or of a share, and the answers that are held as tables beside them."""
 
     folder: Path
+    connection: DuckDBPyConnection
+    kept_answers: KeptAnswers = field(default_factory=lambda: {name: {} for name in OPENED})
+    split: PartitionedRun | None = None
+    """Answers questions in shares of the run; None if this connection answers them all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun(OpenTables):
+    """An open run, and all facts about it that are not in tables."""
+
     run_id: str
     created_ns: int | None
     config: RunConfig
-    connection: DuckDBPyConnection
     locked: LockedConnection
     """Connection for a user's SQL."""
     row_counts: dict[str, int]
@@ -90,7 +100,6 @@ class OpenRun:
     gaps: tuple[str, ...]
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The raw config, with the entries that `config` leaves out."""
-    kept_answers: KeptAnswers = field(default_factory=lambda: {name: {} for name in OPENED})
     given_answers: dict[object, pl.DataFrame] = field(default_factory=dict[object, pl.DataFrame])
     """Cache of small answers, by question and arguments."""
     imported: Imported | None = None
@@ -99,8 +108,6 @@ class OpenRun:
     """Whether every row that the workers wrote was read."""
     clocks: Clocks = ONE_CLOCK
     """Differences between the hosts' clocks, and the hosts whose times are corrected in the tables."""
-    split: PartitionedRun | None = None
-    """Answers questions in shares of the run; None if this connection answers them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +119,8 @@ class StoredRun:
     tables: Mapping[str, TableFiles]
     window: Window | None
     unsure: frozenset[str]
-    found: FoundClocks
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPartition:
-    """An open share of a run."""
-
-    folder: Path
-    connection: DuckDBPyConnection
-    kept_answers: KeptAnswers
+    """Tables that may contain duplicate rows."""
+    found: FoundClocks = RECORDED_TIMES
 
 
 class Partitioner:
@@ -147,14 +146,24 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
     """
     folder = folder.resolve()
     given = _read_files(folder, read_all)
-    tables = given.tables
+    manifest, config, stored = given.manifest, given.config, given.stored
+    tables = stored.tables
     with _connected(folder, _stored_bytes(tables), sum(files.rows for files in tables.values())) as opened:
         connection, scratch = opened
         _suit_size(connection, {table: files.rows for table, files in tables.items()})
-        given, rows, found, sessions = _created(connection, scratch / "run", folder, given)
+        rows = _create_tables(connection, scratch / "run", stored, given.journals)
+        counts = rows.counts
         with _reading(folder):
-            correct_tables(connection, given.workers, found)
-        stored = StoredRun(folder, given.workers, tables, given.window, given.unsure, found)
+            sessions = keep_sessions_apart(connection, stored.workers)
+            connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
+            # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
+            found = estimate_run_clocks(connection, sessions.workers if manifest.imported is None else ())
+            if sessions.settings is not None:
+                manifest = replace(manifest, config={**manifest.config, **sessions.settings})
+                config = read_config(manifest.config)[0]
+                counts = {table: len(connection.table(table)) for table in TABLES}
+            correct_tables(connection, sessions.workers, found)
+        stored = replace(stored, workers=sessions.workers, found=found)
         # A share of workers cannot detect a sample that another worker stored too, nor an id that was reused there.
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
@@ -166,18 +175,18 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             with closing(LockedConnection(connection, as_stored, OPENED, macros_sql)) as locked:
                 yield OpenRun(
                     folder=folder,
-                    run_id=given.manifest.run_id,
+                    run_id=manifest.run_id,
                     created_ns=given.created_ns,
-                    config=given.config,
+                    config=config,
                     connection=connection,
                     locked=locked,
-                    row_counts=rows.counts,
-                    dropped_rows=dropped_rows(given.workers),
+                    row_counts=counts,
+                    dropped_rows=dropped_rows(sessions.workers),
                     skipped_files=given.skipped,
                     gaps=(*sessions.gaps, *given.gaps, *chain(*rows.gaps.values())),
-                    settings=given.manifest.config,
+                    settings=manifest.config,
                     completeness=given.completeness,
-                    imported=given.manifest.imported,
+                    imported=manifest.imported,
                     clocks=found.clocks,
                     split=split,
                 )
@@ -205,25 +214,23 @@ def read_run(
 
 
 @contextmanager
-def open_share(stored: StoredRun, share: Partition) -> Generator[OpenPartition]:
+def open_share(stored: StoredRun, share: Partition) -> Generator[OpenTables]:
     """Open one share of a run, on one thread; the connection closes with the block.
 
     Raises UnreadableDataError if a file cannot be read.
     """
-    folder, tables = stored.folder, dict(stored.tables)
-    for table, files in tables.items():
-        tables[table] = table_of(share.files(table, files))
+    folder = stored.folder
+    tables = {table: table_of(share.files(table, files)) for table, files in stored.tables.items()}
     own = [each for each in stored.workers if share.partition == SAMPLE or share.holds(each.worker_id)]
     with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
         connection.execute("SET threads = 1")
-        window, unsure = stored.window, stored.unsure
-        _create_tables(connection, scratch / "run", folder, tables, window, unsure, JournalRows(), share)
+        _create_tables(connection, scratch / "run", replace(stored, tables=tables), JournalRows(), share)
         connection.from_arrow(workers_table(own)).create_view("workers")
         with _reading(folder):
             correct_tables(connection, stored.workers, stored.found)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        yield OpenPartition(folder, connection, {name: {} for name in OPENED})
+        yield OpenTables(folder, connection)
 
 
 class _Given(NamedTuple):
@@ -232,14 +239,10 @@ class _Given(NamedTuple):
     manifest: RunManifest
     config: RunConfig
     created_ns: int | None
-    workers: Sequence[Worker]
-    tables: dict[str, TableFiles]
+    stored: StoredRun
     skipped: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
-    window: Window | None
     completeness: Completeness
-    unsure: frozenset[str]
-    """Tables that may contain duplicate rows."""
     journals: JournalRows
 
 
@@ -261,13 +264,10 @@ def _read_files(folder: Path, read_all: bool) -> _Given:
         manifest=manifest,
         config=config,
         created_ns=created_ns,
-        workers=workers,
-        tables=checked.tables,
+        stored=StoredRun(folder, workers, checked.tables, window, checked.unsure),
         skipped=(*skipped, *checked.skipped),
         gaps=(*gaps, *time_gaps, *created_gaps, *identity_gaps(workers)),
-        window=window,
         completeness=checked.completeness,
-        unsure=checked.unsure,
         journals=journals,
     )
 
@@ -379,27 +379,24 @@ class _Rows(NamedTuple):
 def _create_tables(
     connection: DuckDBPyConnection,
     link: Path,
-    folder: Path,
-    tables: Mapping[str, TableFiles],
-    window: Window | None,
-    unsure: Collection[str],
+    run: StoredRun,
     journals: JournalRows,
     share: Partition | None = None,
 ) -> _Rows:
     """Create every table, without impossible or duplicate rows; for a share, with its rows only."""
     result = _Rows({}, {})
-    for table, files in tables.items():
+    for table, files in run.tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
         if not files.files:
             empty.create_view(table)
             continue
-        paths = [str(link / path.relative_to(folder)) for path in files.paths]
+        paths = [str(link / path.relative_to(run.folder)) for path in files.paths]
         try:
             stored = _stored_rows(connection, table, paths, empty, files, journals)
             condition = None if share is None else share.condition(table)
             stored = stored if condition is None else stored.filter(condition)
-            checked = check_rows(stored, table, files, window, table in unsure)
+            checked = check_rows(stored, table, files, run.window, table in run.unsure)
             # A share of samples filters the whole table, so keep the result instead of repeating the filter.
             is_made = checked.is_distinct or (share is not None and share.partition == SAMPLE and table in BUCKETED)
             if is_made:
@@ -411,7 +408,7 @@ def _create_tables(
             else:
                 checked.rows.create_view(table)
         except (duckdb.Error, OSError, ValueError, pa.ArrowException) as error:
-            raise UnreadableDataError.while_reading(folder, error) from error
+            raise UnreadableDataError.while_reading(run.folder, error) from error
         result.counts[table] -= checked.left_out
         result.gaps[table] = checked.gaps
     return result
@@ -473,38 +470,6 @@ def _are_many(files: TableFiles) -> bool:
     return len(files.paths) >= MANY_FILES and files.rows <= SHORT_FILE_ROWS * len(files.paths)
 
 
-def _created(
-    connection: DuckDBPyConnection,
-    link: Path,
-    folder: Path,
-    given: _Given,
-) -> tuple[_Given, _Rows, FoundClocks, Sessions]:
-    """Create every table with the rows of the last recording, and estimate the clocks from them."""
-    rows = _create_tables(connection, link, folder, given.tables, given.window, given.unsure, given.journals)
-    with _reading(folder):
-        sessions = keep_sessions_apart(connection, given.workers)
-    connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
-    # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
-    with _reading(folder):
-        found = estimate_run_clocks(connection, sessions.workers if given.manifest.imported is None else ())
-    return _of_session(given, sessions), _recounted(connection, rows, sessions), found, sessions
-
-
-def _of_session(given: _Given, sessions: Sessions) -> _Given:
-    """Return the facts about the run with the workers and settings of the last recording."""
-    if sessions.settings is None:
-        return given
-    manifest = replace(given.manifest, config={**given.manifest.config, **sessions.settings})
-    return given._replace(manifest=manifest, config=read_config(manifest.config)[0], workers=sessions.workers)
-
-
-def _recounted(connection: DuckDBPyConnection, rows: _Rows, sessions: Sessions) -> _Rows:
-    """Return the counts without the rows of earlier recordings."""
-    if sessions.settings is None:
-        return rows
-    return rows._replace(counts={table: len(connection.table(table)) for table in TABLES})
-
-
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
     """Copy a table to memory if it is small or has many short files; return whether it was copied.
 
@@ -545,7 +510,6 @@ def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Partitio
 
 def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> None:
     """Restrict the connection to files in the run and the scratch folder, and lock its settings."""
-    allowed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in (scratch, folder))
-    connection.execute(f"SET allowed_directories = [{allowed}]")
+    connection.execute(f"SET allowed_directories = [{literals(map(str, (scratch, folder)))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

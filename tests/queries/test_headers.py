@@ -10,7 +10,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
 from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
-from rlscope.trace.store import OPENED
+from rlscope.trace.store import OpenTables
 from tests.case_files import open_empty
 
 VALUES: dict[str, Argument] = {"BIGINT": 1, "BOOLEAN": True, "DOUBLE": 1.0, "VARCHAR": "x"}
@@ -34,9 +34,10 @@ def connection(empty: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
 def test_the_header_names_the_columns_types_and_arguments_that_duckdb_sees(
     question: Question, connection: DuckDBPyConnection
 ) -> None:
-    keep_inputs(connection, question, EVERY_ARGUMENT, kept := {name: {} for name in OPENED})
-    for table in {*TABLES, "workers", *kept} - set(question.tables):
-        kind = "TABLE" if table in kept else "VIEW"
+    opened = OpenTables(Path(), connection)
+    keep_inputs(opened, question, EVERY_ARGUMENT)
+    for table in {*TABLES, "workers", *opened.kept_answers} - set(question.tables):
+        kind = "TABLE" if table in opened.kept_answers else "VIEW"
         connection.execute(f"DROP {kind} {table}")
     (statement,) = connection.extract_statements(question.sql)
     assert statement.named_parameters == {arg.name for arg in question.args}

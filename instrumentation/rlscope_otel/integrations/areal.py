@@ -55,5 +55,5 @@ def instrument(rollout_gpus: int = 0) -> None:
         return
     WORKERS.rollout_gpus = rollout_gpus
     seams = areal_workers.EPISODES.seams = Seams(WORKERS.faults, areal_workers.now_ns)
-    watch_modules(_WATCHED, lambda: seams, WORKERS.faults)
+    watch_modules(_WATCHED, seams)
     once_loaded("areal.utils.stats_tracker", areal_workers.watch_scopes, WORKERS.faults)

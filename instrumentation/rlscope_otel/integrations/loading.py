@@ -16,19 +16,25 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.seams import Seams, Watch
 
 Then = Callable[[ModuleType], object]
-WatchedModules = Mapping[str, Mapping[str, Mapping[str, Watch]]]
-"""By module and class (none: the module itself) the functions to watch."""
+WatchedClasses = Mapping[str, Mapping[str, Watch]]
+"""The functions to watch, by class; no name stands for the module itself."""
+WatchedModules = Mapping[str, WatchedClasses]
 
 _awaited: set[str] = set()
 
 
-def watch_modules(watched: WatchedModules, seams: Callable[[], Seams], faults: Faults) -> None:
-    """Watch functions of the host's modules, whether loaded already or later; each module once per process.
-
-    seams: gives the watcher of a module's functions.
-    """
+def watch_modules(watched: WatchedModules, seams: Seams) -> None:
+    """Watch functions of the host's modules, whether loaded already or later; each module once per process."""
     for name, classes in watched.items():
-        once_loaded(name, partial(_watch, classes, seams), faults)
+        once_loaded(name, partial(watch_module, classes, seams), seams.faults)
+
+
+def watch_module(classes: WatchedClasses, seams: Seams, module: ModuleType) -> None:
+    """Watch functions of a module that is loaded."""
+    for class_name, functions in classes.items():
+        owner: Any = _actor_class(getattr(module, class_name)) if class_name else module
+        for function, watch in functions.items():
+            seams.watch(owner, function, watch)
 
 
 def once_loaded(name: str, then: Then, faults: Faults) -> None:
@@ -49,14 +55,6 @@ def once_loaded(name: str, then: Then, faults: Faults) -> None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
     finder.waiting[name] = tell
-
-
-def _watch(classes: Mapping[str, Mapping[str, Watch]], seams: Callable[[], Seams], module: ModuleType) -> None:
-    own = seams()
-    for class_name, functions in classes.items():
-        owner: Any = _actor_class(getattr(module, class_name)) if class_name else module
-        for function, watch in functions.items():
-            own.watch(owner, function, watch)
 
 
 def _actor_class(found: Any) -> Any:

@@ -98,13 +98,13 @@ class Seams:
     """The watched functions of one host, until `close` restores them."""
 
     def __init__(self, faults: Faults, now_ns: Callable[[], int]) -> None:
-        self._faults = faults
+        self.faults = faults
         self.now_ns = now_ns
         self._restores: list[Callable[[], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A host may send a class to another process by value: its watchers go along, what is to give back stays."""
-        return Seams, (self._faults, self.now_ns)
+        return Seams, (self.faults, self.now_ns)
 
     def watch(self, owner: Any, name: str, watch: Watch) -> bool:
         """Watch `owner.name`, a function of a class or a module: a plain one, a coroutine or a generator.
@@ -121,7 +121,7 @@ class Seams:
         """
         found = inspect.getattr_static(owner, name, None)
         if not isinstance(found, FunctionType):
-            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
+            self.faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
             return False
         is_own = name in vars(owner)
         setattr(owner, name, functools.wraps(found)(wrapper(found)))
@@ -130,7 +130,7 @@ class Seams:
 
     def failed(self, watcher: Callable[..., object], error: Exception) -> None:
         """Count an error of a watcher."""
-        self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
+        self.faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
 
     def tell(self, watcher: Callable[..., object] | None, *seen: Any) -> None:
         """Call a watcher, if there is one, and count its error."""

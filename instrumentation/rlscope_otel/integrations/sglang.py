@@ -275,8 +275,7 @@ _recorders: weakref.WeakKeyDictionary[Any, Recorder | None] = weakref.WeakKeyDic
 def register() -> None:
     """Watch SGLang's classes, whether loaded already or later. Does nothing without a run folder."""
     if recording_wanted():
-        faults = Faults()
-        watch_modules(_WATCHED, lambda: Seams(faults, now_ns), faults)
+        watch_modules(_WATCHED, Seams(Faults(), now_ns))
 
 
 def _init(call: Call) -> None:

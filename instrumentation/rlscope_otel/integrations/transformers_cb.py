@@ -27,10 +27,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run, version_of
+from rlscope_otel.integrations.loading import WatchedClasses, watch_module
 from rlscope_otel.integrations.seams import Call, Seams, Watch, end_phase, of_recorder
 from rlscope_otel.integrations.transformers_requests import Pass, Requests
 from rlscope_otel.integrations.weights import Pause
@@ -294,33 +295,15 @@ def instrument(target: Any, run: Run | None = None) -> Engine:
     if not run.active:
         return engine
     try:
-        _watch(_api_of(target), run)
+        if not _seams:
+            _seams.append(Seams(Faults(), run.now_ns))
+            watch_module(_WATCHED, _seams[0], _api_of(target))
         _engines[id(target)] = engine
         if getattr(target, "batch_processor", None) is not None:
             engine.bind(target, target.batch_processor)
     except Exception as error:  # Another version's parts may be anything.
         run.faults.note("continuous batching", repr(error))
     return engine
-
-
-def _watch(api: ModuleType, run: Run) -> None:
-    """Watch transformers' classes, once for all engines."""
-    if _seams:
-        return
-    seams = Seams(Faults(), run.now_ns)
-    _seams.append(seams)
-    processor, status = api.ContinuousBatchProcessor, api.BackgroundThreadStatus
-    seams.watch(api.ContinuousBatchingManager, "_create_batch_processor", Watch(_of("creating"), after=_of("created")))
-    seams.watch(processor, "prepare_next_batch", Watch(_of("preparing"), after=_of("prepared")))
-    seams.watch(processor, "_generation_step", Watch(_of("launching"), after=_of("launched")))
-    seams.watch(processor, "update_batch", Watch(after=_of("updated")))
-    seams.watch(processor, "_handle_request_error", Watch(_of("failed")))
-    seams.watch(api.Scheduler, "add_waiting_request", Watch(_of("submitted")))
-    seams.watch(api.Scheduler, "clear_cancelled_requests", Watch(after=_of("cancelled")))
-    seams.watch(api.OutputRouter, "deliver_batch", Watch(_of("delivering")))
-    seams.watch(status, "pause_and_wait", Watch(_of("pausing"), after=_of("resumed")))
-    seams.watch(status, "mark_as_stopped", Watch(after=_of("stopped")))
-    seams.watch(api.ContinuousBatchingAsyncIOs, "prepare_batch_update", Watch(after=_of("results_came")))
 
 
 def _engine_of(call: Call) -> Engine | None:
@@ -330,6 +313,25 @@ def _engine_of(call: Call) -> Engine | None:
 
 
 _of = partial(of_recorder, _engine_of)
+_WATCHED: Final[WatchedClasses] = {
+    "ContinuousBatchingManager": {"_create_batch_processor": Watch(_of("creating"), after=_of("created"))},
+    "ContinuousBatchProcessor": {
+        "prepare_next_batch": Watch(_of("preparing"), after=_of("prepared")),
+        "_generation_step": Watch(_of("launching"), after=_of("launched")),
+        "update_batch": Watch(after=_of("updated")),
+        "_handle_request_error": Watch(_of("failed")),
+    },
+    "Scheduler": {
+        "add_waiting_request": Watch(_of("submitted")),
+        "clear_cancelled_requests": Watch(after=_of("cancelled")),
+    },
+    "OutputRouter": {"deliver_batch": Watch(_of("delivering"))},
+    "BackgroundThreadStatus": {
+        "pause_and_wait": Watch(_of("pausing"), after=_of("resumed")),
+        "mark_as_stopped": Watch(after=_of("stopped")),
+    },
+    "ContinuousBatchingAsyncIOs": {"prepare_batch_update": Watch(after=_of("results_came"))},
+}
 
 
 def _api_of(target: Any) -> ModuleType:

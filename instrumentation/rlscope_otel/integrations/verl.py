@@ -57,7 +57,7 @@ def activate() -> None:
     if not recording_wanted():
         return
     leave_samples_to_framework()
-    watch_modules(_WATCHED, lambda: Seams(Faults(), now_ns), Faults())
+    watch_modules(_WATCHED, Seams(Faults(), now_ns))
 
 
 activate()

@@ -26,14 +26,16 @@ import importlib
 import os
 import sys
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from rlscope_otel import settings
 from rlscope_otel.faults import Faults, or_none
-from rlscope_otel.integrations.host import host_run, recording_wanted, version_of
+from rlscope_otel.integrations.host import host_run, now_ns, recording_wanted, version_of
+from rlscope_otel.integrations.loading import WatchedModules, watch_modules
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.integrations.vllm_passes import Passes, Steps, blocks_of, is_idle, telling
 from rlscope_otel.integrations.vllm_requests import Requests
@@ -117,10 +119,7 @@ def _model_of(config: Any) -> dict[str, object]:
     return {name: value for name, value in known.items() if value}
 
 
-_CORE = "vllm.v1.engine.core"
-_CLIENT = "vllm.v1.engine.core_client"
 _ENGINE = "vllm.v1.engine.llm_engine"
-_EXECUTOR = "vllm.v1.executor.abstract"
 
 
 # Calls that change weights. Those that load are part of an update that was begun, or an update of their own.
@@ -251,49 +250,56 @@ class Recorder:
             self.run.stop()
 
 
-class PlugIn:
-    """Records every engine core that this process creates, starting when its weights are loaded."""
-
-    def __init__(self) -> None:
-        self._run: Run | None = None
-        self._started_ns = 0
-        seams = Seams(Faults(), lambda: 0)
-        core = importlib.import_module(_CORE)
-        client = importlib.import_module(_CLIENT).InprocClient
-        seams.watch(importlib.import_module(_EXECUTOR).Executor, "__init__", Watch(before=self._starting))
-        seams.watch(client, "__init__", Watch(after=self._started_here))
-        for engine in (core.EngineCoreProc, core.DPEngineCoreProc):
-            seams.watch(engine, "run_busy_loop", Watch(before=self._started_alone))
-
-    def _starting(self, call: Call) -> None:
-        self._run = engine_run(call.argument(1, "vllm_config"))
-        self._started_ns = self._run.now_ns()
-
-    def _started_here(self, call: Call) -> None:
-        if call.error is None:
-            self._record(call.args[0].engine_core, owns_its_process=False)
-
-    def _started_alone(self, call: Call) -> None:
-        self._record(call.args[0], owns_its_process=True)
-
-    def _record(self, core: Any, *, owns_its_process: bool) -> None:
-        run = self._run or engine_run(core.vllm_config)
-        if run.active and core not in _recorders:
-            run.activity("startup").between(self._started_ns or run.now_ns(), run.now_ns())
-            _recorders[core] = Recorder(core, run, owns_its_process=owns_its_process)
-
-
 _recorders: "weakref.WeakKeyDictionary[Any, Recorder]" = weakref.WeakKeyDictionary()
-_plug_ins: list[PlugIn] = []
+_starting_ns: deque[int] = deque(maxlen=1)
+"""When this process last began to load an engine's weights."""
 
 
 def load() -> None:
-    """vLLM loads this in each of its processes; without RLSCOPE_RUN_DIR it does nothing."""
-    if recording_wanted() and not _plug_ins:
-        try:
-            _plug_ins.append(PlugIn())
-        except Exception as error:  # Another version of vLLM may lack any of it.
-            Faults().note("vllm", f"not recorded: {error!r}")
+    """vLLM loads this in each of its processes; without RLSCOPE_RUN_DIR it does nothing.
+
+    Every engine core that the process creates is recorded, starting when its weights are loaded.
+    """
+    if not recording_wanted():
+        return
+    faults = Faults()
+    try:
+        for name in _WATCHED:
+            importlib.import_module(name)
+    except Exception as error:  # Another version of vLLM may lack any of it.
+        faults.note("vllm", f"not recorded: {error!r}")
+    else:
+        watch_modules(_WATCHED, Seams(faults, now_ns))
+
+
+def _starting(call: Call) -> None:
+    _starting_ns.append(engine_run(call.argument(1, "vllm_config")).now_ns())
+
+
+def _started_here(call: Call) -> None:
+    if call.error is None:
+        _record(call.args[0].engine_core, owns_its_process=False)
+
+
+def _started_alone(call: Call) -> None:
+    _record(call.args[0], owns_its_process=True)
+
+
+def _record(core: Any, *, owns_its_process: bool) -> None:
+    run = engine_run(core.vllm_config)
+    if run.active and core not in _recorders:
+        end_ns = run.now_ns()
+        run.activity("startup").between(_starting_ns[0] if _starting_ns else end_ns, end_ns)
+        _recorders[core] = Recorder(core, run, owns_its_process=owns_its_process)
+
+
+_WATCHED: Final[WatchedModules] = {
+    "vllm.v1.executor.abstract": {"Executor": {"__init__": Watch(before=_starting)}},
+    "vllm.v1.engine.core_client": {"InprocClient": {"__init__": Watch(after=_started_here)}},
+    "vllm.v1.engine.core": {
+        engine: {"run_busy_loop": Watch(before=_started_alone)} for engine in ("EngineCoreProc", "DPEngineCoreProc")
+    },
+}
 
 
 def instrument(engine: Any, run: Run | None = None) -> Recorder | None:

@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -701,7 +702,7 @@ def fake_vllm(monkeypatch, clock, load, engine_class):
     load("vllm.v1.engine.core", EngineCoreProc=EngineCoreProc, DPEngineCoreProc=DPEngineCoreProc)
     load("vllm.v1.engine.core_client", InprocClient=InprocClient)
     load("vllm.v1.executor.abstract", Executor=Executor)
-    monkeypatch.setattr(hook, "_plug_ins", [])
+    monkeypatch.setattr(hook, "_starting_ns", deque(maxlen=1))
     return SimpleNamespace(DPEngineCoreProc=DPEngineCoreProc, InprocClient=InprocClient, Executor=Executor)
 
 

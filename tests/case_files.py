@@ -24,8 +24,8 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.trace.config import read_config
 from rlscope.trace.locked import LockedConnection
-from rlscope.trace.questions import find_question, macros_sql
-from rlscope.trace.store import OPENED, OpenRun
+from rlscope.trace.questions import OPENED, find_question, macros_sql
+from rlscope.trace.store import OpenRun
 from rlscope.trace.worker_files import WORKERS, Worker, dropped_rows, with_replaced, workers_table
 from tests.trace_folder import (
     Row,
@@ -75,7 +75,7 @@ class Case:
                 created_ns=0,
                 config=read_config(self.config)[0],
                 connection=connection,
-                locked=LockedConnection(connection, {}, OPENED, macros_sql),
+                locked=LockedConnection(connection, {}),
                 row_counts={table: len(self.tables.get(table, ())) for table in TABLES},
                 dropped_rows=dropped_rows(workers),
                 skipped_files=(),

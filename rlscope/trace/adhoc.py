@@ -10,7 +10,7 @@ import polars as pl
 from rlscope.errors import QueryError
 from rlscope.text_out import as_bytes, encoded_for, escaped_json, for_csv, one_line, write_file
 from rlscope.trace.query import Argument, ask, standard_arguments
-from rlscope.trace.questions import Question, find_question, questions
+from rlscope.trace.questions import arguments_of
 from rlscope.trace.store import OpenRun
 
 NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
@@ -26,7 +26,7 @@ def answer(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUM
 
     Raises QueryError, UnreadableDataError.
     """
-    _check_arguments(find_question(name), arguments)
+    _check_arguments(name, arguments)
     return ask(run, name, standard_arguments(run) | dict(arguments))
 
 
@@ -85,32 +85,23 @@ def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
     return arguments
 
 
-def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> None:
-    names = _argument_names(question)
+def _check_arguments(question: str, arguments: Mapping[str, Argument]) -> None:
+    names = arguments_of(question)
     for name, value in arguments.items():
         if name not in names:
             raise QueryError.of(
-                f"query {question.name!r}",
+                f"query {question!r}",
                 found=f"unknown argument {name}",
                 expected="one of " + ", ".join(names) if names else "no argument",
                 next_step="Its header in queries/, and those of the queries it uses, describe each argument.",
             )
         if name in _AT_LEAST_1 and isinstance(value, int) and value < 1:
             raise QueryError.of(
-                f"query {question.name!r}",
+                f"query {question!r}",
                 found=f"argument {name} = {value!r}",
                 expected="a whole number, at least 1",
                 next_step=f"Pass {name}=VALUE, or leave it out.",
             )
-
-
-def _argument_names(question: Question) -> dict[str, None]:
-    """Return the arguments of the question and of its inputs, in order and without duplicates."""
-    names = dict.fromkeys(arg.name for arg in question.args)
-    for table in question.tables:
-        if table in questions():
-            names |= _argument_names(find_question(table))
-    return names
 
 
 def _typed(value: str) -> Argument:

@@ -48,7 +48,7 @@ class FoundClocks(NamedTuple):
 
 
 RECORDED_TIMES: Final = FoundClocks(ONE_CLOCK, _TAKERS)
-"""What is found if there is no other clock to compare with."""
+"""The result if there is no other clock to compare with."""
 
 
 def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Worker]) -> FoundClocks:

@@ -140,7 +140,8 @@ class _Checker:
             owner, stamp = file.owner, file.footer.stamp
             own = owned.setdefault(owner.worker_id, {})
             if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
-                self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r} according to its {_says(file)}")
+                place = "head" if file.is_journal else "footer"
+                self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r} according to its {place}")
             elif owner in own:
                 self._skip(file, f"a copy of {own[owner].path.name}")
             else:
@@ -248,10 +249,6 @@ def _cut(journal: StoredFile, end: int) -> StoredFile:
     first, after = footer.spans[-1]
     spans = (*footer.spans[:-1], (first, end))
     return replace(journal, footer=replace(footer, rows=footer.rows - (after - end), spans=spans))
-
-
-def _says(file: StoredFile) -> str:
-    return "head" if file.is_journal else "footer"
 
 
 def _named_rows(holes: Sequence[_Rows]) -> str:

@@ -115,6 +115,10 @@ def decoded(table: str, read: Sequence[Batches]) -> pa.Table:
     return joined
 
 
+def _schema_of(read: Batches) -> pa.Schema:
+    return read.place.schema
+
+
 def decoded_together(table: str, read: Sequence[Batches], first: int = 0) -> Iterator[tuple[slice, pa.Table | str]]:
     """Yield which of these were decoded by one call, with their rows, or why one of them cannot be decoded."""
     try:
@@ -128,10 +132,6 @@ def decoded_together(table: str, read: Sequence[Batches], first: int = 0) -> Ite
             yield from decoded_together(table, read[middle:], first + middle)
 
 
-def _schema_of(read: Batches) -> pa.Schema:
-    return read.place.schema
-
-
 def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Footer]:
     """Yield what the footer of a Parquet file with the rows of each journal would say.
 
@@ -141,7 +141,7 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
     first, last = TIMES[table]
     starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
     firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
-    columns = shared(tuple(rows.column_names))
+    columns = shared(tuple(read_schema(table).names))
     suspects = frozenset(columns if impossible_in(rows, table)[1] else ())
     for place, each in enumerate(read):
         yield Footer(

@@ -5,7 +5,7 @@ connection, and so is everything that takes a path: functions that read, list or
 writing, extensions and spilling. There is no list of forbidden names that could be incomplete.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.trace import execution
 from rlscope.trace.execution import SqlLimits
 from rlscope.trace.footers import read_schema
+from rlscope.trace.questions import OPENED, macros_sql
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -40,22 +41,14 @@ _LOCK: Final = (
 class LockedConnection:
     """A connection that is built from the run's own connection on first use, and rebuilt for other limits."""
 
-    def __init__(
-        self,
-        source: DuckDBPyConnection,
-        stored: Mapping[str, Sequence[Path]],
-        answers: Sequence[str],
-        macros: Callable[[], str],
-    ) -> None:
+    def __init__(self, source: DuckDBPyConnection, stored: Mapping[str, Sequence[Path]]) -> None:
         """Set the sources of the tables.
 
         source: connection with the tables that are not `stored`. stored: by table, files with exactly the contract's
-        types. answers: tables with answers that macros read. macros: returns the SQL of the macros.
+        types.
         """
         self._source = source
         self._stored = stored
-        self._names = (*TABLES, "workers", *answers)
-        self._macros = macros
         self._built: tuple[SqlLimits, DuckDBPyConnection] | None = None
 
     def open(self, limits: SqlLimits) -> DuckDBPyConnection:
@@ -64,9 +57,9 @@ class LockedConnection:
             return self._built[1]
         self.close()
         connection = duckdb.connect(config={**_SETTINGS, "memory_limit": f"{limits.memory_mb}MB"})
-        for name in self._names:
+        for name in (*TABLES, "workers", *OPENED):
             connection.from_arrow(self._rows(name)).create_view(name)
-        connection.execute(self._macros())
+        connection.execute(macros_sql())
         for statement in _LOCK:
             connection.execute(statement)
         self._built = limits, connection

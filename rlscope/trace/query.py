@@ -21,7 +21,7 @@ from rlscope.errors import LimitError, QueryError, UnreadableDataError
 from rlscope.text_out import LONGEST_TEXT, shortened
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
-from rlscope.trace.questions import Question, find_question, questions
+from rlscope.trace.questions import Question, arguments_of, find_question, inputs_of, questions
 from rlscope.trace.shares import Argument, merge_answers
 from rlscope.trace.store import OpenRun, OpenTables, is_small_run
 
@@ -264,9 +264,8 @@ def ask_in_pages(
     with _named_errors(run.folder):
         _keep(run, question, arguments)
         answer = run.connection.table(name)
-        ((rows,),) = answer.aggregate("count(*)").fetchall()
         row = ColumnExpression("rowid")
-        for first in range(0, rows, page_rows):
+        for first in range(0, len(answer), page_rows):
             yield answer.filter(row.between(ConstantExpression(first), ConstantExpression(first + page_rows - 1))).pl()
 
 
@@ -309,7 +308,7 @@ def keep_inputs(opened: OpenTables, question: Question, arguments: Mapping[str, 
 
     A kept answer is reused only for the same arguments.
     """
-    for needed in _inputs(question):
+    for needed in inputs_of(question):
         _keep(opened, needed, arguments)
 
 
@@ -386,22 +385,15 @@ def _shortened(sql: str) -> str:
     return line if len(line) <= _SHOWN_SQL else f"{line[:_SHOWN_SQL]}..."
 
 
-def _inputs(question: Question) -> list[Question]:
-    return [find_question(table) for table in question.tables if table in questions()]
-
-
 @cache
 def _input_names() -> frozenset[str]:
     """Return the names of the questions that others depend on."""
-    return frozenset(table for question in questions().values() for table in question.tables) & questions().keys()
+    return frozenset(needed.name for question in questions().values() for needed in inputs_of(question))
 
 
 def _given(question: Question, arguments: Mapping[str, Argument]) -> dict[str, object]:
-    """Return the arguments that an answer depends on, directly or through its inputs."""
-    given: dict[str, object] = {arg.name: arguments[arg.name] for arg in question.args if arg.name in arguments}
-    for needed in _inputs(question):
-        given |= _given(needed, arguments)
-    return given
+    """Return the arguments that an answer depends on."""
+    return {name: arguments[name] for name in arguments_of(question.name) if name in arguments}
 
 
 def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, Argument] | None:

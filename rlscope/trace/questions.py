@@ -29,8 +29,11 @@ from rlscope.errors import QueryError
 WORKER: Final = "worker"
 SAMPLE: Final = "sample"
 DRIVER: Final = "driver"
-AGGREGATES: Final = ("sum", "min", "max", "all")
+AGGREGATES: Final[Mapping[str, str]] = {"sum": "sum", "min": "min", "max": "max", "all": "bool_and"}
+"""DuckDB's function for each aggregate of a header."""
 CONCATENATE: Final = "concatenate"
+OPENED: Final = ("worker_extents", "worker_spans")
+"""The questions whose answers every open run holds as tables from the start, because macros read them."""
 _CONTINUES: Final = " " * 4
 """A line of a header that begins with these continues the line before it."""
 
@@ -93,6 +96,19 @@ def find_question(name: str) -> Question:
         ) from None
 
 
+def inputs_of(question: Question) -> list[Question]:
+    """Return the questions whose answers this one depends on."""
+    return [questions()[table] for table in question.tables if table in questions()]
+
+
+@cache
+def arguments_of(name: str) -> tuple[str, ...]:
+    """Return the arguments that a question's answer depends on: its own, then those of its inputs."""
+    question = find_question(name)
+    inputs = (arg for needed in inputs_of(question) for arg in arguments_of(needed.name))
+    return tuple(dict.fromkeys((*(arg.name for arg in question.args), *inputs)))
+
+
 def read_question(path: Path) -> Question:
     """Read one file and its header. Raises QueryError if the header does not have the form above."""
     sql = path.read_text(encoding="utf-8")
@@ -118,7 +134,7 @@ def _shares(path: Path, header: list[str], columns: set[str]) -> tuple[str, Mapp
     """Return the partition, and how the answers of shares are merged. Raises QueryError."""
     partition, merged = ("; ".join(_tagged(header, tag)) for tag in ("partition:", "merge:"))
     aggregates = {} if merged == CONCATENATE else dict(_aggregates(merged))
-    is_known = set(aggregates) <= columns and set(aggregates.values()) <= set(AGGREGATES)
+    is_known = set(aggregates) <= columns and set(aggregates.values()) <= AGGREGATES.keys()
     if partition == DRIVER and not merged:
         return partition, None
     if partition in (WORKER, SAMPLE) and (merged == CONCATENATE or (aggregates and is_known)):

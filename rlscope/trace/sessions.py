@@ -7,7 +7,7 @@ out. Otherwise all starts form one run, and a sample id that two starts used sta
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES, TIMES
@@ -37,26 +37,15 @@ class Sessions:
     """Settings of the last recording; None if the folder holds one recording."""
 
 
-class _Life(NamedTuple):
-    """One start of a worker."""
-
-    start_ns: int
-    end_ns: int
-    worker_id: str
-    name: str
-    """Name that the recorder requested; all starts of one worker share it."""
-    is_trainer: bool
-
-
 def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker]) -> Sessions:
     """Replace the tables by the rows of one run. Raises duckdb.Error if a file cannot be read."""
-    lives = sorted(map(_life, workers))
+    lives = sorted(workers, key=lambda each: (each.started_ns, each.last_ns, each.worker_id))
     restarts = _restarts(lives)
     if not restarts:
         return Sessions(workers)
     cut_ns, gaps = _last_recording(lives, connection)
     if cut_ns is not None:
-        present = {life.worker_id for life in lives if max(life.end_ns, life.start_ns + 1) > cut_ns}
+        present = {life.worker_id for life in lives if max(life.last_ns, life.started_ns + 1) > cut_ns}
         workers = [
             replace(each, started_ns=max(cut_ns, each.started_ns)) for each in workers if each.worker_id in present
         ]
@@ -71,21 +60,17 @@ def keep_sessions_apart(connection: DuckDBPyConnection, workers: Sequence[Worker
     )
 
 
-def _life(worker: Worker) -> _Life:
-    start_ns, end_ns = worker.started_ns, worker.end_ns
-    end_ns = start_ns if end_ns is None else max(start_ns, end_ns)
-    return _Life(start_ns, end_ns, worker.worker_id, worker.name, worker.role in _TRAINERS)
-
-
-def _restarts(lives: Sequence[_Life]) -> list[int]:
+def _restarts(lives: Sequence[Worker]) -> list[int]:
     """Return the start times of workers that started after another worker had ended."""
-    first_end_ns = min((life.end_ns for life in lives), default=0)
-    return sorted({life.start_ns for life in lives if life.start_ns >= first_end_ns and life.end_ns > first_end_ns})
+    first_end_ns = min((life.last_ns for life in lives), default=0)
+    return sorted(
+        {life.started_ns for life in lives if life.started_ns >= first_end_ns and life.last_ns > first_end_ns}
+    )
 
 
-def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> tuple[int | None, tuple[str, ...]]:
+def _last_recording(lives: Sequence[Worker], connection: DuckDBPyConnection) -> tuple[int | None, tuple[str, ...]]:
     """Return where the last recording begins, None if there is only one, and a sentence if trainers restarted."""
-    trainers = [life for life in lives if life.is_trainer]
+    trainers = [life for life in lives if life.role in _TRAINERS]
     if len(list(_generations(trainers))) < 2:
         return None, ()
     made = "SELECT worker_id, min(step), max(step) FROM train_steps GROUP BY worker_id"
@@ -98,22 +83,22 @@ def _last_recording(lives: Sequence[_Life], connection: DuckDBPyConnection) -> t
     for place, generation in enumerate(generations):
         made_steps = [steps[life.worker_id] for life in generation if life.worker_id in steps]
         if place and made_steps and (not last_steps or min(made_steps)[0] <= max(last_steps)):
-            ended_ns = max(life.end_ns for each in generations[:place] for life in each)
-            began_ns = min(life.start_ns for life in generation)
+            ended_ns = max(life.last_ns for each in generations[:place] for life in each)
+            began_ns = min(life.started_ns for life in generation)
             # A worker that was killed early appears to end at its last flush, which may be at its start.
-            beside = (life for life in lives if life.start_ns >= ended_ns and life.end_ns > began_ns)
-            cut_ns, last_steps = min([began_ns, *(life.start_ns for life in beside)]), []
+            beside = (life for life in lives if life.started_ns >= ended_ns and life.last_ns > began_ns)
+            cut_ns, last_steps = min([began_ns, *(life.started_ns for life in beside)]), []
         last_steps += [last for _, last in made_steps]
     if cut_ns is not None:
         return cut_ns, (_cut_words(cut_ns),)
     return None, (_resumed_words(len(generations)),) if len(generations) > 1 else ()
 
 
-def _generations(trainers: Sequence[_Life]) -> Iterator[list[_Life]]:
+def _generations(trainers: Sequence[Worker]) -> Iterator[list[Worker]]:
     """Yield groups of trainers that ran concurrently; each group starts after all of the previous group ended."""
-    own: list[_Life] = []
+    own: list[Worker] = []
     for life in trainers:
-        if own and life.start_ns >= max(each.end_ns for each in own):
+        if own and life.started_ns >= max(each.last_ns for each in own):
             yield own
             own = []
         own.append(life)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection
 
 from rlscope.trace.files import StoredFile, TableFiles
-from rlscope.trace.questions import SAMPLE, WORKER, Question
+from rlscope.trace.questions import AGGREGATES, SAMPLE, WORKER, Question
 from rlscope.trace.sql import literals, quoted
 from rlscope.trace.worker_files import Worker
 
@@ -24,7 +24,6 @@ WHOLE: Final = ("train_steps", "weight_updates")
 """Tables that a share of samples holds in full, like the workers. It holds no other tables."""
 _NOT_BY_WORKER: Final = ("deliveries",)
 """Tables that no question reads in a share of workers: their times may be by the clock of another worker."""
-_AGGREGATES: Final = {"sum": "sum", "min": "min", "max": "max", "all": "bool_and"}
 _ORDER: Final = re.compile(r"^ORDER BY (.+)\Z", re.MULTILINE | re.DOTALL)
 _QUALIFIER: Final = re.compile(r"\b[a-z_]+\.(?=[a-z_])")
 
@@ -127,7 +126,7 @@ def merged_sql(question: Question, answers: str) -> str:
     """Return the SELECT that computes the run's answer. answers: the table with the answers of its shares."""
     merge = question.merge or {}
     columns = [
-        f"{_AGGREGATES[merge[column.name]]}({quoted(column.name)})::{column.type} AS {quoted(column.name)}"
+        f"{AGGREGATES[merge[column.name]]}({quoted(column.name)})::{column.type} AS {quoted(column.name)}"
         if column.name in merge
         else quoted(column.name)
         for column in question.outputs

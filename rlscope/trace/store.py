@@ -30,7 +30,7 @@ from rlscope.trace.imported import Imported
 from rlscope.trace.journals import JournalRows
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.manifest import RunManifest, read_manifest
-from rlscope.trace.questions import SAMPLE, find_question, macros_sql
+from rlscope.trace.questions import OPENED, SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
 from rlscope.trace.sessions import keep_sessions_apart
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
@@ -40,8 +40,6 @@ from rlscope.trace.worker_files import Worker, dropped_rows, identity_gaps, read
 
 _Read = TypeVar("_Read")
 
-OPENED: Final = ("worker_extents", "worker_spans")
-"""The questions whose answers every open run holds as tables from the start, because macros read them."""
 KeptAnswers = dict[str, dict[str, object]]
 """Arguments of each question whose answer a connection holds as a table, by the name of the question and the table."""
 MEMORY_LIMIT: Final = "1200MB"
@@ -172,7 +170,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
             is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
             is_plain -= set(sessions.replaced) | {table for table, files in tables.items() if files.journals}
             as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
-            with closing(LockedConnection(connection, as_stored, OPENED, macros_sql)) as locked:
+            with closing(LockedConnection(connection, as_stored)) as locked:
                 yield OpenRun(
                     folder=folder,
                     run_id=manifest.run_id,
@@ -291,7 +289,7 @@ def open_rows(
         _create_macros(connection, folder)
         _suit_size(connection, {table: held.num_rows for table, held in rows.items()})
         _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, {}, OPENED, macros_sql)) as locked:
+        with closing(LockedConnection(connection, {})) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,

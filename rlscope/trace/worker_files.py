@@ -127,6 +127,11 @@ class Worker:
         """When it stopped, else its last flush; None if it states neither."""
         return self.last_flush_ns if self.stopped_ns is None else self.stopped_ns
 
+    @property
+    def last_ns(self) -> int:
+        """The last time that it states."""
+        return max(self.started_ns, self.end_ns or 0)
+
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None

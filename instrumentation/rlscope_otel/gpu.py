@@ -8,12 +8,12 @@ the library or the GPU is missing, one warning is logged.
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults, or_none
+from rlscope_otel.faults import or_none
 
 _PERCENT = 100.0
 _STOP_TIMEOUT_S = 2.0
@@ -105,48 +105,32 @@ class GpuSampler:
         or_none(self._nvml.nvmlShutdown)
 
 
-def load_nvml(faults: Faults) -> Nvml | None:
-    """Return the initialized library. None, with one warning, if the library or the driver is missing."""
+def load_nvml() -> Nvml:
+    """Return the initialized library. Raises ImportError if it is not installed, and NVMLError without a driver."""
     try:
         nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
     except ImportError:
-        faults.note("gpu", "GPUs are not sampled: pynvml is not installed (pip install rlscope-otel[gpu])")
-    except Exception as error:  # NVMLError, which is known only once the library is.
-        faults.note("gpu", f"GPUs are not sampled: {error}")
-    else:
-        return nvml
-    return None
+        raise ImportError("pynvml is not installed (pip install rlscope-otel[gpu])") from None
+    nvml.nvmlInit()
+    return nvml
 
 
-def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int, faults: Faults) -> list[Gpu]:
-    """This worker's GPUs: those named, else those visible to CUDA, else all of the machine if their number fits."""
+def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int) -> list[Gpu]:
+    """This worker's GPUs: those named, else those visible to CUDA, else all of the machine if their number fits.
+
+    Raises LookupError if it does not fit, and NVMLError.
+    """
     wanted = list(gpu_ids) or [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    try:
-        if not wanted and gpu_count == nvml.nvmlDeviceGetCount():
-            wanted = [str(index) for index in range(gpu_count)]
-        if not wanted and gpu_count:
-            faults.note(
-                "gpu", "GPUs are not sampled: gpu_count is not the machine's; pass gpu_ids= to name this worker's"
-            )
-        return [_gpu(nvml, name, keep_name=bool(gpu_ids)) for name in wanted[:gpu_count]]
-    except Exception as error:  # NVMLError
-        faults.note("gpu", f"GPUs are not sampled: {error}")
-        return []
-
-
-def description_of(nvml: Nvml, gpus: Sequence[Gpu]) -> Mapping[str, object]:
-    """Return the devices' own description, as fields of the worker's identity."""
-    name = or_none(lambda: nvml.nvmlDeviceGetName(gpus[0].handle))
-    return {"gpu_ids": tuple(gpu.gpu_id for gpu in gpus), "device_name": name}
+    if not wanted and gpu_count == nvml.nvmlDeviceGetCount():
+        wanted = [str(index) for index in range(gpu_count)]
+    if not wanted and gpu_count:
+        raise LookupError("gpu_count is not the machine's; pass gpu_ids= to name this worker's")
+    return [_gpu(nvml, name, keep_name=bool(gpu_ids)) for name in wanted[:gpu_count]]
 
 
 def _gpu(nvml: Nvml, name: str, *, keep_name: bool) -> Gpu:
     by_index = name.isdecimal()
     handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
     gpu_id = name if keep_name else or_none(lambda: nvml.nvmlDeviceGetUUID(handle)) or name
-    return Gpu(gpu_id, handle, or_none(lambda: _gpm_of(nvml, handle)))
-
-
-def _gpm_of(nvml: Nvml, handle: object) -> Gpm | None:
-    return Gpm(nvml, handle) if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice else None
+    has_gpm = or_none(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    return Gpu(gpu_id, handle, or_none(lambda: Gpm(nvml, handle)) if has_gpm else None)

@@ -14,7 +14,7 @@ from rlscope_otel import buffers, exits, gpu, metrics, schema
 from rlscope_otel.batches import convert_once
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
-from rlscope_otel.faults import Faults
+from rlscope_otel.faults import Faults, or_none
 from rlscope_otel.flush_thread import FlushThread
 from rlscope_otel.phases import PhaseSource
 from rlscope_otel.samples import SampleSink
@@ -181,16 +181,17 @@ class Recording:
         self.faults.attempt("metrics", metrics.show, self._tallies, attributes, meter_provider)
 
     def _sample_gpus(self, identity: Identity, interval_s: float) -> None:
-        nvml = gpu.load_nvml(self.faults)
-        gpus = gpu.find_gpus(nvml, identity.gpu_ids, identity.gpu_count, self.faults) if nvml else []
-        if nvml is None or not gpus:
-            return
-        described = gpu.description_of(nvml, gpus)
-        self.describe(**{name: value for name, value in described.items() if not getattr(identity, name)})
-        sampler = gpu.GpuSampler(nvml, gpus, self._buffers["gpu_samples"], self.now_ns, interval_s)
         try:
+            nvml = gpu.load_nvml()
+            gpus = gpu.find_gpus(nvml, identity.gpu_ids, identity.gpu_count)
+            if not gpus:
+                return
+            device = or_none(lambda: nvml.nvmlDeviceGetName(gpus[0].handle))
+            ids = identity.gpu_ids or tuple(each.gpu_id for each in gpus)
+            self.describe(gpu_ids=ids, device_name=identity.device_name or device)
+            sampler = gpu.GpuSampler(nvml, gpus, self._buffers["gpu_samples"], self.now_ns, interval_s)
             sampler.start()
-        except RuntimeError as error:
+        except Exception as error:  # NVMLError, which is known only once the library is.
             self.faults.note("gpu", f"GPUs are not sampled: {error}")
         else:
             self._gpu_sampler = sampler

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 from rlscope_otel import gpu, start_run
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults
 
 
 class FakeNvml:
@@ -71,7 +70,7 @@ class FakeNvml:
 
 def read_thrice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple[object, ...]]:
     buffer = RowBuffer(limit=100, pressed_at=100, wake=lambda: None)
-    gpus = gpu.find_gpus(nvml, gpu_ids, len(gpu_ids), Faults())
+    gpus = gpu.find_gpus(nvml, gpu_ids, len(gpu_ids))
     sampler = gpu.GpuSampler(nvml, gpus, buffer, lambda: 7, 1.0)
     for _ in range(3):
         sampler.read()
@@ -102,26 +101,28 @@ def test_without_gpm_a_row_says_what_the_device_tells(has_utilization: bool, bus
         ((), "GPU-1", 1, ["GPU-1"]),
         ((), "", 2, ["GPU-0", "GPU-1"]),
         ((), "", 0, []),
-        ((), "", 1, []),
-        (("9",), "", 1, []),
     ],
 )
 def test_a_worker_samples_the_gpus_that_are_its_own(monkeypatch, gpu_ids, visible, gpu_count, found) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [one.gpu_id for one in gpu.find_gpus(FakeNvml(), gpu_ids, gpu_count, Faults())] == found
+    assert [one.gpu_id for one in gpu.find_gpus(FakeNvml(), gpu_ids, gpu_count)] == found
 
 
-def test_a_worker_that_cannot_tell_which_gpus_are_its_own_says_so_once(monkeypatch, caplog) -> None:
+@pytest.mark.parametrize(("gpu_ids", "said"), [((), "pass gpu_ids="), (("9",), "Invalid Argument")])
+def test_a_worker_that_cannot_find_its_gpus_says_so_once_and_samples_none(
+    tmp_path: Path, rows, monkeypatch, caplog, gpu_ids: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr(gpu, "load_nvml", FakeNvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    gpu.find_gpus(FakeNvml(), (), 1, Faults())
-    assert caplog.text.count("pass gpu_ids=") == 1
+    start_run(tmp_path, "sampler", "w0", gpu_ids=gpu_ids, gpu_count=1, gpu_interval_s=0.001).stop()
+    assert (caplog.text.count(said), len(caplog.records), rows("gpu_samples")) == (1, 1, [])
 
 
 def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(
     tmp_path: Path, rows, worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml = FakeNvml()
-    monkeypatch.setattr(gpu, "load_nvml", lambda faults: nvml)
+    monkeypatch.setattr(gpu, "load_nvml", lambda: nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with start_run(tmp_path, "sampler", "w0", gpu_count=2, gpu_interval_s=0.001):
         while nvml.readings[1] < 3:
@@ -151,7 +152,7 @@ def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(
 
 
 def test_gpus_are_left_alone_unless_asked_for(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(gpu, "load_nvml", lambda faults: pytest.fail("NVML was loaded"))
+    monkeypatch.setattr(gpu, "load_nvml", lambda: pytest.fail("NVML was loaded"))
     start_run(tmp_path, "sampler", "w0").stop()
 
 
@@ -159,7 +160,7 @@ def test_a_run_whose_sampling_thread_cannot_start_records_the_rest(tmp_path: Pat
     def refuse(_: gpu.GpuSampler) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(gpu, "load_nvml", lambda faults: FakeNvml())
+    monkeypatch.setattr(gpu, "load_nvml", FakeNvml)
     monkeypatch.setattr(gpu.GpuSampler, "start", refuse)
     with start_run(tmp_path, "sampler", "w0", gpu_ids=("0",), gpu_interval_s=1) as run:
         run.engine_step(0, 1)

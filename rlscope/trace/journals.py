@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rlscope_otel.journal import SealedBatch, head_length, is_cut_head, whole_batches
 from rlscope_otel.schema import TIMES
 
-from rlscope.trace.footers import UNREADABLE, Footer, Stamp, read_schema, schema_fault, shared, stamp_in
+from rlscope.trace.footers import UNREADABLE, Footer, Stamp, read_schema, schema_fault, stamp_in
 from rlscope.trace.impossible_values import impossible_in
 from rlscope.trace.ranges import joined
 
@@ -141,7 +141,7 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
     first, last = TIMES[table]
     starts = list(accumulate((each.rows for each in read[:-1]), initial=0))
     firsts_ns, lasts_ns = _ends(rows[first], starts, np.minimum), _ends(rows[last], starts, np.maximum)
-    columns = shared(tuple(read_schema(table).names))
+    columns = _names(table)
     suspects = frozenset(columns if impossible_in(rows, table)[1] else ())
     for place, each in enumerate(read):
         yield Footer(
@@ -159,17 +159,12 @@ def _footers(read: Sequence[Batches], rows: pa.Table, table: str) -> Iterator[Fo
 
 
 def _empty_footer(table: str, size_bytes: int, rest_bytes: int, stamp: Stamp | None = None) -> Footer:
-    return Footer(
-        shared(tuple(read_schema(table).names)),
-        0,
-        size_bytes,
-        True,
-        stamp,
-        None,
-        None,
-        frozenset(),
-        rest_bytes=rest_bytes,
-    )
+    return Footer(_names(table), 0, size_bytes, True, stamp, None, None, frozenset(), rest_bytes=rest_bytes)
+
+
+@cache
+def _names(table: str) -> tuple[str, ...]:
+    return tuple(read_schema(table).names)
 
 
 def _ends(column: pa.Array | pa.ChunkedArray, starts: Sequence[int], end: np.ufunc) -> Sequence[int | None]:

@@ -94,15 +94,6 @@ def upload_of(upload_to: str | None) -> str | None:
     return address
 
 
-def name_of(worker_id: str | None, role: str, *, is_copied: bool) -> str:
-    """The worker's name. One whose files are copied gets a name that no worker of another node has.
-
-    Raises SetupError as `worker_id_of` does.
-    """
-    name = worker_id_of(worker_id, role)
-    return f"{name[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}" if is_copied else name
-
-
 def role_of(role: str | None) -> str:
     """The role from the argument or the environment. Raises SetupError when it is not one of the format's."""
     found = role if role is not None else os.environ.get(ROLE_VARIABLE) or None
@@ -111,16 +102,19 @@ def role_of(role: str | None) -> str:
     return found
 
 
-def worker_id_of(worker_id: str | None, role: str) -> str:
-    """The worker's name. Raises SetupError when it cannot be a file name of the format."""
+def worker_id_of(worker_id: str | None, role: str, *, is_copied: bool) -> str:
+    """The worker's name. One whose files are copied gets a name that no worker of another node has.
+
+    Raises SetupError when it cannot be a file name of the format.
+    """
     found = worker_id if worker_id is not None else os.environ.get(WORKER_ID_VARIABLE) or None
     if found is None:
         name = f"{role}-{socket.gethostname()}-{os.getpid()}"
-        return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:_DEFAULT_ID_CHARACTERS]
-    if not re.fullmatch(schema.WORKER_ID_PATTERN, found):
+        found = re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:_DEFAULT_ID_CHARACTERS]
+    elif not re.fullmatch(schema.WORKER_ID_PATTERN, found):
         expected = [f"a name that matches {schema.WORKER_ID_PATTERN}"]
         raise SetupError.unknown_value("worker_id", found, expected, f"Pass worker_id= or set {WORKER_ID_VARIABLE}.")
-    return found
+    return f"{found[:_DEFAULT_ID_CHARACTERS]}.{secrets.token_hex(3)}" if is_copied else found
 
 
 def gpu_count_of(gpu_count: int | None, gpu_ids: tuple[str, ...], role: str) -> int:

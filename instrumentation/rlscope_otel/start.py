@@ -52,7 +52,7 @@ def start_run(
     device = (device_name, kv_capacity_tokens, max_running)
     identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
     copied_to = settings.upload_of(upload_to)
-    name = settings.name_of(worker_id, role, is_copied=copied_to is not None)
+    name = settings.worker_id_of(worker_id, role, is_copied=copied_to is not None)
     sampled_s = settings.gpu_interval_of(gpu_interval_s)
     chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), interval_s, sampled_s, copied_to)
     run = Run(chosen, run_clock, meter_provider)

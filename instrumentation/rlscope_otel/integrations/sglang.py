@@ -61,8 +61,9 @@ class _Request:
 class Requests:
     """All requests of one scheduler that have not ended."""
 
-    def __init__(self, run: Run, weights: Weights, *, are_recorded: bool) -> None:
-        self._run, self._weights, self._are_recorded = run, weights, are_recorded
+    def __init__(self, run: Run, weights: Weights) -> None:
+        self._run, self._weights = run, weights
+        self._wanted = engine_samples_wanted()
         self._submitted_ns: dict[str, int] = {}
         self._running: dict[str, _Request] = {}
 
@@ -76,7 +77,7 @@ class Requests:
         if req.rid in self._running:
             return
         submitted_ns = self._submitted_ns.pop(req.rid, None)
-        wanted = self._are_recorded and not str(req.rid).startswith(_HEALTH_CHECK)
+        wanted = self._wanted and not str(req.rid).startswith(_HEALTH_CHECK)
         self._running[req.rid] = _Request(self._sample(req, submitted_ns, at_ns) if wanted else None)
 
     def taken_in(self, req: Any, *, is_torn: bool) -> int:
@@ -144,12 +145,11 @@ class Recorder:
     def __init__(self, scheduler: Any, run: Run) -> None:
         self.run = run
         self._weights = Weights(run)
-        self._requests = Requests(run, self._weights, are_recorded=engine_samples_wanted())
+        self._requests = Requests(run, self._weights)
         self._scheduler = weakref.ref(scheduler)
         self._launched: deque[tuple[int, bool]] = deque(maxlen=_MOST_LAUNCHED)
         self._last_end_ns: int | None = None
         self._idle_from_ns: int | None = None
-        self._paused_from_ns: int | None = None
         self._pause_mode: str | None = None
 
     def queued(self, call: Call) -> None:
@@ -190,19 +190,17 @@ class Recorder:
             self._idle_from_ns = call.started_ns
 
     def paused(self, call: Call) -> None:
-        """Generation was paused; a pause within a pause is the same one."""
+        """Generation was paused."""
         self._end_idle(call.started_ns)
         self._pause_mode = str(getattr(call.argument(1, "recv_req"), "mode", None))
-        if self._paused_from_ns is None:
-            self._paused_from_ns = self.run.now_ns()
-            self._weights.pause.began(self._paused_from_ns)
+        self._weights.pause.began(self.run.now_ns())
 
     def continued(self, call: Call) -> None:
         """Generation goes on."""
-        paused_from_ns, self._paused_from_ns, self._pause_mode = self._paused_from_ns, None, None
+        self._pause_mode = None
+        paused_from_ns = self._weights.pause.ended(call.started_ns)
         if paused_from_ns is not None:
             self.run.wait("weights").between(paused_from_ns, call.started_ns)
-            self._weights.pause.ended(call.started_ns)
             self._last_end_ns = None
 
     def session_began(self, call: Call) -> None:

@@ -72,22 +72,15 @@ class Weights:
         self.unpaused_applies = 0
         """Number of weight changes while the loop ran."""
         self._run = run
-        self._pause = Pause(run)
-        self._paused_ns: int | None = None
-
-    def pausing(self, at_ns: int) -> None:
-        """The loop is paused from now on."""
-        self._paused_ns = at_ns
-        self._pause.began(at_ns)
+        self.pause = Pause(run)
 
     def resumed(self, at_ns: int) -> None:
         """The loop goes on: what the pause was for is known."""
-        paused_ns, self._paused_ns = self._paused_ns, None
+        paused_ns = self.pause.ended(at_ns)
         if paused_ns is not None:
-            activity = "weight_update" if self._pause.has_update else "other"
+            activity = "weight_update" if self.pause.has_update else "other"
             self._run.activity(activity).between(paused_ns, at_ns)
-            self._pause.ended(at_ns)
-            self._pause.settle()
+            self.pause.settle()
 
     @contextmanager
     def apply(self, version: int, label: str | None) -> Generator[None]:
@@ -104,7 +97,7 @@ class Weights:
         end_ns = self._run.now_ns()
         self._run.apply_weights(version, label, paused=paused, kv="kept").between(start_ns, end_ns)
         if paused:
-            self._pause.updated(version, start_ns, end_ns)
+            self.pause.updated(version, start_ns, end_ns)
 
 
 class Engine:
@@ -253,7 +246,7 @@ class Engine:
     def pausing(self, call: Call) -> None:
         """The loop is paused from now on."""
         self._end_idle(call.started_ns)
-        self._weights.pausing(call.started_ns)
+        self._weights.pause.began(call.started_ns)
 
     def resumed(self, call: Call) -> None:
         """The loop goes on."""

@@ -183,10 +183,12 @@ class Pause:
         if self._since_ns is None or self._until_ns is not None:
             self._since_ns, self._until_ns, self._update = at_ns, None, None
 
-    def ended(self, at_ns: int) -> None:
-        """Generation may go on."""
-        if self._since_ns is not None and self._until_ns is None:
-            self._until_ns = at_ns
+    def ended(self, at_ns: int) -> int | None:
+        """Generation may go on; returns since when it was paused. None if it was not."""
+        if self._since_ns is None or self._until_ns is not None:
+            return None
+        self._until_ns = at_ns
+        return self._since_ns
 
     def updated(self, version: int, start_ns: int, end_ns: int) -> None:
         """Weights were loaded; what was loaded outside of the pause does not count."""

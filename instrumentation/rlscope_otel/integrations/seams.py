@@ -130,7 +130,8 @@ class Seams:
 
     def failed(self, watcher: Callable[..., object], error: Exception) -> None:
         """Count an error of a watcher."""
-        self.faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
+        function = getattr(watcher, "func", watcher)  # of a partial, which has no name of its own
+        self.faults.note(f"watcher {getattr(function, '__qualname__', function)}", repr(error))
 
     def tell(self, watcher: Callable[..., object] | None, *seen: Any) -> None:
         """Call a watcher, if there is one, and count its error."""

@@ -1,6 +1,7 @@
 import pickle
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from rlscope_otel.faults import Faults
@@ -52,6 +53,17 @@ def test_the_items_of_a_generator_are_seen_one_by_one(seams: Seams):
     assert seen == [0, 1, "end", 0, "end"]
     # The host makes no item before its caller asks for it.
     assert host.counted == [0]
+
+
+def fails(what: str, call: Call) -> None:
+    raise RuntimeError(what)
+
+
+def test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_bound_to_it(seams: Seams, faults: Faults):
+    seams.watch(Host, "add", Watch(partial(fails, "ours"), after=lambda call: fails("too", call)))
+    assert [Host().add(1, 2) for _ in range(2)] == [3, 3]
+    name = "test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_bound_to_it.<locals>.<lambda>"
+    assert faults.counts == {"watcher fails": 2, f"watcher {name}": 2}
 
 
 def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(

@@ -35,7 +35,7 @@ class OpenJournal:
     def __init__(self, folder: Path, owner: Owner, number: int, first_row: int) -> None:
         """The file comes with its first batch. first_row: number of its first row among all rows of the table."""
         self.table, self.number, self.first_row = folder.name, number, first_row
-        self.path = folder / f"{owner.worker_id}-{number:06d}{journal.SUFFIX}"
+        self.path = folder / f"{schema.FileNumber(owner.worker_id, number).stem}{journal.SUFFIX}"
         self.closed_path = self.path.with_suffix(".parquet")
         own = (owner.run_id, self.table, owner.worker_id, number)
         self.stamp: dict[str, str | int] = dict(zip(schema.STAMP_KEYS, own, strict=True))

@@ -49,7 +49,7 @@ def join_run(
     if run_id is not None and found_id != run_id:
         raise SetupError.foreign_folder(path, f"run {found_id!r}", f"run {run_id!r}")
     add_config(run_dir, config)
-    known, wanted = _config(found), json_files.as_read(config)
+    known, wanted = config_of(found), json_files.as_read(config)
     return found_id, tuple(name for name in wanted if name in known and known[name] != wanted[name])
 
 
@@ -59,27 +59,27 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
     If two workers add at the same moment, one addition may be lost, so each flush tries again until it is there.
     """
     path = run_dir / "run.json"
-    if not config:
-        return True
-    document = read(path)
-    known = _config(document)
-    added = with_added(known, config)
-    if added == known:
-        return True
-    json_files.replace(path, {**document, "config": added})
-    return False
+    document = with_added(read(path), config) if config else None
+    if document is not None:
+        json_files.replace(path, document)
+    return document is None
 
 
-def with_added(known: Mapping[str, object], config: Mapping[str, object]) -> dict[str, object]:
-    """Return the known settings with those that they lack. Facts of one model may come from several workers."""
+def with_added(document: Mapping[str, object], config: Mapping[str, object]) -> dict[str, object] | None:
+    """Return the content of run.json with the settings that it lacks. None if it has them all.
+
+    Facts of one model may come from several workers.
+    """
+    known = config_of(document)
     added = {**config, **known}
     own, model = config.get("model"), known.get("model")
     if isinstance(own, dict) and isinstance(model, dict) and own.get("name") == model.get("name"):
         added["model"] = {**own, **model}
-    return added
+    return None if added == known else {**document, "config": added}
 
 
-def _config(document: Mapping[str, object]) -> dict[str, object]:
+def config_of(document: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings in the content of run.json."""
     config = document.get("config")
     return cast("dict[str, object]", config) if isinstance(config, dict) else {}
 

@@ -9,7 +9,6 @@ So at any moment a reader finds every row once, and all rows that the worker fil
 
 import json
 import os
-import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple, cast
 from rlscope_otel import run_file
 from rlscope_otel.journal import SUFFIX
 from rlscope_otel.object_store import ObjectStore
+from rlscope_otel.schema import FileNumber
 
 _RUN_FILE: Final = "run.json"
 
@@ -74,7 +74,7 @@ class WorkerCopy:
         self._closed = cast("dict[str, dict[str, int]]", document.get("closed") or {})
         for table in cast("Mapping[str, int]", document.get("rows") or {}):
             for name in self._store.names(table):
-                if name.startswith(f"{self._worker_id}-") and name.endswith(SUFFIX):
+                if name.endswith(SUFFIX) and self._own(name) is not None:
                     self._journals[f"{table}/{name}"] = None
 
     def _copy_run_file(self, *, again: bool) -> None:
@@ -85,42 +85,42 @@ class WorkerCopy:
         text = (self._run_dir / _RUN_FILE).read_bytes()
         if text == self._run_text and not again:
             return
-        own = cast("dict[str, object]", json.loads(text))
         found = self._store.get(_RUN_FILE)
         if found is None:
             self._store.put(_RUN_FILE, text)
         else:
-            there = cast("dict[str, object]", json.loads(found))
-            known, ours = (cast("dict[str, object]", each.get("config") or {}) for each in (there, own))
-            config = run_file.with_added(known, ours)
-            if config != known:
-                self._store.put(_RUN_FILE, json.dumps({**there, "config": config}, indent=1).encode())
+            added = run_file.with_added(json.loads(found), run_file.config_of(json.loads(text)))
+            if added is not None:
+                self._store.put(_RUN_FILE, json.dumps(added, indent=1).encode())
         self._run_text = text
 
     def _copy_table(self, table: str) -> None:
         """Copy the files of a table that are new or have changed."""
-        pattern = re.compile(rf"({re.escape(self._worker_id)}-0*([0-9]+))(\.parquet|\.arrows)")
-        found = filter(None, map(pattern.fullmatch, os.listdir(self._run_dir / table)))
-        for stem, number in sorted({(match[1], match[2]) for match in found}):
-            closed = self._closed.get(table, {})
+        for file in sorted(filter(None, map(self._own, os.listdir(self._run_dir / table)))):
             # Between the two, the journal may be closed.
-            if number not in closed and (
-                self._copy_closed(table, stem, number)
-                or self._copy_journal(f"{table}/{stem}{SUFFIX}")
-                or self._copy_closed(table, stem, number)
+            if str(file.number) not in self._closed.get(table, {}) and (
+                self._copy_closed(table, file)
+                or self._copy_journal(f"{table}/{file.stem}{SUFFIX}")
+                or self._copy_closed(table, file)
             ):
                 # The worker file is to follow, also if this round fails.
                 self._last = b""
 
-    def _copy_closed(self, table: str, stem: str, number: str) -> bool:
+    def _own(self, name: str) -> FileNumber | None:
+        """Return the number of a file of this worker; None for a file of another, or one that is no data."""
+        stem, suffix = os.path.splitext(name)
+        file = FileNumber.of(stem)
+        return file if suffix in (SUFFIX, ".parquet") and file.worker_id == self._worker_id else None
+
+    def _copy_closed(self, table: str, file: FileNumber) -> bool:
         """Copy a closed file; False if there is none."""
-        name = f"{table}/{stem}.parquet"
+        name = f"{table}/{file.stem}.parquet"
         try:
             content = (self._run_dir / name).read_bytes()
         except FileNotFoundError:
             return False
         self._store.put(name, content)
-        self._closed.setdefault(table, {})[number] = zlib.crc32(content)
+        self._closed.setdefault(table, {})[str(file.number)] = zlib.crc32(content)
         return True
 
     def _copy_journal(self, name: str) -> bool:
@@ -141,7 +141,6 @@ class WorkerCopy:
     def _remove_closed_journals(self) -> None:
         for name in list(self._journals):
             table, _, file = name.partition("/")
-            number = int(file.removesuffix(SUFFIX).rpartition("-")[2])
-            if str(number) in self._closed.get(table, {}):
+            if str(FileNumber.of(file.removesuffix(SUFFIX)).number) in self._closed.get(table, {}):
                 self._store.remove(name)
                 del self._journals[name]

@@ -57,11 +57,7 @@ class Recording:
         if settings is None:
             self._close()
         else:
-            self._open(settings)
-        if settings is not None and self.active:
-            self._show_metrics(settings.identity.role, meter_provider)
-            if settings.gpu_interval_s is not None:
-                self._sample_gpus(settings.identity, settings.gpu_interval_s)
+            self._open(settings, meter_provider)
 
     @property
     def run_id(self) -> str | None:
@@ -157,7 +153,7 @@ class Recording:
         self._samples.finish_running()
         self._close()
 
-    def _open(self, settings: Settings) -> None:
+    def _open(self, settings: Settings, meter_provider: MeterProvider | None) -> None:
         # Before the worker's time begins: else the half second counts as time that no hook accounts for.
         convert_once()
         self._writer = Writer(settings, self._buffers, self.clock, self.faults, self._tallies, self._phases.open)
@@ -174,11 +170,12 @@ class Recording:
         except RuntimeError as error:  # The host is at a limit of its own: the run continues, unrecorded.
             self.faults.note("start", f"nothing is recorded: {error}")
             self.abandon()
-
-    def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
-        attributes = {metrics.WORKER_ID: self.worker_id or "", metrics.ROLE: role}
+            return
+        attributes = {metrics.WORKER_ID: writer.worker_id, metrics.ROLE: settings.identity.role}
         # The provider is the host's, and the trace does not need it.
         self.faults.attempt("metrics", metrics.show, self._tallies, attributes, meter_provider)
+        if settings.gpu_interval_s is not None:
+            self._sample_gpus(settings.identity, settings.gpu_interval_s)
 
     def _sample_gpus(self, identity: Identity, interval_s: float) -> None:
         try:

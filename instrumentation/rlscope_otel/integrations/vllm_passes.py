@@ -115,8 +115,13 @@ class Steps:
 
     def has_requests(self, at_ns: int) -> None:
         """A request came: the engine is idle no more."""
-        if self.idle_since_ns is not None:
-            self._end_idleness(at_ns)
+        since_ns = self.idle_since_ns
+        if since_ns is None:
+            return
+        self.idle_since_ns = None
+        if since_ns < at_ns and self._records_idleness:
+            self._run.wait("requests").between(since_ns, at_ns)
+        self.was_paused(at_ns)
 
     def has_none(self, at_ns: int) -> None:
         """The last request is gone without a pass."""
@@ -169,12 +174,6 @@ class Steps:
         if is_idle and self._paused_since_ns is None and (row is not None or self.idle_since_ns is None):
             # A pass that was under way when the last request went keeps the engine busy to its end.
             self.idle_since_ns = end_ns
-
-    def _end_idleness(self, at_ns: int) -> None:
-        since_ns, self.idle_since_ns = self.idle_since_ns, None
-        if since_ns is not None and since_ns < at_ns and self._records_idleness:
-            self._run.wait("requests").between(since_ns, at_ns)
-        self.was_paused(at_ns)
 
 
 # Far more passes than any engine has under way: what is older failed before it gave an output.

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from rlscope_otel.integrations.seams import Call, Watch, during
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
-from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, hook_of, model_facts
+from rlscope_otel.integrations.trl_trainer import Steps, TrainerHook, hook_of
 from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
@@ -88,15 +88,11 @@ class Importance:
         logprobs, self._logprobs = self._logprobs, None
         if call.error is not None or logprobs is None or self._batch is None:
             return
-        inputs = self.inputs_of(call)
+        inputs = call.argument(2, "inputs")
         selected = inputs["token_index"] >= 0
         now = logprobs.detach().flatten()[inputs["token_index"][selected]]
         ratios = (now - inputs["old_log_probs"][selected]).exp().double()
         self._add(ratios)
-
-    def inputs_of(self, call: Call) -> Any:
-        """The micro-batch of a `compute_loss`."""
-        return call.argument(2, "inputs")
 
     def _seen(self, _module: Any, _inputs: Any, output: Any) -> None:
         if self._is_losing:
@@ -234,7 +230,7 @@ class AsyncGrpoHook(TrainerHook):
     def _lost(self, call: Call) -> None:
         self._importance.lost(call)
         if not self._is_main and call.error is None:
-            inputs = self._importance.inputs_of(call)
+            inputs = call.argument(2, "inputs")
             self.steps.add(int(inputs["segment_id"].max()) + 1, int(inputs["attention_mask"].sum()))
 
     def _synced(self, call: Call) -> None:
@@ -256,12 +252,10 @@ class AsyncGrpoHook(TrainerHook):
             _label(client.server_url, self.version + 1, self.run)
 
     def _config(self) -> dict[str, object]:
-        args, processes = self.trainer.args, self.trainer.accelerator.num_processes
-        per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
-        return {
-            "framework": "trl",
-            "samples_per_step": None if args.token_budget is None or args.token_budget > 0 else per_step,
-            "group_size": args.num_generations,
+        args = self.trainer.args
+        packs_tokens = args.token_budget is None or args.token_budget > 0
+        own = {
+            **({"samples_per_step": None} if packs_tokens else {}),
             "max_staleness": args.max_staleness,
             "staleness_policy": "drop",
             **limits_of(self.trainer.rollout_worker, _capacity(self.trainer), args.num_generations),
@@ -270,11 +264,8 @@ class AsyncGrpoHook(TrainerHook):
             "dispatch": "least_loaded",
             # Accelerate holds the next micro-batch before it hands out the present one.
             "batches_ahead": 1 / args.gradient_accumulation_steps,
-            "max_output_tokens": args.max_completion_length,
-            "gpus_per_trainer_replica": processes,
-            "total_steps": self.trainer.state.max_steps,
-            "model": model_facts(self.trainer.accelerator.unwrap_model(self.trainer.model)),
         }
+        return self.config(args.num_generations, self.trainer.accelerator.unwrap_model(self.trainer.model), own)
 
 
 def instrument(trainer: Any, run: Run | None = None) -> AsyncGrpoHook | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlscope_otel.integrations.seams import Call
-from rlscope_otel.integrations.trl_trainer import TrainerHook, finite, hook_of, model_facts
+from rlscope_otel.integrations.trl_trainer import TrainerHook, finite, hook_of
 from rlscope_otel.phases import Phase
 from rlscope_otel.recorder import Run
 
@@ -80,7 +80,8 @@ class GrpoHook(TrainerHook):
 
     def _begin(self, call: Call) -> None:
         self._begun_at_step = self._version
-        self.run.add_config(self._config())
+        own = {"staleness_policy": "none"}
+        self.run.add_config(self.config(self.trainer.num_generations, self.trainer.model, own))
 
     def _publish(self, call: Call) -> None:
         now_ns = self.run.now_ns()
@@ -165,19 +166,6 @@ class GrpoHook(TrainerHook):
         tokens, total, squares = ratios.numel(), float(ratios.sum()), float((ratios**2).sum())
         age = self._version - self._generated_at
         self.steps.add_moment((age, tokens, total, squares), is_fresh=age == 0)
-
-    def _config(self) -> dict[str, object]:
-        args, processes = self.trainer.args, self.trainer.accelerator.num_processes
-        return {
-            "framework": "trl",
-            "samples_per_step": args.per_device_train_batch_size * args.gradient_accumulation_steps * processes,
-            "group_size": self.trainer.num_generations,
-            "staleness_policy": "none",
-            "max_output_tokens": args.max_completion_length,
-            "gpus_per_trainer_replica": processes,
-            "total_steps": self.trainer.state.max_steps,
-            "model": model_facts(self.trainer.model),
-        }
 
 
 def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:

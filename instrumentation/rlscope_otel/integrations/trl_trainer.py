@@ -63,6 +63,20 @@ class TrainerHook:
         """Record a call of the method as one phase, if any, which is made when the call begins; then do the rest."""
         return self.seams.watch(type(owner), name, during(phase, lambda: owner, then))
 
+    def config(self, group_size: int, model: Any, own: Mapping[str, object]) -> dict[str, object]:
+        """The trainer's settings for run.json. own: those that other trainers of TRL do not have, or not so."""
+        args, processes = self.trainer.args, self.trainer.accelerator.num_processes
+        return {
+            "framework": "trl",
+            "samples_per_step": args.per_device_train_batch_size * args.gradient_accumulation_steps * processes,
+            "group_size": group_size,
+            **own,
+            "max_output_tokens": args.max_completion_length,
+            "gpus_per_trainer_replica": processes,
+            "total_steps": self.trainer.state.max_steps,
+            "model": _model_facts(model),
+        }
+
 
 class Steps:
     """The optimizer steps of one trainer. A step's row is written once the log after it has come, or the next step."""
@@ -154,7 +168,7 @@ def hook_of(trainer: Any, role: str, run: Run | None, make: Callable[[Any, Run],
     return hook
 
 
-def model_facts(model: Any) -> dict[str, object]:
+def _model_facts(model: Any) -> dict[str, object]:
     """Return the `model` entry of run.json, with the values that the model's configuration has."""
     config = model.config.get_text_config()
     heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -52,8 +53,9 @@ class Workers:
         batch, self.batch = self.batch, (None, None)
         return batch
 
-    def begin_rollout(self, config: Any) -> None:
+    def begin_rollout(self, call: Call) -> None:
         """An executor begins: its rollouts are a worker, and what it is set to is the run's."""
+        config = call.args[0].config
         environ = sys.modules.get("areal.utils.environ")
         self.single_controller = environ is not None and bool(environ.is_single_controller())
         if not self.rollout.active and config.max_head_offpolicyness < _NO_CAP:
@@ -185,11 +187,6 @@ def group_name(task_id: int) -> str:
     return str(task_id) if WORKERS.single_controller or not run.active else f"{run.worker_id}/{task_id}"
 
 
-def _begin_executor(call: Call) -> None:
-    executor = call.args[0]
-    WORKERS.begin_rollout(executor.config)
-
-
 def _meet_workflow(call: Call) -> None:
     """A task begins: watch the class of its workflow. AReaL's own wrapper runs it once for each sample of the group."""
     workflow = call.args[1].workflow
@@ -297,7 +294,7 @@ def _wait(samples: int) -> None:
     WORKERS.rollout.queue_depth("results", EPISODES.waiting)
 
 
-EXECUTOR = {"initialize": Watch(after=_begin_executor), "_create_workflow_task": Watch(before=_meet_workflow)}
+EXECUTOR = {"initialize": Watch(after=WORKERS.begin_rollout), "_create_workflow_task": Watch(before=_meet_workflow)}
 MODULE = {"trace_session_event": Watch(before=_finalized)}
 
 
@@ -358,23 +355,15 @@ def _moved(call: Call) -> None:
     _turn(call.args[0])
 
 
-def _paused(call: Call) -> None:
-    _rollouts.paused = True
-    _turn(call.args[0].staleness_manager)
-
-
-def _resumed(call: Call) -> None:
-    _rollouts.paused = False
+def _submits(paused: bool, call: Call) -> None:
+    """Submission was paused, or goes on."""
+    _rollouts.paused = paused
     _turn(call.args[0].staleness_manager)
 
 
 def _generation_stopped(call: Call) -> None:
     _rollouts.applying_ns = (call.started_ns, call.started_ns)
     _rollouts.parts_ns.clear()
-
-
-def _generation_paused(call: Call) -> None:
-    _end_part("drain", call)
 
 
 def _generation_continued(call: Call) -> None:
@@ -408,12 +397,12 @@ MANAGER = {
 }
 DISPATCHER = {
     "active_submit_and_wait": Watch(after=_taken),
-    "pause": Watch(after=_paused),
-    "resume": Watch(after=_resumed),
+    "pause": Watch(after=partial(_submits, True)),
+    "resume": Watch(after=partial(_submits, False)),
 }
 ENGINE = {
     "agenerate": Watch(before=_begin_request, after=_end_request),
-    "pause_generation": Watch(before=_generation_stopped, after=_generation_paused),
+    "pause_generation": Watch(before=_generation_stopped, after=partial(_end_part, "drain")),
     "continue_generation": Watch(after=_generation_continued),
     "set_version": Watch(after=_version_set),
 }

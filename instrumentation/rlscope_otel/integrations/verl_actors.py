@@ -46,8 +46,10 @@ _begun_ns: deque[int] = deque(maxlen=1)
 """When this process began to record, until its loop begins."""
 
 
-def begin(role: str, config: Any, gpu_count: int | None = 0) -> None:
-    """Start recording this process, with the verl settings that the trace format has too."""
+def begin(role: str, side: str | None, call: Call) -> None:
+    """Start recording an actor that is made, with the GPUs of a side and the settings that the trace format has too."""
+    config = call.argument(1, "config")
+    gpu_count = 0 if side is None else gpus_of(config, side)
     run = host_run(role, gpu_count=gpu_count, framework="verl", framework_version=version_of("verl"))
     run.add_config(_settings(config))
     _begun_ns.append(run.now_ns())
@@ -131,10 +133,6 @@ def row_name(uid: object, row: int) -> str:
     return f"{uid}/{row}"
 
 
-def _begin_worker(call: Call) -> None:
-    begin("controller", call.argument(1, "config"))
-
-
 def _begin_batch(call: Call) -> None:
     _rows.set(itertools.count())
 
@@ -192,7 +190,7 @@ def _reason(output: Any, sampling_params: dict[str, Any]) -> str | None:
 
 SERVER_CLIENT = {"generate": Watch(before=_begin_segment, after=_end_segment)}
 AGENT_LOOP_WORKER = {
-    "__init__": Watch(before=_begin_worker),
+    "__init__": Watch(before=partial(begin, "controller", None)),
     "generate_sequences": Watch(before=_begin_batch),
     "_run_agent_loop": Watch(before=_begin_trajectory),
 }
@@ -229,7 +227,7 @@ def uid_in(pickled: object) -> str | None:
 
 def _begin_queue(call: Call) -> None:
     _waiting.clear()
-    begin("controller", call.argument(1, "config"))
+    begin("controller", None, call)
 
 
 def _put(call: Call) -> None:
@@ -303,11 +301,10 @@ _stretch = _Stretch()
 
 
 def _begin_rollouter(call: Call) -> None:
-    config = call.argument(1, "config")
-    if engines_are_recorded(config):
-        begin("controller", config)
+    if engines_are_recorded(call.argument(1, "config")):
+        begin("controller", None, call)
     else:
-        begin("sampler", config, gpus_of(config, "rollout"))
+        begin("sampler", "rollout", call)
 
 
 def _begin_generation(call: Call) -> None:
@@ -322,19 +319,14 @@ def _judge_pause(call: Call) -> None:
         over_cap = rollouter.staleness_samples >= rollouter.max_required_samples
         _stretch.reason = "staleness_cap" if over_cap else "backpressure"
     elif call.error is None and rollouter.paused:
-        _close(rollouter)
+        _close(call)
 
 
-def _new_weights(call: Call) -> None:
-    """The weights are new and the count of stale samples begins anew: the end of a version, and of any pause."""
-    _close(call.args[0])
-
-
-def _close(rollouter: Any) -> None:
+def _close(call: Call) -> None:
     """Write down what has passed: generating, then waiting if every task had ended."""
     if _stretch.since_ns is None:
         return
-    run = own_run()
+    run, rollouter = own_run(), call.args[0]
     now_ns = run.now_ns()
     since_ns, _stretch.since_ns = _stretch.since_ns, now_ns
     idle_from_ns = now_ns - round((time.time() - rollouter.idle_start_time) * _NS_PER_S)
@@ -346,7 +338,7 @@ def _close(rollouter: Any) -> None:
 
 
 def _end_generation(call: Call) -> None:
-    _close(call.args[0])
+    _close(call)
     _stretch.since_ns = None
 
 
@@ -354,7 +346,8 @@ ROLLOUTER = {
     "__init__": Watch(before=_begin_rollouter),
     "_streaming_generation_main": Watch(before=_begin_generation, after=_end_generation),
     "_should_pause_generation": Watch(after=_judge_pause),
-    "reset_staleness": Watch(before=_new_weights),
+    # The weights are new and the count of stale samples begins anew: the end of a version, and of any pause.
+    "reset_staleness": Watch(before=_close),
     "do_validate": _pass("eval"),
 }
 
@@ -377,11 +370,6 @@ class _Collecting:
 
 
 _collecting = _Collecting()
-
-
-def _begin_trainer(call: Call) -> None:
-    config = call.argument(1, "config")
-    begin("trainer", config, gpus_of(config, "trainer"))
 
 
 def _end_fit(call: Call) -> None:
@@ -453,14 +441,10 @@ def _trained(call: Call) -> None:
         entropy=metrics.get("actor/entropy"),
         clip_ratio=metrics.get("actor/pg_clipfrac"),
         truncated_ratio=metrics.get("response_length/clip_ratio"),
-        reward_mean=_mean_reward(trainer),
+        reward_mean=None if trainer.reward_tensor is None else float(trainer.reward_tensor.sum(-1).mean()),
         version_out=version + (trainer.local_trigger_step >= trainer.trigger_parameter_sync_step),
     )
     step.between(call.started_ns, run.now_ns())
-
-
-def _mean_reward(trainer: Any) -> float | None:
-    return None if trainer.reward_tensor is None else float(trainer.reward_tensor.sum(-1).mean())
 
 
 def _published(call: Call) -> None:
@@ -480,7 +464,7 @@ def _validated(call: Call) -> None:
 
 
 TRAINER = {
-    "__init__": Watch(before=_begin_trainer),
+    "__init__": Watch(before=partial(begin, "trainer", "trainer")),
     "fit": Watch(before=_end_startup, after=_end_fit),
     "_get_samples_from_queue": Watch(before=_begin_collecting, after=_end_collecting),
     "_fit_compute_reward": _pass("reward"),

@@ -168,9 +168,10 @@ class AgentWorker(AgentLoopWorker):
     def __init__(self, config, llm_client) -> None:
         # This class comes here by value: what it shares with verl in this process is imported in this process.
         from rlscope_otel.integrations import verl_actors
+        from rlscope_otel.integrations.seams import Call
         from verl.experimental.agent_loop import agent_loop
 
-        verl_actors.begin("controller", config)
+        verl_actors.begin("controller", None, Call((self, config), {}, 0))
         self.config, self.llm_client = config, llm_client
         self.rollout_config = config.actor_rollout_ref.rollout
         self.tokenizer, self.processor, self.hf_model_type = tokenizer(), None, None

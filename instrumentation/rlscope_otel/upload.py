@@ -64,11 +64,6 @@ def _shown(error: Exception) -> str:
     return " ".join(text.split())[:_LONGEST_MESSAGE]
 
 
-def _input_ends_within(seconds: float) -> bool:
-    readable, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(readable) and not os.read(sys.stdin.fileno(), 64)
-
-
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # Nobody may listen any more.
         print(text, flush=True)
@@ -89,7 +84,8 @@ def main() -> int:
 
     def is_over(seconds: float) -> bool:
         """Wait for the end of the recording, after which this process is not to last for long."""
-        over = _input_ends_within(seconds)
+        readable, _, _ = select.select([sys.stdin], [], [], seconds)
+        over = bool(readable) and not os.read(sys.stdin.fileno(), 64)
         if over:
             # Whatever a client is doing then: a request that hangs holds nobody up for longer.
             signal.alarm(round(LONGEST_END_S) + 5)

@@ -6,7 +6,7 @@ only every few dozen passes (`--decode-log-interval`) and its idle time once a s
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -49,9 +49,6 @@ def _number(text: str) -> float | None:
 
 def _plain(escaped: str) -> str:
     return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), escaped)
-
-
-_Filter = Callable[[dict[str, str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +126,14 @@ class _Values:
     def __init__(self, points: list[Point]) -> None:
         self._points = points
 
-    def total(self, name: str, wanted: _Filter = lambda _: True) -> float | None:
-        """Return the sum of the series of a name whose labels are wanted. None if there is none."""
-        found = [point.value for point in self._points if point.name == name and wanted(point.labels)]
+    def total(self, name: str, **labels: str) -> float | None:
+        """Return the sum of the series of a name with these labels. None if there is none."""
+        found = [point.value for point in self._points if point.name == name and labels.items() <= point.labels.items()]
         return sum(found) if found else None
 
-    def count(self, name: str, wanted: _Filter = lambda _: True) -> int | None:
+    def count(self, name: str, **labels: str) -> int | None:
         """Return the sum as a whole number. None if there is none."""
-        total = self.total(name, wanted)
+        total = self.total(name, **labels)
         return None if total is None else round(total)
 
     def label(self, name: str, label: str) -> int | None:
@@ -174,8 +171,8 @@ def _sglang(values: _Values) -> Reading | None:
     return Reading(
         running=running,
         waiting=values.count("sglang:num_queue_reqs") or 0,
-        decode_tokens=values.count(computed, lambda labels: labels.get("mode") == "decode") or 0,
-        prefill_tokens=values.count(computed, lambda labels: labels.get("mode") == "prefill_compute") or 0,
+        decode_tokens=values.count(computed, mode="decode") or 0,
+        prefill_tokens=values.count(computed, mode="prefill_compute") or 0,
         busy_s=values.total("sglang:forward_execution_seconds_total"),
         idle_s=values.total("sglang:scheduler_idle_seconds_total"),
         preemptions=values.count("sglang:num_retracted_requests_total"),

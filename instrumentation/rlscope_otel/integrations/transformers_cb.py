@@ -24,7 +24,6 @@ import sys
 from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -40,20 +39,6 @@ from rlscope_otel.samples import VersionRun
 
 _API = "transformers.generation.continuous_batching.continuous_api"
 _HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
-
-
-@dataclass(slots=True)
-class _Loop:
-    """Where the generation loop is."""
-
-    round_ns: int = 0
-    """Start of its present round."""
-    idle_ns: int | None = None
-    """Since when it has no request."""
-    row_end_ns: int = 0
-    results_ns: int = 0
-    preemptions: int = 0  # since the last pass was prepared
-    passes: deque[Pass] = field(default_factory=deque[Pass])
 
 
 class Weights:
@@ -108,7 +93,14 @@ class Engine:
         self.target = target
         self._requests = Requests(run)
         self._weights = Weights(run)
-        self._loop = _Loop()
+        self._round_ns = 0
+        """Start of the present round of the generation loop."""
+        self._idle_ns: int | None = None
+        """Since when the loop has no request."""
+        self._row_end_ns = self._results_ns = 0
+        self._preemptions = 0
+        """Since the last pass was prepared."""
+        self._passes: deque[Pass] = deque()
         self._processor: Any = None
         self._capacity_tokens: int | None = None
 
@@ -160,31 +152,30 @@ class Engine:
 
     def submitted(self, call: Call) -> None:
         """A request comes into the scheduler, for the first time or again."""
-        self._loop.preemptions += self._requests.submit(call.args[1])
+        self._preemptions += self._requests.submit(call.args[1])
 
     def preparing(self, call: Call) -> None:
         """A round begins."""
-        self._loop.round_ns = call.started_ns
+        self._round_ns = call.started_ns
 
     def prepared(self, call: Call) -> None:
         """There is a batch, or nothing to do."""
-        loop = self._loop
         if not call.result:
-            if loop.idle_ns is None and call.error is None:
-                loop.idle_ns = loop.round_ns
+            if self._idle_ns is None and call.error is None:
+                self._idle_ns = self._round_ns
             return
-        self._end_idle(loop.round_ns)
+        self._end_idle(self._round_ns)
         batch = _host_side(self._processor).requests_in_batch
         prefill_tokens = self._requests.schedule(batch)
         waiting = len(self._processor.scheduler.waiting_requests)
         kv_tokens = self._kv_used_tokens()
-        loop.passes.append(Pass(loop.round_ns, batch, prefill_tokens, waiting, kv_tokens, loop.preemptions))
-        loop.preemptions = 0
+        self._passes.append(Pass(self._round_ns, batch, prefill_tokens, waiting, kv_tokens, self._preemptions))
+        self._preemptions = 0
 
     def launching(self, call: Call) -> None:
         """The forward pass of the newest batch begins; of one that was prepared before the watch nothing is known."""
-        if self._loop.passes:
-            newest = self._loop.passes[-1]
+        if self._passes:
+            newest = self._passes[-1]
             newest.launched_ns, newest.version = call.started_ns, self._weights.version
             newest.torn, call.memo = self._weights.is_applying, (newest, self._weights.unpaused_applies)
 
@@ -197,30 +188,29 @@ class Engine:
 
     def results_came(self, call: Call) -> None:
         """The tokens of an asynchronous pass are on the host."""
-        self._loop.results_ns = self.run.now_ns()
+        self._results_ns = self.run.now_ns()
 
     def delivering(self, call: Call) -> None:
         """The tokens of the oldest pass are with their requests, and some results are about to leave the engine."""
-        if not self._loop.passes:
+        if not self._passes:
             return
-        done = self._loop.passes[0]
+        done = self._passes[0]
         if getattr(self._processor, "use_async_batching", False):
-            done.computed_ns = self._loop.results_ns
+            done.computed_ns = self._results_ns
         if done.tokens is None:
             done.tokens = self._requests.give_tokens(done)
 
     def updated(self, call: Call) -> None:
         """The oldest pass is done with."""
-        loop = self._loop
         self.delivering(call)
-        if not loop.passes:
+        if not self._passes:
             return
-        done, end_ns = loop.passes.popleft(), self.run.now_ns()
+        done, end_ns = self._passes.popleft(), self.run.now_ns()
         busy_ns = done.computed_ns - done.launched_ns
         if getattr(self._processor, "use_async_batching", False):
-            end_ns, done.start_ns = done.computed_ns, max(done.launched_ns, loop.row_end_ns)
+            end_ns, done.start_ns = done.computed_ns, max(done.launched_ns, self._row_end_ns)
             busy_ns = end_ns - done.start_ns
-        loop.row_end_ns = end_ns
+        self._row_end_ns = end_ns
         self.run.engine_step(
             done.start_ns,
             end_ns,
@@ -250,8 +240,8 @@ class Engine:
 
     def resumed(self, call: Call) -> None:
         """The loop goes on."""
-        self._loop.round_ns = self.run.now_ns()
-        self._weights.resumed(self._loop.round_ns)
+        self._round_ns = self.run.now_ns()
+        self._weights.resumed(self._round_ns)
 
     def stopped(self, call: Call) -> None:
         """The loop has ended."""
@@ -259,7 +249,7 @@ class Engine:
         self._unbind()
 
     def _end_idle(self, at_ns: int) -> None:
-        since_ns, self._loop.idle_ns = self._loop.idle_ns, None
+        since_ns, self._idle_ns = self._idle_ns, None
         if since_ns is not None:
             self.run.wait("requests").between(since_ns, at_ns)
 

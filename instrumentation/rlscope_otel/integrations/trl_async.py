@@ -34,7 +34,7 @@ import functools
 import json
 import sys
 import urllib.request
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlscope_otel.integrations.seams import Call, Watch, during
 from rlscope_otel.integrations.trl_rollouts import Batch, Recording, Taken, Takings, WatchedQueue, limits_of, start_loop
@@ -102,29 +102,22 @@ class Importance:
         """Sum them up by age and freshness. They are in the order of the rows and, in each, of its tokens."""
         assert self._batch is not None
         runs = [run for taken in self._batch.own for run in self._runs(taken)]
-        if sum(run.tokens for run in runs) != len(ratios):
+        if sum(tokens for _, tokens in runs) != len(ratios):
             return
-        kinds = sorted({(run.age, run.is_fresh) for run in runs})
-        kind_of_run = ratios.new_tensor([kinds.index((run.age, run.is_fresh)) for run in runs]).long()
-        kind = kind_of_run.repeat_interleave(ratios.new_tensor([run.tokens for run in runs]).long())
+        kinds = sorted({kind for kind, _ in runs})
+        kind_of_run = ratios.new_tensor([kinds.index(kind) for kind, _ in runs]).long()
+        kind = kind_of_run.repeat_interleave(ratios.new_tensor([tokens for _, tokens in runs]).long())
         sums = ratios.new_zeros(2, len(kinds))
         sums[0].index_add_(0, kind, ratios)
         sums[1].index_add_(0, kind, ratios**2)
         for (age, is_fresh), sum_w, sum_w2 in zip(kinds, *sums.tolist(), strict=True):
-            tokens = sum(run.tokens for run in runs if (run.age, run.is_fresh) == (age, is_fresh))
+            tokens = sum(tokens for kind, tokens in runs if kind == (age, is_fresh))
             self._steps.add_moment((age, tokens, sum_w, sum_w2), is_fresh)
 
-    def _runs(self, taken: Taken) -> list["_Run"]:
+    def _runs(self, taken: Taken) -> list[tuple[tuple[int, bool], int]]:
+        """Return the age and freshness of the tokens of a row that one version sampled, and how many they are."""
         is_fresh = self._is_published and set(taken.tokens_by_version) == {self._version}
-        return [_Run(self._version - sampled, is_fresh, tokens) for sampled, tokens in taken.tokens_by_version.items()]
-
-
-class _Run(NamedTuple):
-    """Consecutive tokens of one row that one version sampled."""
-
-    age: int
-    is_fresh: bool
-    tokens: int
+        return [((self._version - sampled, is_fresh), tokens) for sampled, tokens in taken.tokens_by_version.items()]
 
 
 _LABEL_TIMEOUT_S = 2.0

@@ -1,5 +1,6 @@
 """Answers one question by name, reads ad-hoc SQL, and writes a table as text, CSV, JSON or Parquet."""
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +10,10 @@ import polars as pl
 
 from rlscope.errors import QueryError
 from rlscope.text_out import as_bytes, encoded_for, escaped_json, for_csv, one_line, write_file
-from rlscope.trace.query import Argument, ask, standard_arguments
+from rlscope.trace.query import NO_ARGUMENTS, Argument, ask, standard_arguments
 from rlscope.trace.questions import arguments_of
 from rlscope.trace.store import OpenRun
 
-NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 TableFormat = Literal["text", "csv", "json", "parquet"]
 """Output format of a table."""
 STDIN: Final = Path("-")
@@ -176,6 +176,4 @@ def _flat(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _json(value: object) -> str | None:
-    import json
-
     return None if value is None else json.dumps(value.to_list() if isinstance(value, pl.Series) else value)

@@ -7,18 +7,24 @@ therefore runs on its own thread while the caller waits in Python.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import duckdb
 from duckdb import DuckDBPyConnection
 
 from rlscope.errors import QueryError
 
 _T = TypeVar("_T")
 
+_CLOSED_OFF: Final = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
 _LOOKS_EVERY_S: Final = 0.05
 _PATIENCE_S: Final = 0.5
 """Time for DuckDB to notice an interruption; it notices none during a single function call."""
@@ -40,6 +46,13 @@ class SqlLimits:
     def memory_bytes(self) -> int:
         """Memory limit in bytes."""
         return self.memory_mb * 10**6
+
+
+def connect(settings: Mapping[str, str]) -> DuckDBPyConnection:
+    """Return a connection that loads no extensions, sees no variables of Python, and shows no progress."""
+    connection = duckdb.connect(config={**_CLOSED_OFF, **settings})
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def _started(work: Callable[[], _T]) -> "Future[_T]":

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
@@ -26,12 +25,8 @@ _SETTINGS: Final = {
     "temp_directory": "",
     "secret_directory": "none",
     "allow_persistent_secrets": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
 }
 _LOCK: Final = (
-    "SET enable_progress_bar = false",
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
@@ -56,7 +51,7 @@ class LockedConnection:
         if self._built is not None and self._built[0] == limits and not execution.is_stuck(self._built[1]):
             return self._built[1]
         self.close()
-        connection = duckdb.connect(config={**_SETTINGS, "memory_limit": f"{limits.memory_mb}MB"})
+        connection = execution.connect({**_SETTINGS, "memory_limit": f"{limits.memory_mb}MB"})
         for name in (*TABLES, "workers", *OPENED):
             connection.from_arrow(self._rows(name)).create_view(name)
         connection.execute(macros_sql())

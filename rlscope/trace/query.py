@@ -55,7 +55,7 @@ _SHOWN_SQL: Final = 60
 """Maximum characters of a statement in a message."""
 _ONLY_READS: Final = "EXPLAIN FROM query($sql)"
 """Fails for a SELECT whose WITH clause writes: DuckDB allows COPY there, but not inside query()."""
-_NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
+NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 IDLE_AFTER_NS: Final = 100_000_000
 """Minimum gap between engine rows that counts as idle: in shorter gaps the host may prepare the next pass."""
 PAGE_ROWS: Final = 20_000
@@ -181,7 +181,7 @@ def standard_arguments(run: OpenRun) -> dict[str, Argument]:
     return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
 
 
-def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
+def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> pl.DataFrame:
     """Answer a question in queries/, with the columns of its header. Arguments that it does not have are ignored.
 
     Raises QueryError for an unknown question or a missing argument, LimitError if memory or temporary disk space runs
@@ -254,7 +254,7 @@ def _named_errors(folder: Path) -> Generator[None]:
 
 
 def ask_in_pages(
-    run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS, page_rows: int = PAGE_ROWS
+    run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS, page_rows: int = PAGE_ROWS
 ) -> Iterator[pl.DataFrame]:
     """Yield the answer to a question in order, a page at a time; other questions can be asked in between.
 

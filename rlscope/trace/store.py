@@ -174,7 +174,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
                 yield OpenRun(
                     folder=folder,
                     run_id=manifest.run_id,
-                    created_ns=given.created_ns,
+                    created_ns=manifest.created_ns,
                     config=config,
                     connection=connection,
                     locked=locked,
@@ -236,7 +236,6 @@ class _Given(NamedTuple):
 
     manifest: RunManifest
     config: RunConfig
-    created_ns: int | None
     stored: StoredRun
     skipped: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
@@ -257,11 +256,10 @@ def _read_files(folder: Path, read_all: bool) -> _Given:
     checked = check_files(folder, manifest.run_id, workers, tables)
     window = usual_window(checked.tables, workers)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
-    created_ns, created_gaps = usual_creation(manifest.created_ns, window)
+    manifest, created_gaps = usual_creation(manifest, window)
     return _Given(
         manifest=manifest,
         config=config,
-        created_ns=created_ns,
         stored=StoredRun(folder, workers, checked.tables, window, checked.unsure),
         skipped=(*skipped, *checked.skipped),
         gaps=(*gaps, *time_gaps, *created_gaps, *identity_gaps(workers)),
@@ -315,14 +313,20 @@ def _reading(folder: Path) -> Generator[None]:
 
 @contextmanager
 def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tuple[DuckDBPyConnection, Path]]:
-    """Yield a connection and its scratch folder; both are removed at the end of the block."""
+    """Yield a connection and its scratch folder; both are removed at the end of the block.
+
+    It reads the run through a link in that folder, whose path contains no wildcards for DuckDB.
+    """
     with tempfile.TemporaryDirectory(prefix="rlscope-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
+        (scratch / "run").symlink_to(folder, target_is_directory=True)
         free_bytes = int(FREE_RATIO * shutil.disk_usage(scratch).free)
         spill_bytes = min(free_bytes, max(LEAST_SPILL_BYTES, SPILL_RATIO * stored_bytes))
         memory = MANY_ROWS_MEMORY if rows > MANY_ROWS else MEMORY_LIMIT
-        connection = _connect(scratch, folder, spill_bytes, memory)
+        connection = execution.connect({"memory_limit": memory, "temp_directory": str(scratch / "spill")})
         try:
+            # DuckDB 2.0.0 shows this limit but does not enforce it if it is part of the configuration.
+            connection.execute(f"SET max_temp_directory_size = '{spill_bytes}B'")
             yield connection, scratch
         finally:
             execution.close(connection)
@@ -330,24 +334,6 @@ def _connected(folder: Path, stored_bytes: int, rows: int = 0) -> Generator[tupl
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
     return sum(file.footer.bytes for files in tables.values() for file in files.files)
-
-
-def _connect(scratch: Path, folder: Path, spill_bytes: int, memory: str) -> DuckDBPyConnection:
-    """Return a connection that reads the run through a link, whose path contains no wildcards for DuckDB."""
-    (scratch / "run").symlink_to(folder, target_is_directory=True)
-    connection = duckdb.connect(
-        config={
-            "memory_limit": memory,
-            "temp_directory": str(scratch / "spill"),
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "python_enable_replacements": "false",
-        }
-    )
-    connection.execute("SET enable_progress_bar = false")
-    # DuckDB 2.0.0 shows this limit but does not enforce it if it is part of the configuration above.
-    connection.execute(f"SET max_temp_directory_size = '{spill_bytes}B'")
-    return connection
 
 
 def is_small_run(row_counts: Mapping[str, int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.trace.files import TableFiles
+from rlscope.trace.manifest import RunManifest
 from rlscope.trace.worker_files import Worker
 
 APART_NS: Final = 30 * 86_400 * 10**9
@@ -99,8 +100,11 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
     return min(own or others or [window.earliest_ns])
 
 
-def usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return when the run was created, None if that is far from the rest of the run, and a sentence in that case."""
+def usual_creation(manifest: RunManifest, window: Window | None) -> tuple[RunManifest, tuple[str, ...]]:
+    """Return run.json without a time far from the rest of the run, and a sentence if it had one."""
+    created_ns = manifest.created_ns
     if created_ns is None or window is None or window.holds(created_ns):
-        return created_ns, ()
-    return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)
+        return manifest, ()
+    return replace(manifest, created_ns=None), (
+        f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",
+    )

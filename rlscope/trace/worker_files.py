@@ -242,16 +242,12 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
         value = document.get(key)
         if value is not None and not is_integer(value):
             return f"{key} is {value!r}, expected a 64-bit whole number or null"
-    return next((_late_fault(key, document[key]) for key in _TIMES if _is_too_late(document.get(key))), None)
-
-
-def _is_too_late(value: object) -> bool:
-    return isinstance(value, int) and value >= LATEST_NS
-
-
-def _late_fault(key: str, value: object) -> str:
-    fix = "correct the time" if key == "started_ns" else "correct it, or write null if it is unknown"
-    return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
+    for key in _TIMES:
+        value = document.get(key)
+        if isinstance(value, int) and value >= LATEST_NS:
+            fix = "correct the time" if key == "started_ns" else "correct it, or write null if it is unknown"
+            return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
+    return None
 
 
 def dropped_rows(workers: Sequence[Worker]) -> dict[str, int]:

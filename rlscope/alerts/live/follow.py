@@ -141,10 +141,10 @@ class LiveRun:
         written, faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, written)
         written, odd_times = with_usual_times(written, {}, window)
-        created_ns, odd_creation = usual_creation(manifest.created_ns, window)
-        manifest = replace(manifest, created_ns=created_ns)
+        manifest, odd_creation = usual_creation(manifest, window)
         if self._progress.origin_ns is None:
             starts_ns = [each.started_ns for each in written]
+            created_ns = manifest.created_ns
             self._progress.origin_ns = min(starts_ns, default=None) if created_ns is None else created_ns
         ticks = self._ticks
         due_ns = 0 if ticks is None else ticks.at_ns(self._filled) + CORRECTED_NS

@@ -10,11 +10,12 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
-from rlscope_otel import conventions
+from rlscope_otel.spans import WAIT_REASON
 from rlscope_otel.tallies import Tallies
 
 Attributes = dict[str, str]
 
+_SCOPE_NAME = "rlscope_otel"
 _NS_PER_S = 1e9
 _PREFIX = "rlscope."
 
@@ -23,7 +24,7 @@ RUN_ID, WORKER_ID, ROLE = "rlscope.run.id", "rlscope.worker.id", "rlscope.role"
 _QUEUE = ("rlscope.queue",)
 _STALENESS = ("rlscope.staleness",)  # A bucket of token staleness: 0, 1, 2, 3-4, ...
 # An activity, train, weight_update, forward_pass or between_passes; a wait has a reason.
-_STATE = ("rlscope.state", conventions.WAIT_REASON.key)
+_STATE = ("rlscope.state", WAIT_REASON.key)
 _PHASE = ("rlscope.weights.phase",)
 _OUTCOME = ("rlscope.outcome",)
 _TABLE = ("rlscope.table",)
@@ -76,12 +77,12 @@ def show(tallies: Tallies, attributes: Attributes, meter_provider: MeterProvider
     """Show a worker's totals on a provider; on the global one by default, even when the host sets that later."""
     if meter_provider is None or meter_provider is get_meter_provider():
         if not _global_mirror:
-            _global_mirror.append(_Mirror(get_meter_provider().get_meter(conventions.SCOPE_NAME)))
+            _global_mirror.append(_Mirror(get_meter_provider().get_meter(_SCOPE_NAME)))
         mirror = _global_mirror[0]
     else:
         mirror = _mirrors.get(meter_provider)
         if mirror is None:
-            mirror = _mirrors[meter_provider] = _Mirror(meter_provider.get_meter(conventions.SCOPE_NAME))
+            mirror = _mirrors[meter_provider] = _Mirror(meter_provider.get_meter(_SCOPE_NAME))
     mirror.show(tallies, attributes)
 
 

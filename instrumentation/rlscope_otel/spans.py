@@ -1,7 +1,8 @@
 """Turns phases and spans into rows: those of our context managers, of the OpenTelemetry API, and of the exporter.
 
 A phase of the API becomes the row that a span under its name would, but no span is made: that would cost ten times as
-much, and the providers are the host's. A phase holds its values by column, a span by attribute.
+much, and the providers are the host's. A phase holds its values by column, a span by attribute. A span with another
+name is ignored, and one without a required attribute is counted as dropped. `schema.py` says what the columns mean.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +11,52 @@ from typing import Final, NamedTuple, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from rlscope_otel import conventions as c
 from rlscope_otel import schema
 from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.faults import Faults
 
 Values = Mapping[str, object]
 """The known values of a row, by column."""
+
+
+class Attribute(NamedTuple):
+    """One attribute of a span."""
+
+    key: str
+    type: type[str] | type[int] | type[float] | type[bool]
+
+
+WAIT_REASON: Final = Attribute("rlscope.wait.reason", str)
+
+_TRAIN: Final = {
+    "step": Attribute("rlscope.train.step", int),
+    "version_in": Attribute("rlscope.train.version_in", int),
+    "version_out": Attribute("rlscope.train.version_out", int),
+    "samples": Attribute("rlscope.train.samples", int),
+    "tokens": Attribute("rlscope.train.tokens", int),
+    "loss": Attribute("rlscope.train.loss", float),
+    "grad_norm": Attribute("rlscope.train.grad_norm", float),
+    "entropy": Attribute("rlscope.train.entropy", float),
+    "reward_mean": Attribute("rlscope.train.reward_mean", float),
+    "clip_ratio": Attribute("rlscope.train.clip_ratio", float),
+    "truncated_ratio": Attribute("rlscope.train.truncated_ratio", float),
+    "fresh_tokens": Attribute("rlscope.train.fresh.tokens", int),
+    "fresh_sum_w": Attribute("rlscope.train.fresh.sum_w", float),
+    "fresh_sum_w2": Attribute("rlscope.train.fresh.sum_w2", float),
+}
+"""Attributes of a train step, by column of `train_steps`."""
+
+_IMPORTANCE: Final = tuple(f"rlscope.train.importance.{each}" for each in ("staleness", "tokens", "sum_w", "sum_w2"))
+"""Keys of a train step whose values are lists of one length: they are the fields of the column `importance`."""
+
+_WEIGHTS: Final = {
+    "version": Attribute("rlscope.weights.version", int),
+    "label": Attribute("rlscope.weights.label", str),
+    "bytes": Attribute("rlscope.weights.size", int),
+    "paused": Attribute("rlscope.weights.paused", bool),
+    "kv": Attribute("rlscope.weights.kv", str),
+}
+"""Attributes of a phase of a weight update, by column of `weight_updates`."""
 
 
 class Kind(NamedTuple):
@@ -26,7 +66,7 @@ class Kind(NamedTuple):
     doing: str
     """Name of such a phase in the worker's file while it has not ended."""
     table: str
-    attributes: Mapping[str, c.Attribute]
+    attributes: Mapping[str, Attribute]
     """By column, the attribute of a span."""
     make_row: Callable[[int, int, Values], Row]
     """From the start and the end, in ns, and the values."""
@@ -88,7 +128,7 @@ def _values_in(attributes: Mapping[str, object], kind: Kind) -> Values:
     return {**values, "importance": _importance(attributes)} if kind is TRAIN else values
 
 
-def _value(value: object, attribute: c.Attribute) -> object:
+def _value(value: object, attribute: Attribute) -> object:
     kind = attribute.type
     if type(value) is kind:
         return value
@@ -98,12 +138,12 @@ def _value(value: object, attribute: c.Attribute) -> object:
 
 
 def _importance(attributes: Mapping[str, object]) -> list[tuple[object, ...]] | None:
-    columns = [attributes.get(key) for key in c.IMPORTANCE]
+    columns = [attributes.get(key) for key in _IMPORTANCE]
     if columns == [None] * len(columns):
         return None
     lengths = {len(cast(Sequence[object], column)) if isinstance(column, Sequence) else None for column in columns}
     if len(lengths) != 1 or None in lengths:
-        raise _Unusable(f"{', '.join(c.IMPORTANCE)} must be lists of one length")
+        raise _Unusable(f"{', '.join(_IMPORTANCE)} must be lists of one length")
     return list(zip(*cast(list[Sequence[object]], columns), strict=True))
 
 
@@ -130,20 +170,20 @@ def _activity_row(activity: str, start_ns: int, end_ns: int, values: Values) -> 
 
 
 _TRAIN_COLUMNS: Final = [column.name for column in schema.TRAIN_STEPS if column.name != "worker_id"]
-TRAIN: Final = Kind("rlscope.train_step", "train", "train_steps", c.TRAIN, _train_row, ("step", "version_in"))
+TRAIN: Final = Kind("rlscope.train_step", "train", "train_steps", _TRAIN, _train_row, ("step", "version_in"))
 ACTIVITIES: Final = {
     activity: Kind(
         f"rlscope.{activity}",
         activity,
         "activities",
-        {"reason": c.WAIT_REASON} if activity == "wait" else {},
+        {"reason": WAIT_REASON} if activity == "wait" else {},
         partial(_activity_row, activity),
     )
     for activity in schema.ACTIVITIES
 }
 WEIGHTS: Final = {
     phase: Kind(
-        f"rlscope.weights.{phase}", phase, "weight_updates", c.WEIGHTS, partial(_weight_row, phase), ("version",)
+        f"rlscope.weights.{phase}", phase, "weight_updates", _WEIGHTS, partial(_weight_row, phase), ("version",)
     )
     for phase in schema.UPDATE_PHASES
 }

@@ -6,7 +6,6 @@ name is ignored, and one without a required attribute is counted as dropped. `sc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple, cast
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -64,21 +63,12 @@ class Kind(NamedTuple):
 
     name: str
     doing: str
-    """Name of such a phase in the worker's file while it has not ended."""
+    """The activity or the phase of an update; also its name in the worker's file while it has not ended."""
     table: str
     attributes: Mapping[str, Attribute]
     """By column, the attribute of a span."""
-    make_row: Callable[[int, int, Values], Row]
-    """From the start and the end, in ns, and the values."""
-    required: tuple[str, ...] = ()
-    """Columns without which there is no row."""
-
-    def row(self, start_ns: int, end_ns: int, values: Values) -> Row:
-        """Return the row. Raises _Unusable if a required value is unknown."""
-        for column in self.required:
-            if column not in values:
-                raise _Unusable(f"a span lacks {self.attributes[column].key}")
-        return self.make_row(start_ns, end_ns, values)
+    row_of: "Callable[[Kind, int, int, Values], Row]"
+    """From the kind, the start and the end, in ns, and the values. Raises _Unusable."""
 
 
 class _Unusable(ValueError):
@@ -99,15 +89,15 @@ class RowSpanProcessor(SpanProcessor):
         try:
             kind = _KINDS.get(span.name)
             if kind is not None:
-                row = kind.row(span.start_time or 0, span.end_time or 0, _values_in(span.attributes or {}, kind))
-                self._buffers[kind.table].add(row)
+                values = _values_in(span.attributes or {}, kind)
+                self._buffers[kind.table].add(kind.row_of(kind, span.start_time or 0, span.end_time or 0, values))
         except Exception as error:  # The host ended the span: nothing of ours may reach it.
             self._lose(kind, error)
 
     def phase_ended(self, kind: Kind, start_ns: int, end_ns: int, values: Values) -> None:
         """Keep the row of a phase; whatever goes wrong costs this row only."""
         try:
-            self._buffers[kind.table].add(kind.row(start_ns, end_ns, values))
+            self._buffers[kind.table].add(kind.row_of(kind, start_ns, end_ns, values))
         except Exception as error:  # The host's values may fail in any way.
             self._lose(kind, error)
 
@@ -147,7 +137,14 @@ def _importance(attributes: Mapping[str, object]) -> list[tuple[object, ...]] | 
     return list(zip(*cast(list[Sequence[object]], columns), strict=True))
 
 
-def _train_row(start_ns: int, end_ns: int, values: Values) -> Row:
+def _require(values: Values, kind: Kind, *columns: str) -> None:
+    for column in columns:
+        if column not in values:
+            raise _Unusable(f"a span lacks {kind.attributes[column].key}")
+
+
+def _train_row(kind: Kind, start_ns: int, end_ns: int, values: Values) -> Row:
+    _require(values, kind, "step", "version_in")
     known = {
         "samples": 0,
         "tokens": 0,
@@ -159,32 +156,25 @@ def _train_row(start_ns: int, end_ns: int, values: Values) -> Row:
     return tuple(map(known.get, _TRAIN_COLUMNS))
 
 
-def _weight_row(phase: str, start_ns: int, end_ns: int, values: Values) -> Row:
+def _weight_row(kind: Kind, start_ns: int, end_ns: int, values: Values) -> Row:
+    _require(values, kind, "version")
     get = values.get
-    return get("version"), get("label"), phase, start_ns, end_ns, get("bytes"), get("paused"), get("kv")
+    return values["version"], get("label"), kind.doing, start_ns, end_ns, get("bytes"), get("paused"), get("kv")
 
 
-def _activity_row(activity: str, start_ns: int, end_ns: int, values: Values) -> Row:
+def _activity_row(kind: Kind, start_ns: int, end_ns: int, values: Values) -> Row:
     reason = values.get("reason")
-    return activity, reason if reason in schema.WAIT_REASONS else None, start_ns, end_ns
+    return kind.doing, reason if reason in schema.WAIT_REASONS else None, start_ns, end_ns
 
 
 _TRAIN_COLUMNS: Final = [column.name for column in schema.TRAIN_STEPS if column.name != "worker_id"]
-TRAIN: Final = Kind("rlscope.train_step", "train", "train_steps", _TRAIN, _train_row, ("step", "version_in"))
+TRAIN: Final = Kind("rlscope.train_step", "train", "train_steps", _TRAIN, _train_row)
 ACTIVITIES: Final = {
-    activity: Kind(
-        f"rlscope.{activity}",
-        activity,
-        "activities",
-        {"reason": WAIT_REASON} if activity == "wait" else {},
-        partial(_activity_row, activity),
-    )
-    for activity in schema.ACTIVITIES
+    each: Kind(f"rlscope.{each}", each, "activities", {"reason": WAIT_REASON} if each == "wait" else {}, _activity_row)
+    for each in schema.ACTIVITIES
 }
 WEIGHTS: Final = {
-    phase: Kind(
-        f"rlscope.weights.{phase}", phase, "weight_updates", _WEIGHTS, partial(_weight_row, phase), ("version",)
-    )
-    for phase in schema.UPDATE_PHASES
+    each: Kind(f"rlscope.weights.{each}", each, "weight_updates", _WEIGHTS, _weight_row)
+    for each in schema.UPDATE_PHASES
 }
 _KINDS: Final = {kind.name: kind for kind in (TRAIN, *ACTIVITIES.values(), *WEIGHTS.values())}

@@ -139,11 +139,11 @@ class _Reader:
         since_ns = self.window_ns if before is None else stats.time_ns - before.time_ns
         if since_ns <= 0:
             return
-        is_after_idle = before is not None and before.is_idle
-        window_ns = min(since_ns, self.window_ns + (0 if is_after_idle else _SECOND_NS))
+        # vLLM prints nothing while no token comes, even if a long prompt runs.
+        is_after_silence = before is not None and not (before.prompt_per_s or before.output_per_s)
+        window_ns = min(since_ns, self.window_ns + (0 if is_after_silence else _SECOND_NS))
         self.target.extend_worker(engine.worker_id, stats.time_ns - window_ns, stats.time_ns)
-        if before is not None and is_after_idle:
-            # vLLM prints nothing while nothing runs.
+        if before is not None and before.is_idle:
             engine.idle.add(before.time_ns, stats.time_ns - window_ns)
         if stats.is_idle:
             engine.idle.add(stats.time_ns - window_ns, stats.time_ns)

@@ -134,6 +134,17 @@ def test_silence_after_a_window_with_work_is_not_called_idle(tmp_path: Path) -> 
     assert run.rows("activities") == []
 
 
+def test_silence_while_a_long_prompt_runs_is_no_part_of_the_next_window(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        window("00:00:10", prompt=10.0, output=0.8, running=1),
+        window("00:00:20", output=0.0, running=1),
+        window("00:01:30", prompt=7_000.0, output=0.8, running=1),
+    )
+    assert [row["prefill_tokens"] for row in run.rows("engine_steps")] == [100, 70_000]
+    assert run.rows("activities") == []
+
+
 SETTINGS = "args: {'draft_tensor_parallel_size': 1, 'tensor_parallel_size': 2, 'max_num_seqs': 64}\n"
 PIPELINE = "config: tensor_parallel_size=2, pipeline_parallel_size=3, data_parallel_size=4\n"
 

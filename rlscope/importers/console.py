@@ -89,7 +89,8 @@ _ANY_PAIR: Final = re.compile(
 )
 _SPACED_PAIR: Final = re.compile(rf"(?!\b(?:took|in|after|for) ){_ANY_NAME}) {_NUMBER}(\s?{_SECONDS})")
 _DURATION: Final = re.compile(
-    r"(?i)^(?!.*per_).*(?:(?:^|[ /_.-])(?:time|timing|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_m?s$)"
+    r"(?i)^(?!.*(?:per_|/sec$))"
+    r".*(?:(?:^|[ /_.-])(?:time|timing|secs?|seconds|duration|elapsed|latency)(?:$|[ /_.-])|_m?s$)"
 )
 _LEAST_LINES: Final = 3
 _LONGEST_STEP: Final = 64 * 1024

@@ -71,9 +71,11 @@ _PHASE_NAMES: Final = {
     "generate": "gen|rollout|sampl|collect",
     "train": "train|learn|update_(?:actor|policy)",
     "update": "weight|param|broadcast",
-    "step": "step|total|iter",
+    "step": "step|total|iter|^all$",
 }
 """Words in the names of durations, by phase. What trains a step is no step."""
+_NO_PHASE: Final = re.compile("(?i)wait|idle|_to_|(?:train|learn).*total")
+"""Waits, switches, and totals of one phase are not suggested: copied, they would give a wrong verdict."""
 
 
 class Recognized(NamedTuple):
@@ -313,7 +315,7 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
 
 def _phases_of(durations: Iterable[str]) -> str:
     """Return the option that names the phases, with the durations that look like each of them filled in."""
-    ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations}
+    ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations if not _NO_PHASE.search(name)}
     found = {"step": "", "generate": "METRIC", "train": "METRIC", "update": ""}
     for phase, pattern in _PHASE_NAMES.items():
         name = next((name for name, end in ends.items() if re.search(pattern, end)), None)

@@ -18,7 +18,14 @@ from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out, se
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.learning import learning_of
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
-from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
+from rlscope.analysis.result import (
+    NO_CONSTRAINTS,
+    AnalysisResult,
+    Constraints,
+    Finding,
+    Severity,
+    hides_samplers,
+)
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.shifts import run_events
 from rlscope.analysis.staleness import summarize_staleness
@@ -154,9 +161,13 @@ def _explained(
     )
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
+    verdict = judge(
+        *(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal),
+        hides_samplers=hides_samplers(evidence.data_quality, evidence.ledger, answers),
+    )
     analysis = AnalysisResult(
         run=facts,
-        verdict=judge(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal),
+        verdict=verdict,
         throughput=measure_throughput(facts, answers, run.imported),
         ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=evidence.staleness,

@@ -5,6 +5,8 @@ according to the model's ranking of causes and actions. Otherwise it is the caus
 steady state, or between the end of the first step and the end of the last.
 The run is balanced if no fix gains 5%, by the ranking. Without a ranking, neither side may lose more than
 BALANCED_SHARE_RATIO of its GPU-seconds, nor have that much in no recorded state.
+A trainer's log does not show the samplers, so its verdict is what holds the trainers up, or the trainers if nothing
+does.
 """
 
 from collections.abc import Mapping
@@ -56,6 +58,8 @@ def judge(
     losses: tuple[Loss, ...],
     ranking: "Ranking | None" = None,
     refusal: str | None = None,
+    *,
+    hides_samplers: bool = False,
 ) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
@@ -68,22 +72,28 @@ def judge(
         losses: Result of `measure_losses`.
         ranking: The model's ranking. None or empty if the model does not explain the run.
         refusal: Reason that the data does not support a verdict. None if it does.
+        hides_samplers: Whether the data is a trainer's log, which never shows what samplers do while trainers work.
     """
     inside = _inside(timeline, bucket_ns, interval)
     bottleneck: Bottleneck = Cause.BALANCED
     tied: tuple[LossCause, ...] = ()
     most_unrecorded_ratio, uncovered = UNEXPLAINED_SHARE_RATIO, None
+    sides: tuple[_Side, ...] = tuple(_SIDES)
     if ranking is not None and ranking.losses:
         losses = _priced(losses, ranking)
         bottleneck, tied = ranking.cause or Cause.BALANCED, _seen(ranking.tied_with, losses, ranking)
     elif _is_balanced(inside, losses):
         # What is in no state may be a loss: neither side can be said to lose less.
         most_unrecorded_ratio = BALANCED_SHARE_RATIO
+        if hides_samplers and _gpu_s(inside, pl.col("role") == "sampler"):
+            # Trainers that hardly wait set the pace, whatever samplers do meanwhile.
+            bottleneck, sides = Cause.TRAINERS, ("trainers",)
     else:
         bottleneck, tied, uncovered = losses[0].cause, _tied(losses), _uncovered_reason(inside, losses[0])
+        sides = ("trainers",) if hides_samplers else sides
     unknown_reason, side = refusal or _unknown_reason(total_gpus, steps, inside), None
     if unknown_reason is None:
-        side, unknown_reason = _unrecorded(inside, most_unrecorded_ratio) or (None, uncovered)
+        side, unknown_reason = _unrecorded(inside, most_unrecorded_ratio, sides) or (None, uncovered)
     if unknown_reason is not None:
         bottleneck, tied = Cause.UNKNOWN, ()
     return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, side)
@@ -251,14 +261,14 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
     )
 
 
-def _unrecorded(inside: pl.DataFrame, most_ratio: float) -> tuple[_Side, str] | None:
-    """Return the side with the largest share of GPU time in no recorded state, and words for it, if above a share."""
-    sides: list[tuple[float, _Side]] = [
+def _unrecorded(inside: pl.DataFrame, most_ratio: float, sides: tuple[_Side, ...]) -> tuple[_Side, str] | None:
+    """Return that side with the largest share of GPU time in no recorded state, and words for it, if above a share."""
+    shares: list[tuple[float, _Side]] = [
         (_side_gpu_s(inside.filter(state="unattributed"), side) / gpu_s, side)
-        for side in _SIDES
+        for side in sides
         if (gpu_s := _side_gpu_s(inside, side))
     ]
-    ratio, side = max(sides, default=(0.0, "trainers"))
+    ratio, side = max(shares, default=(0.0, "trainers"))
     if ratio <= most_ratio:
         return None
     gpu_s = _side_gpu_s(inside, side)

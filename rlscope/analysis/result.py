@@ -390,6 +390,16 @@ def _not_asked() -> "NoModelResult":
     return NOT_ASKED
 
 
+def hides_samplers(quality: DataQuality, ledger: Ledger, answers: Mapping[str, pl.DataFrame]) -> bool:
+    """Whether no file shows what samplers wait for. Slow samplers then look as if in lockstep with the trainers."""
+    if quality.imported is None or quality.sampled_engines:
+        # An engine that is polled shows when it has no request.
+        return False
+    passes = answers.get("pass_latency")
+    shows_waits = any(each.role == "sampler" and each.reason is not None for each in ledger.states)
+    return not shows_waits and (passes is None or passes.is_empty())
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisResult:
     """Complete result of the analysis of one run."""
@@ -431,10 +441,5 @@ class AnalysisResult:
 
     @property
     def hides_samplers(self) -> bool:
-        """Whether no file shows what samplers wait for. Slow samplers then look as if in lockstep with the trainers."""
-        if self.data_quality.imported is None or self.data_quality.sampled_engines:
-            # An engine that is polled shows when it has no request.
-            return False
-        passes = self.answers.get("pass_latency")
-        shows_waits = any(each.role == "sampler" and each.reason is not None for each in self.ledger.states)
-        return not shows_waits and (passes is None or passes.is_empty())
+        """Whether no file shows what samplers wait for."""
+        return hides_samplers(self.data_quality, self.ledger, self.answers)

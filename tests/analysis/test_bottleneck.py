@@ -46,7 +46,11 @@ def judged(
     """Buckets of ten seconds, judged from second 10 to second 100."""
     losses = measure_losses(states, 10 * SECOND, JUDGED, dropped_tokens_ratio)
     facts = {"total_gpus": 2, "steps": 3} | changes
-    return judge(facts["total_gpus"], facts["steps"], states, 10 * SECOND, JUDGED, losses, ranking)
+    hides_samplers = bool(facts.get("hides_samplers"))
+    return judge(
+        *(facts["total_gpus"], facts["steps"], states, 10 * SECOND, JUDGED, losses, ranking),
+        hides_samplers=hides_samplers,
+    )
 
 
 def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str, float]:
@@ -227,6 +231,29 @@ def test_a_side_is_judged_by_what_was_recorded_unless_that_is_less_than_half(
     waits = ("trainer", "waiting_for_samples", "samples", waits_gpu_s)
     verdict = judged(timeline(filled((role, "unattributed", None, gpu_s), waits)))
     assert (verdict.bottleneck, verdict.unrecorded_side) == (bottleneck, side)
+
+
+@pytest.mark.parametrize(
+    ("waits_gpu_s", "unrecorded_gpu_s", "bottleneck", "side"),
+    [
+        (10.001, 0.0, "samplers", None),
+        (10.001, 50.0, "samplers", None),
+        (10.001, 50.1, "unknown", "trainers"),
+        (10.0, 10.0, "trainers", None),
+        (10.0, 10.1, "unknown", "trainers"),
+    ],
+)
+def test_a_log_that_hides_the_samplers_is_judged_by_its_trainers(
+    waits_gpu_s: float, unrecorded_gpu_s: float, bottleneck: str, side: str | None
+) -> None:
+    waits = ("trainer", "waiting_for_samples", "samples", waits_gpu_s)
+    lost = [waits, ("trainer", "unattributed", None, unrecorded_gpu_s), ("sampler", "unattributed", None, 90.0)]
+    verdict = judged(timeline(filled(*lost)), hides_samplers=True)
+    assert (verdict.bottleneck, verdict.unrecorded_side) == (bottleneck, side)
+
+
+def test_gpus_that_sample_and_train_in_turn_hide_no_samplers() -> None:
+    assert word([("colocated", "train", None, 100.0)], hides_samplers=True) == "balanced"
 
 
 def turns(waits_gpu_s: float, barrier_gpu_s: float) -> list[State]:

@@ -93,6 +93,17 @@ def test_how_steps_overlap_decides_what_a_cap_brings(
     assert (*ratios, found.requires) == (pytest.approx(cap[0]), pytest.approx(cap[1]), cap[2])
 
 
+def test_trainers_that_hardly_wait_limit_the_throughput(tmp_path: Path) -> None:
+    """The log hides the samplers, of whose steps of 10 s it shows 0.75 s. Trainers wait and update for 0.75 s."""
+    times = {"timing_s/gen": 0.5, "timing_s/update_actor": 9.25, "timing_s/update_weights": 0.25}
+    analysis = analyzed(tmp_path, STEP | times)
+    assert verdict_words.headline(analysis) == "Training limits throughput"
+    assert verdict_words.why(analysis).endswith(
+        "trainers hardly waited for samples: training 92.5%, waiting for samples 5.0%, publishing weights 2.5%."
+    )
+    assert verdict_words.next_step(analysis).startswith("Make the training step faster")
+
+
 def test_a_log_that_shows_its_rollouts_but_no_lengths_has_bounds_too(tmp_path: Path) -> None:
     """Steps of 46 s, 28 of them waits: a cap gains 46 / 18 at most, faster engines 46 / max(23, 18)."""
     log = tmp_path / "job.log"

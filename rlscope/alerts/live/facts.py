@@ -116,6 +116,7 @@ def facts_of(
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     sides = _sides(timeline, workers)
     policy_gpus = sum(side.gpu_count for side in sides if side.role != AUXILIARY_ROLE)
+    hides_samplers = manifest.imported is not None and not _shows_samplers(timeline)
     return LiveFacts(
         run_id=manifest.run_id,
         started_ns=timeline.start_ns,
@@ -123,7 +124,7 @@ def facts_of(
         last_step_end_ns=last_step_end_ns,
         step_ns=step_ns,
         newest_ns=workers.newest_ns,
-        verdict=_verdict(timeline, policy_gpus, steps),
+        verdict=_verdict(timeline, policy_gpus, steps, hides_samplers=hides_samplers),
         sides=sides,
         running_per_engine=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),
@@ -134,7 +135,7 @@ def facts_of(
         silent_workers=_silent(workers, now_ns),
         straggler=_straggler(timeline),
         stall=_stall(workers, longest_ns),
-        hides_samplers=manifest.imported is not None and not _shows_samplers(timeline),
+        hides_samplers=hides_samplers,
     )
 
 
@@ -151,7 +152,7 @@ def _stall(workers: LiveWorkers, longest_ns: LongestPhases) -> Mapping[str, Evid
     return stall_of(workers.open_phases(longest_ns), max(heard_ns)) if heard_ns else None
 
 
-def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
+def _verdict(timeline: Timeline, total_gpus: int, steps: int, *, hides_samplers: bool) -> Verdict | None:
     """The verdict over these buckets, from the end of the first step on."""
     if not timeline.buckets:
         return None
@@ -163,7 +164,7 @@ def _verdict(timeline: Timeline, total_gpus: int, steps: int) -> Verdict | None:
     outcomes = timeline.rows("outcomes")
     dropped = 0.0 if outcomes.is_empty() else dropped_ratio(outcomes)
     losses = measure_losses(states, ticks.interval_ns, interval, dropped)
-    return judge(total_gpus, steps, states, ticks.interval_ns, interval, losses)
+    return judge(total_gpus, steps, states, ticks.interval_ns, interval, losses, hides_samplers=hides_samplers)
 
 
 def _value(timeline: Timeline, metric: str) -> float | None:

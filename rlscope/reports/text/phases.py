@@ -84,10 +84,14 @@ def headline(longest: StepPhase) -> str:
 
 def why(phases: list[StepPhase], analysis: AnalysisResult) -> str:
     """Name the other phases, and what of generation is spent outside the engines; as sentences after a stretch."""
-    named = [
+    return f"the same GPUs sample and train in turn: {shares(phases)}.{_outside_engines(analysis)}"
+
+
+def shares(phases: list[StepPhase]) -> str:
+    """Name the phases that are not too short, with their shares."""
+    return ", ".join(
         f"{each.name} {fmt.percent(each.share_ratio)}" for each in phases if each.share_ratio >= _LEAST_NAMED_RATIO
-    ]
-    return f"the same GPUs sample and train in turn: {', '.join(named)}.{_outside_engines(analysis)}"
+    )
 
 
 def next_step(longest: StepPhase, analysis: AnalysisResult) -> str:

@@ -141,6 +141,10 @@ def _losses_behind(analysis: AnalysisResult) -> str:
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
     if in_turn := _turns(analysis):
         return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
+    if verdict.bottleneck == Cause.TRAINERS and analysis.hides_samplers:
+        states = phases.judged_states(analysis).items()
+        spent = phases.by_share((key.state, gpu_s) for key, gpu_s in states if key.role == "trainer")
+        return f"{stretch(analysis)}, trainers hardly waited for samples: {phases.shares(spent)}."
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)

@@ -9,7 +9,7 @@ import polars as pl
 from rlscope.alerts.buckets import Family
 from rlscope.alerts.live.workers import LiveWorkers, LongestPhases
 from rlscope.alerts.metrics import BY_NAME
-from rlscope.alerts.series import Timeline
+from rlscope.alerts.series import Timeline, rate
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import AUXILIARY_ROLE
@@ -131,12 +131,21 @@ def facts_of(
         kv_used_ratio=_value(timeline, "kv.used_ratio"),
         staleness=_staleness(timeline),
         queue_depth_samples=_value(timeline, "queue.depth"),
-        trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
+        trained_tokens_per_s=_trained_tokens_per_s(timeline, is_imported=manifest.imported is not None),
         silent_workers=_silent(workers, now_ns),
         straggler=_straggler(timeline),
         stall=_stall(workers, longest_ns),
         hides_samplers=hides_samplers,
     )
+
+
+def _trained_tokens_per_s(timeline: Timeline, *, is_imported: bool) -> float | None:
+    """The tokens of the samples that steps trained on; of a log without them, those that the trainer counts, if any."""
+    per_s = _value(timeline, "throughput.trained_tokens_per_s")
+    if per_s or not is_imported or not timeline.buckets:
+        return per_s
+    rows = timeline.rows("steps")
+    return rate(timeline, timeline.sums(rows, "tokens"), timeline.counts(rows))(0, timeline.buckets).value or None
 
 
 def _shows_samplers(timeline: Timeline) -> bool:

@@ -99,12 +99,7 @@ class LiveLog:
         self._save(live)
         facts = view.facts
         if facts is not None:
-            # A log counts the tokens of steps, not of deliveries: a rate of 0 is no rate.
-            facts = replace(
-                facts,
-                trained_tokens_per_s=facts.trained_tokens_per_s or None,
-                hides_samplers=facts.hides_samplers and not self._is_synchronous,
-            )
+            facts = replace(facts, hides_samplers=facts.hides_samplers and not self._is_synchronous)
             self._step_ns = facts.step_ns
         return replace(
             view,

@@ -71,8 +71,6 @@ def test_a_log_that_has_grown_to_its_end_has_the_verdict_of_its_analysis(growing
     imported = resolve(growing.path)
     said = label(analyze(imported.path, also_ask=())).replace("No verdict", "Not enough data for a verdict")
     assert dict(fact_rows(view.facts, growing.now_ns))["verdict"].startswith(said)
-    # A log has no deliveries to count.
-    assert view.facts.trained_tokens_per_s is None
     assert steps == sorted(steps) and steps[-1] > steps[0]
 
 
@@ -80,6 +78,14 @@ def verl(step: int, gen_s: float, saving_s: float = 0.0, update: str = "") -> st
     """One of verl's steps, with 60 s of training."""
     phases = {"gen": gen_s, "update_actor": 60.0, "save_checkpoint": saving_s, "step": gen_s + 60.0 + saving_s}
     return f"step:{step} - " + " - ".join(f"timing_s/{name}:{each}" for name, each in phases.items()) + update + "\n"
+
+
+@pytest.mark.parametrize(("counted", "tokens_per_s"), [(" - perf/total_num_tokens:6000", 60.0), ("", None)])
+def test_a_log_without_samples_has_the_tokens_that_its_trainer_counts(
+    growing: Growing, counted: str, tokens_per_s: float | None
+):
+    view = growing.see("".join(verl(step, 40.0, update=counted) for step in range(1, 21)))
+    assert view.facts is not None and view.facts.trained_tokens_per_s == tokens_per_s
 
 
 ASYNC = " - fully_async/count/total:1.0"

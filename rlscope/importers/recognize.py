@@ -69,7 +69,7 @@ _NAMED: Final = re.compile(r"(?<![\w/])\w+(?:/[\w@&.-]*\w)+")
 """A name of a metric with its prefix."""
 _PHASE_NAMES: Final = {
     "generate": "gen|rollout|sampl|collect",
-    "train": "train|learn|update_(?:actor|policy)",
+    "train": "train|learn|update_(?:actor|policy)|^update(?:_time|_s)?$",
     "update": "weight|param|broadcast",
     "step": "step|total|iter|^all$",
 }
@@ -357,7 +357,7 @@ def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
 
 def _closest(source: ImportSource) -> ImportFileError | None:
     """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
-    names = names_in(source) - {"step", "_step", "time", "_timestamp"}
+    names = names_in(source) - {"", "step", "_step", "time", "_timestamp"}
     carrier, releases = carrier_of(source), [each for table in frameworks() for each in table.releases()]
     is_console = carrier is not None and carrier.name == CONSOLE.name
     if is_console and not names:

@@ -271,6 +271,8 @@ def test_metrics_that_the_file_lacks_are_named_with_the_nearest_that_it_has(tmp_
         ("step={} t/train_step=8.5s t/Rollout=9s t/total=18s", "t/Rollout, t/total, t/train_step",
          "step=t/total,generate=t/Rollout,train=t/train_step"),
         ("step={}, a gen: 12.4s, a train: 8.5s", "a gen, a train", "'generate=a gen,train=a train'"),
+        ("[step {}] rollout=177s update=216.6s total=393s", "rollout, total, update",
+         "step=total,generate=rollout,train=update"),
         ("step={} b_train_wait_time=1s gen=9s samples/sec=3 train_total=8s train_time=8s",
          "b_train_wait_time, gen, train_time, train_total", "generate=gen,train=train_time"),
         ("step={} | t/all : 9.1s | t/gen : 5s | t/switch_to_train : 1s", "t/all, t/gen, t/switch_to_train",

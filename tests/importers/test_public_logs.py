@@ -923,9 +923,9 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "{'loss': 0.0, 'completion_length': 232.825, 'reward': 1.75, 'reward_std': 0.5, 'epoch': 0.31}\n",
             rf"a console log {GRPO_REFUSED}",
         ),
-        # An own loop, which names the deviation of its rewards as TRL does.
+        # An own loop, which names the deviation of its rewards as TRL does; pandas adds a column without a name.
         (
-            json.dumps({"step": 1, "reward_std": 0.25, "gen_s": 5.0, "train_s": 4.0}),
+            json.dumps({"": 0, "step": 1, "reward_std": 0.25, "gen_s": 5.0, "train_s": 4.0}),
             "3 metrics of no framework that rlscope knows: .*as in --phases generate=gen_s,train=train_s",
         ),
         # A fork of verl of 2026 has another name for generation.

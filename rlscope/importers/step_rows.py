@@ -187,7 +187,8 @@ def _check_coverage(
         return
     cut = [number for number in steps.cut if numbers[0] < number < numbers[-1]]
     missing = f"{len(numbers):,} of {spanned:,} steps; missing: {_gaps(numbers)}"
-    missing += f" ({len(cut):,} cut off before their times, as W&B's output.log cuts long lines)" if cut else ""
+    if cut:
+        missing += f" ({len(cut):,} without the time of the step, as if cut off: W&B's output.log cuts long lines)"
     target.note(f"The {worker_id} file contains {missing}")
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return

@@ -299,7 +299,7 @@ def test_steps_whose_rows_are_cut_off_are_no_fair_sample(
     (tmp_path / "output.log").write_text("\n".join(rows))
     imported = imported_to(tmp_path / "run", tmp_path / "output.log")
     assert (imported.refusal is not None) is is_refused
-    words = f"({200 // every:,} cut off before their times, as W&B's output.log cuts long lines)"
+    words = f"({200 // every:,} without the time of the step, as if cut off: W&B's output.log cuts long lines)"
     assert any(words in note for note in imported.notes) is (left is not None)
 
 
@@ -372,15 +372,18 @@ def test_a_folder_of_runs_is_an_error_that_names_them_unless_a_framework_is_name
 
 
 def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> None:
-    """Steps 1 to 4, then again from step 3 on: the first step 4 was written before the second step 3."""
-    stamped = [(1, 10), (2, 20), (3, 30), (4, 40), (3, 70)]
+    """Steps 1 to 4, then again from step 3 on: the first step 4 was written before the second step 3.
+
+    Step 2 of 9.5 s has the time of step 1, which is laid out before it.
+    """
+    stamped = [(1, 20), (2, 20), (3, 30), (4, 40), (3, 70)]
     path = tmp_path / "m.jsonl"
     path.write_text(
         "".join(json.dumps({"step": step, "time": 1.7e9 + at, "data": SYNC}) + "\n" for step, at in stamped)
     )
     imported_to(tmp_path / "run", path)
     assert asked(tmp_path / "run", "SELECT step, (end_ns - 1700000000000000000) / 1e9 FROM train_steps ORDER BY 1") == [
-        (1, 10.0),
+        (1, 10.5),
         (2, 20.0),
         (3, 70.0),
     ]

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
-from rlscope.format import counted, some
+from rlscope.format import counted, printable, some
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
 from rlscope.importers.console import CONSOLE, durations_in, is_duration
 from rlscope.importers.importer import FURTHER_BYTES, HEAD_BYTES, Importer, ImportSource, open_source
+from rlscope.importers.lines import clean
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
@@ -74,6 +75,10 @@ _PHASE_NAMES: Final = {
     "step": "step|total|iter|^all$",
 }
 """Words in the names of durations, by phase. What trains a step is no step."""
+_OF_STEP: Final = re.compile(r"(?i)(?:loss|reward|step|score)\w*['\"]?\s?[:=]?\s?-?\d")
+"""A number that logs of training print."""
+_SHOWN: Final = 80
+"""Characters of a line that an error shows."""
 _NO_PHASE: Final = re.compile("(?i)wait|idle|_to_|(?:train|learn).*total")
 """Waits, switches, and totals of one phase are not suggested: copied, they would give a wrong verdict."""
 
@@ -304,13 +309,21 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         return unread
     return ImportFileError.of(
         path,
-        found="no run",
+        found=f"no run{_printed(source)}",
         expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
         next_step=(
             "Pass the log of the process that prints the metrics of a step, often the driver or rank 0. "
             "docs/importers.md lists the files of each framework, and what to do for your own."
         ),
     )
+
+
+def _printed(source: ImportSource) -> str:
+    """Return the line of a console that prints most about a step, as words after the error; empty if none does."""
+    lines = [clean(each).text for each in source.text.splitlines()] if carrier_of(source) is CONSOLE else []
+    fullest = max(lines, key=lambda line: len(_OF_STEP.findall(line)), default="")
+    said = f", but lines such as '{printable(fullest.strip())[:_SHOWN]}'"
+    return said if _OF_STEP.search(fullest) else ""
 
 
 def _phases_of(durations: Iterable[str]) -> str:

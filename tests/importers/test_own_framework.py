@@ -297,5 +297,5 @@ def test_a_log_of_an_own_loop_is_refused_with_the_durations_that_three_of_its_li
         analyze(log)
     for others in ("".join(line.format(step) for step in range(2)), 3 * "step 5 took 1.5 s, loaded in 3 s\n"):
         log.write_text(others)
-        with pytest.raises(ImportFileError, match="found no run;"):
+        with pytest.raises(ImportFileError, match="found no run, but lines such as"):
             analyze(log)

@@ -1,6 +1,7 @@
 """The analysis in blocks: the first screen of every format, and the card that `rlscope analyze` prints."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
@@ -22,7 +23,6 @@ from rlscope.reports.blocks import (
     Switch,
     Table,
 )
-from rlscope.reports.text import brief
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import actions_part
@@ -32,21 +32,28 @@ from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
 from rlscope.reports.text.learning import all_sentences
-from rlscope.reports.text.ledger import ledger_roles
-from rlscope.reports.text.origin import counted_words, no_model_words, reported_staleness, reported_throughput
+from rlscope.reports.text.ledger import ledger_roles, steady_state, whole_run
+from rlscope.reports.text.origin import about, counted_words, no_model_words, reported_staleness, reported_throughput
 from rlscope.reports.text.price import million_gpu_s
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 from rlscope.reports.text.rules import fired_rules
 from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
 from rlscope.reports.text.shifts import events_block
-from rlscope.reports.text.states import auxiliary_sentence, cap_sentence, unrecorded_sentence
+from rlscope.reports.text.states import auxiliary_sentence, cap_sentence, unrecorded_sentence, use_words
 from rlscope.reports.text.step_bounds import bounds_part
 
-_NOTABLE_STEPS = 1.05
+NO_GAPS: Final = "The recording is complete: no record is missing or unreadable, and every worker exited cleanly."
+_NOT_KNOWN: Final = (
+    "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
+    "how many rows its workers wrote."
+)
+_SAME_RATIO: Final = 0.02
+"""Closer, a measured rate is as predicted, without a number."""
+_NOTABLE_STEPS: Final = 1.05
 """Optimizer steps per version that are said: versions and steps then differ."""
-_IN_DETAIL = ("spent", "found", "alerts")
+_IN_DETAIL: Final = ("spent", "found", "alerts")
 """Blocks of the first screen that sum up what the card shows in full."""
-_BARS_MAX = 10
+_BARS_MAX: Final = 10
 """Rows of a histogram: the last ones are merged if there are more."""
 
 
@@ -56,7 +63,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     yield from (block for name, block in first_screen(analysis).items() if name not in _IN_DETAIL)
     if gaps:
         yield Part("The data has gaps", [Bullets(gaps)], "warning")
-    total = Paragraph(brief.whole_run(analysis).label, "note")
+    total = Paragraph(whole_run(analysis).label, "note")
     yield Part("Where the GPU time went", [total, *ledger_blocks(analysis)])
     if analysis.events:
         yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
@@ -87,7 +94,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
         "strip": Facts(_figures(analysis)),
         "found": Links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]) if found else None,
         "alerts": Links(ALERTS_TITLE, [Link("alerts", each.title, each.severity) for each in fired]) if fired else None,
-        "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(brief.about(analysis))}", "note"),
+        "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(about(analysis))}", "note"),
     }
     return {name: block for name, block in blocks.items() if block is not None}
 
@@ -99,14 +106,18 @@ def _verdict(analysis: AnalysisResult) -> Answer:
 
 
 def _quality(analysis: AnalysisResult) -> Paragraph:
+    """Return in one line the first gap, or whether nothing is missing by the workers' counts."""
     gaps = verdict_words.gap_lines(analysis)
-    said = brief.quality(gaps, analysis.data_quality)
-    return Paragraph(f"! {said}", more="data-quality") if gaps else Paragraph(f"✓ {said}")
+    if not gaps:
+        is_complete = analysis.data_quality.completeness.state == "complete"
+        return Paragraph(f"✓ {NO_GAPS if is_complete else _NOT_KNOWN}")
+    many = "a gap" if len(gaps) == 1 else f"{len(gaps)} gaps"
+    return Paragraph(f"! The data has {many}. {gaps[0]}", more="data-quality")
 
 
 def _spent(analysis: AnalysisResult) -> Iterator[Block]:
     """Yield where the GPU time went: in steady state if it is known, and in the whole run."""
-    steady, whole = brief.steady_state(analysis), brief.whole_run(analysis)
+    steady, whole = steady_state(analysis), whole_run(analysis)
     if steady is None:
         yield from (Paragraph(whole.label, "note"), whole.block)
     else:
@@ -128,13 +139,35 @@ def _figures(analysis: AnalysisResult) -> list[Fact]:
     is_unknown = analysis.throughput.counted_tokens or run.tokens_trained is None
     trained = "" if is_unknown else f"{fmt.tokens(run.tokens_trained)} trained"
     return [
-        brief.achieved(analysis),
-        *([brief.prediction_check(analysis.modeled)] if analysis.modeled else []),
+        achieved(analysis),
+        *([prediction_check(analysis.modeled)] if analysis.modeled else []),
         _staleness_fact(analysis),
-        Fact("GPUs", fmt.count(run.total_gpus or None), brief.use_words(run, run.auxiliary_gpus)),
+        Fact("GPUs", fmt.count(run.total_gpus or None), use_words(run, run.auxiliary_gpus)),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
     ]
+
+
+def achieved(analysis: AnalysisResult) -> Fact:
+    """Measured throughput of the steady state."""
+    rate = analysis.throughput.steady_tokens_per_s
+    note = "" if rate is None else f"in steady state{counted_words(analysis.throughput)}"
+    return Fact("Trained throughput", fmt.tokens_per_second(rate), note)
+
+
+def prediction_check(model: ModelResult) -> Fact:
+    """Whether the held-out steps of the steady state are as fast as predicted, and their distance from it."""
+    prediction, title = model.prediction, "Prediction check"
+    if prediction is None:
+        return Fact(title, "not possible", "too few steps in steady state")
+    last, off = fmt.count(prediction.held_out_steps), prediction.residual_ratio
+    pace = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than"
+    if prediction.agrees and abs(off) < _SAME_RATIO:
+        pace = "as fast as"
+    basis = f"predicted from the {fmt.count(prediction.calibrated_steps)} steps before"
+    margin = f"margin of error: {fmt.percent(prediction.margin_ratio)}"
+    result = "passed" if prediction.agrees else "failed"
+    return Fact(title, result, f"the last {last} steps ran {pace} {basis} ({margin})")
 
 
 def _staleness_fact(analysis: AnalysisResult) -> Fact:

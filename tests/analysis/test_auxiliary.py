@@ -12,7 +12,7 @@ from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Roles
 from rlscope.reports.documents.analysis import as_document
-from rlscope.reports.text.brief import steady_state
+from rlscope.reports.text.ledger import steady_state
 from tests.kept import TRACES, analyzed
 from tests.model.few_draws import few_draws
 from tests.reports.terminal_card import card_words

@@ -22,7 +22,6 @@ from rlscope.document import extended
 from rlscope.model.estimate import Estimate
 from rlscope.pipeline import analyze
 from rlscope.reports.page.comparison import render_comparison
-from rlscope.reports.text.brief import steady_state
 from rlscope.reports.text.comparison import (
     breakdown_block,
     headline,
@@ -32,6 +31,7 @@ from rlscope.reports.text.comparison import (
     state_bars,
     warning_words,
 )
+from rlscope.reports.text.ledger import steady_state
 from tests.comparison.made_runs import made_run
 from tests.kept import analysis_of
 from tests.reports.analysis_fixture import HOSTILE

@@ -8,8 +8,8 @@ import pytest
 from rlscope.analysis.checkup import examine
 from rlscope.comparison.history import entry_of
 from rlscope.pipeline import analyze
+from rlscope.reports.card import achieved
 from rlscope.reports.text import doctor, verdict
-from rlscope.reports.text.brief import achieved
 from rlscope.trace.store import open_run
 from tests.faults.runs import Recorder, store_run
 

@@ -9,12 +9,12 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.analysis.result import LedgerState
-from rlscope.reports.card import first_screen
+from rlscope.reports.card import achieved, first_screen, prediction_check
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
-from rlscope.reports.text import brief
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.ledger import whole_run
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
@@ -62,8 +62,8 @@ def figures_of(text):
 
 def said_figures(analysis):
     """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
-    facts = [brief.achieved(analysis), *([brief.prediction_check(analysis.modeled)] if analysis.modeled else [])]
-    said = [verdict_words.headline(analysis), brief.whole_run(analysis).label]
+    facts = [achieved(analysis), *([prediction_check(analysis.modeled)] if analysis.modeled else [])]
+    said = [verdict_words.headline(analysis), whole_run(analysis).label]
     said += [part for fact in facts for part in (fact.value, fact.note)]
     said += [verdict_words.why(analysis), *(row["predicted gain"] for row in verdict_words.action_rows(analysis)[:3])]
     return figures_of(" ".join(said))
@@ -72,8 +72,8 @@ def said_figures(analysis):
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_the_same_words(name):
     analysis = analysis_of(name)
-    figures, whole_run = said_figures(analysis), brief.whole_run(analysis).label
-    said = (verdict_words.headline(analysis), verdict_words.next_step(analysis), whole_run)
+    figures, spent = said_figures(analysis), whole_run(analysis).label
+    said = (verdict_words.headline(analysis), verdict_words.next_step(analysis), spent)
     assert len(figures) >= (0 if name == "nothing known" else 8)
     formats = {
         "card": card_words(analysis, 120),
@@ -88,7 +88,7 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
 def test_the_figures_of_the_document_are_those_of_the_words():
     analysis = priced(changing_model())
     document, verdict = as_document(analysis), first_screen(analysis)["verdict"]
-    assert f"whole run, {fmt.gpu_time(document['ledger']['total_gpu_s'])}," in brief.whole_run(analysis).label
+    assert f"whole run, {fmt.gpu_time(document['ledger']['total_gpu_s'])}," in whole_run(analysis).label
     assert verdict.headline == document["verdict"]["headline"]
     assert verdict.reasons[-1].value == document["verdict"]["next"]
     gains = [fmt.with_interval(fmt.gain, *each["gain_ratio"].values()) for each in document["actions"]]
@@ -98,12 +98,12 @@ def test_the_figures_of_the_document_are_those_of_the_words():
 
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
     with_price, without = priced(), full_analysis()
-    labels = [brief.whole_run(each).label for each in (with_price, without)]
+    labels = [whole_run(each).label for each in (with_price, without)]
     assert labels == ["whole run, 2.1 GPU-h, 5.25 EUR", "whole run, 2.1 GPU-h"]
 
 
 def test_a_bar_holds_all_of_its_role_and_names_the_largest_parts():
-    for role in brief.whole_run(full_analysis()).block.roles:
+    for role in whole_run(full_analysis()).block.roles:
         assert sum(part.share_ratio for part in role.parts) == pytest.approx(1.0)
         assert 0 < len(role.named) <= 4 and set(role.named) <= set(role.parts)
         smallest = min(part.share_ratio for part in role.named)
@@ -116,7 +116,7 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
     small = LedgerState("trainer", "eval", None, round(share_ratio * 10**12), share_ratio, None)
     large = LedgerState("trainer", "train", None, round((1 - share_ratio) * 10**12), 1 - share_ratio, None)
     analysis = replace(made, ledger=replace(made.ledger, states=(large, small)))
-    assert sum(part.label == "evaluation" for part in brief.whole_run(analysis).block.roles[0].named) == named
+    assert sum(part.label == "evaluation" for part in whole_run(analysis).block.roles[0].named) == named
 
 
 def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():

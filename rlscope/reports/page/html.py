@@ -30,8 +30,8 @@ from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, Section, sections_of
-from rlscope.reports.text import brief, verdict
-from rlscope.reports.text.origin import start_words
+from rlscope.reports.text import verdict
+from rlscope.reports.text.origin import about, start_words
 from rlscope.reports.text.states import STATES
 from rlscope.text_out import write_file
 
@@ -46,7 +46,7 @@ def render(analysis: AnalysisResult) -> str:
     started = start_words(run.started_ns, analysis.data_quality.imported)
     words = dict[str, object](
         header=run.run_id,
-        about=brief.about(analysis),
+        about=about(analysis),
         first=first,
         sections=_sections(analysis),
         # The charts over time begin at from_s; both are seconds since the run started.

@@ -7,9 +7,8 @@ from typing import Final, cast
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.blocks import Block, Bullets, Fold, Nothing, Paragraph, Table, Term, Terms
-from rlscope.reports.card import alerts_table
+from rlscope.reports.card import NO_GAPS, alerts_table
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import NO_GAPS
 from rlscope.reports.text.findings import callouts
 from rlscope.reports.text.rules import NONE_FIRED
 from rlscope.reports.text.shifts import events_block

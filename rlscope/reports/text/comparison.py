@@ -38,9 +38,9 @@ from rlscope.reports.blocks import (
     Table,
 )
 from rlscope.reports.text.actions import gain_words
-from rlscope.reports.text.brief import role_bar, use_words
+from rlscope.reports.text.ledger import role_bar
 from rlscope.reports.text.origin import start_words
-from rlscope.reports.text.states import role_order, state_label
+from rlscope.reports.text.states import role_order, state_label, use_words
 
 QUANTITIES: Final[Mapping[Quantity, tuple[str, fmt.Write]]] = {
     "tokens_per_s": ("trained throughput", fmt.tokens_per_second),

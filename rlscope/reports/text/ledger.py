@@ -1,16 +1,16 @@
-"""The ledger as rows: every state of a role over the whole run, with its share of the steady state beside it."""
+"""Where the GPU time went: every state of a role as a row, and as a part of a bar; whole run and steady state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import dropped_ratio
-from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES
-from rlscope.analysis.result import AnalysisResult, LedgerState
+from rlscope.analysis.ledger import GENERATING, SAMPLER_ROLES, UNRECORDED_RATIO, StateKey
+from rlscope.analysis.result import AnalysisResult, LedgerState, RunFacts
 from rlscope.diagnose.overproduction import dropped_tokens_ratio
-from rlscope.reports.blocks import LedgerRole, LedgerRow
-from rlscope.reports.text.phases import StateKey, judged_states
-from rlscope.reports.text.states import UNDERFILLED, role_order, state_label, state_of
+from rlscope.reports.blocks import LedgerRole, LedgerRow, RoleBar, RolePart, Roles, View
+from rlscope.reports.text.phases import judged_states
+from rlscope.reports.text.states import UNDERFILLED, order_of, role_order, state_label, state_of
 
 DROPPED: Final = "dropped samples (included above)"
 """Label of the part of all generation whose samples were dropped, below the states."""
@@ -18,8 +18,7 @@ DROPPED: Final = "dropped samples (included above)"
 
 def ledger_roles(analysis: AnalysisResult) -> list[LedgerRole]:
     """Return the states of every role, trainers first."""
-    steady = judged_states(analysis) if analysis.run.window is not None else {}
-    states = [state for state in analysis.ledger.states if state.gpu_ns > 0]
+    steady, states = _steady_states(analysis), [state for state in analysis.ledger.states if state.gpu_ns > 0]
     roles: list[LedgerRole] = []
     for role in sorted({state.role for state in states}, key=role_order):
         of_role = [state for state in states if state.role == role]
@@ -34,6 +33,11 @@ def dropped_of(analysis: AnalysisResult) -> float:
     return 0.0 if outcomes is None or outcomes.is_empty() else dropped_ratio(outcomes)
 
 
+def _steady_states(analysis: AnalysisResult) -> Mapping[StateKey, float]:
+    """Return the GPU-seconds of the steady state by state; empty if there is none."""
+    return judged_states(analysis) if analysis.run.window is not None else {}
+
+
 def _shares(steady: Mapping[StateKey, float], role: str) -> Mapping[tuple[str, str | None], float]:
     """Shares of the role's GPU time in steady state, by state and reason; empty if they are unknown."""
     total_gpu_s = sum(gpu_s for key, gpu_s in steady.items() if key.role == role)
@@ -43,41 +47,81 @@ def _shares(steady: Mapping[StateKey, float], role: str) -> Mapping[tuple[str, s
 def _rows(
     analysis: AnalysisResult, states: Sequence[LedgerState], steady: Mapping[tuple[str, str | None], float]
 ) -> Iterator[LedgerRow]:
-    generating = [state for state in states if state.state in GENERATING and state.role in SAMPLER_ROLES]
-    for state in states:
-        row = _row(state, steady)
-        yield row
-        if state.underfilled_gpu_ns is not None:
-            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
-            gpu_time, unknown = fmt.gpu_time(state.underfilled_gpu_ns / 1e9), "–" if steady else ""
-            yield LedgerRow(row.state, UNDERFILLED, ratio, unknown, gpu_time, part_of="row above")
-    if generating:
-        yield from _dropped_row(analysis, generating, steady)
-
-
-def _row(state: LedgerState, steady: Mapping[tuple[str, str | None], float]) -> LedgerRow:
-    idle = "" if state.gpu_idle_ratio is None else fmt.percent(state.gpu_idle_ratio)
-    return LedgerRow(
-        state_of(state.state),
-        state_label(state.state, state.reason),
-        state.share_ratio,
-        fmt.percent(steady.get((state.state, state.reason), 0.0)) if steady else "",
-        fmt.gpu_time(state.gpu_s),
-        idle,
-    )
-
-
-def _dropped_row(
-    analysis: AnalysisResult, generating: Sequence[LedgerState], steady: Mapping[tuple[str, str | None], float]
-) -> Iterator[LedgerRow]:
-    """The part of generation whose samples were dropped, by tokens; no row if none were."""
-    balance = analysis.answers.get("token_balance")
+    """Yield a row per state, one for its part that fuller batches save, and one for the dropped part of generation."""
+    for each in states:
+        state, name = state_of(each.state), state_label(each.state, each.reason)
+        in_steady = fmt.percent(steady.get((each.state, each.reason), 0.0)) if steady else ""
+        idle = "" if each.gpu_idle_ratio is None else fmt.percent(each.gpu_idle_ratio)
+        yield LedgerRow(state, name, each.share_ratio, in_steady, fmt.gpu_time(each.gpu_s), idle)
+        if each.underfilled_gpu_ns is not None:
+            ratio = each.share_ratio * each.underfilled_gpu_ns / each.gpu_ns
+            gpu_time, unknown = fmt.gpu_time(each.underfilled_gpu_ns / 1e9), "–" if steady else ""
+            yield LedgerRow(state, UNDERFILLED, ratio, unknown, gpu_time, part_of="row above")
+    generating = [each for each in states if each.state in GENERATING and each.role in SAMPLER_ROLES]
+    balance, dropped = analysis.answers.get("token_balance"), dropped_of(analysis)
     whole = 0.0 if balance is None else dropped_tokens_ratio(balance)
-    dropped = dropped_of(analysis)
-    if not whole and not dropped:
-        return
-    share = whole * sum(state.share_ratio for state in generating)
-    steady_share = dropped * sum(ratio for (state, _), ratio in steady.items() if state in GENERATING)
-    gpu_time = fmt.gpu_time(whole * sum(state.gpu_s for state in generating))
-    shown = fmt.percent(steady_share) if steady else ""
-    yield LedgerRow(state_of("discarded"), DROPPED, share, shown, gpu_time, part_of="rows above")
+    if generating and (whole or dropped):
+        share = whole * sum(each.share_ratio for each in generating)
+        in_steady = dropped * sum(ratio for (state, _), ratio in steady.items() if state in GENERATING)
+        gpu_time = fmt.gpu_time(whole * sum(each.gpu_s for each in generating))
+        shown = fmt.percent(in_steady) if steady else ""
+        yield LedgerRow(state_of("discarded"), DROPPED, share, shown, gpu_time, part_of="rows above")
+
+
+def whole_run(analysis: AnalysisResult) -> View:
+    """Where the GPU time of the whole run went; labeled with that time, and its price if run.json has one."""
+    run, ledger = analysis.run, analysis.ledger
+    states = {StateKey(state.role, state.state, state.reason): state.gpu_s for state in ledger.states if state.gpu_ns}
+    is_unknown = not ledger.total_gpu_s and not run.total_gpus
+    spent = fmt.NO_DATA if is_unknown else spent_words(ledger.total_gpu_s, run)
+    whole_gpu_s = run.total_gpus * run.duration_s
+    is_part = not is_unknown and ledger.total_gpu_s < (1.0 - UNRECORDED_RATIO) * whole_gpu_s
+    rest = f" (of {fmt.gpu_time(whole_gpu_s)}; no worker was recording during the rest)" if is_part else ""
+    return View("whole", f"whole run, {spent}{rest}", Roles(_roles(run, states)))
+
+
+def steady_state(analysis: AnalysisResult) -> View | None:
+    """Where the GPU time of the steady state went, with the part of generation whose samples were dropped.
+
+    None if there is no steady state, or if nothing is known of it.
+    """
+    run, states = analysis.run, _steady_states(analysis)
+    roles = _roles(run, states, dropped_of(analysis))
+    label = f"steady state, {spent_words(sum(states.values()), run)}"
+    return View("steady", label, Roles(roles)) if roles else None
+
+
+def spent_words(gpu_s: float, run: RunFacts) -> str:
+    """GPU time, with its price if run.json has one."""
+    return ", ".join(filter(None, (fmt.gpu_time(gpu_s), fmt.money(gpu_s, run.gpu_hour_price, run.currency))))
+
+
+def _roles(run: RunFacts, states: Mapping[StateKey, float], dropped: float = 0.0) -> list[RoleBar]:
+    """Where the GPU-seconds in these states went, by role; dropped: share of generation, 0..1."""
+    bars = [role_bar(role, states, dropped) for role in sorted({key.role for key in states}, key=role_order)]
+    spent = [spent_words(sum(gpu_s for key, gpu_s in states.items() if key.role == bar.role), run) for bar in bars]
+    return [bar._replace(role=bar.role.capitalize(), spent=words) for bar, words in zip(bars, spent, strict=True)]
+
+
+def role_bar(role: str, states: Mapping[StateKey, float], dropped: float) -> RoleBar:
+    """Where the GPU time of a role went, with the dropped share of generation; no words on how much it was.
+
+    states: GPU time by state, of any roles and in any unit. dropped: share of generation, 0..1.
+    """
+    own = {key: spent for key, spent in states.items() if key.role == role and spent > 0}
+    total = sum(own.values())
+    parts = _with_discarded(own, dropped if role in SAMPLER_ROLES else 0.0)
+    shares = [
+        RolePart(state_of(key.state), state_label(key.state, key.reason), spent / total)
+        for key, spent in sorted(parts.items(), key=lambda item: order_of(item[0].state))
+    ]
+    return RoleBar(role, "", shares)
+
+
+def _with_discarded(own: Mapping[StateKey, float], dropped: float) -> dict[StateKey, float]:
+    """With the dropped share of every generation as a state of its own."""
+    if not dropped:
+        return dict(own)
+    kept = {key: gpu_s * (1.0 - dropped if key.state in GENERATING else 1.0) for key, gpu_s in own.items()}
+    lost_s = sum(own.values()) - sum(kept.values())
+    return kept | ({StateKey("", "discarded", None): lost_s} if lost_s > 0 else {})

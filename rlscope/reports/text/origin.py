@@ -1,14 +1,11 @@
-"""Where an imported run comes from, in words: what was read, how sure each table is, and what no file says.
-
-A run that hooks recorded has none of these lines.
-"""
+"""Describe a run, and where an imported one comes from: what was read, and how sure each table is."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
-from rlscope.analysis.result import AnalysisResult, ReportedMetric, Throughput
+from rlscope.analysis.result import AnalysisResult, ReportedMetric, RunFacts, Throughput
 from rlscope.trace.imported import Certainty, Imported, SourceFile
 
 _CARRIERS: Final[Mapping[str, str]] = {
@@ -33,6 +30,37 @@ MORE_DATA: Final = (
 """Next step for missing data of an imported run."""
 MORE_STEPS: Final = f"Pass a longer part of the log, with {LEAST_STEPS_TO_JUDGE} training steps or more."
 """Next step for an imported run if the log has only a few steps."""
+
+
+def about(analysis: AnalysisResult) -> tuple[str, ...]:
+    """Start, duration, GPUs, steps, framework and model."""
+    run, imported = analysis.run, analysis.data_quality.imported
+    has_dates = imported is None or imported.is_dated
+    return (
+        *((fmt.instant(run.started_ns),) if has_dates else ()),
+        *((source_words(imported),) if imported is not None else ()),
+        *_extent_words(run),
+        fmt.counted(run.steps, "training step", "training steps"),
+        *_made_with(run),
+    )
+
+
+def _made_with(run: RunFacts) -> tuple[str, ...]:
+    """Return the framework and the name of the trained model, as run.json has them; without what it lacks.
+
+    A model that is loaded from a folder named model has no name.
+    """
+    framework, model = run.settings.get("framework"), run.settings.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else None
+    named = [f"model: {name}"] if isinstance(name, str) and name not in ("", "model") else []
+    return (*([framework] if isinstance(framework, str) and framework else []), *named)
+
+
+def _extent_words(run: RunFacts) -> tuple[str, ...]:
+    """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
+    if not run.duration_s and not run.total_gpus:
+        return ("duration and GPUs not known",)
+    return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU", "GPUs")
 
 
 def source_words(imported: Imported) -> str:

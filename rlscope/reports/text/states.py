@@ -116,6 +116,13 @@ def unrecorded_sentence(ledger: Ledger) -> str:
     return f"The total leaves out {total} that were not recorded: {'; '.join([*named, *more])}."
 
 
+def use_words(run: RunFacts, auxiliary_gpus: int = 0) -> str:
+    """GPUs by what they are for: 4 for training, 12 for sampling."""
+    uses = {"training": run.trainer_gpus, "sampling": run.sampler_gpus, "both": run.colocated_gpus}
+    uses["auxiliary models"] = auxiliary_gpus
+    return ", ".join(f"{fmt.count(gpus)} for {use}" for use, gpus in uses.items() if gpus)
+
+
 def auxiliary_sentence(run: RunFacts) -> str:
     """Say which GPUs the verdict leaves out, as a sentence; empty if the run has no auxiliary GPUs."""
     gpus = fmt.counted(run.auxiliary_gpus, "auxiliary GPU", "auxiliary GPUs")

@@ -20,7 +20,7 @@ from rlscope.reports.sections.throughput import (
     throughput_section,
 )
 from rlscope.reports.sections.training import metrics_frame
-from rlscope.reports.text.brief import steady_state
+from rlscope.reports.text.ledger import steady_state
 from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, frame, full_analysis
 
 SECOND = 10**9

@@ -11,10 +11,9 @@ import pytest
 from rlscope import format as fmt
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.blocks import Fact, Facts
-from rlscope.reports.card import card_blocks
+from rlscope.reports.card import card_blocks, prediction_check
 from rlscope.reports.text import verdict
-from rlscope.reports.text.brief import prediction_check, whole_run
-from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles
+from rlscope.reports.text.ledger import DROPPED, LedgerRow, ledger_roles, whole_run
 from tests.kept import analyzed
 
 

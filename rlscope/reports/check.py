@@ -15,9 +15,9 @@ from rlscope.document import Document, dump, extended
 from rlscope.errors import check_one_of
 from rlscope.reports.answer import InBlocks
 from rlscope.reports.blocks import Block, Paragraph, Part, Table
-from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.markdown import markdown
-from rlscope.reports.text import findings, rules
+from rlscope.reports.text import rules
+from rlscope.reports.text.findings import ToldFinding, sentence, title, told
 from rlscope.text_out import for_terminal, one_line
 
 CheckForm = Literal["text", "json", "markdown"]
@@ -37,7 +37,7 @@ class CheckDocument(RuleReport, Document):
 
 def as_json(report: RuleReport, fail_on: Severity) -> str:
     """Return the whole report as JSON, with numbers as measured."""
-    findings = None if report.findings is None else tuple(map(told_finding, report.findings))
+    findings = None if report.findings is None else tuple(map(told, report.findings))
     failed = report.fails(fail_on)
     return dump(extended(CheckDocument, report, fail_on=fail_on, failed=failed, findings=findings))
 
@@ -51,8 +51,8 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
         lines.append(f"          {rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     for finding in report.findings or ():
-        lines.append(f"\n{finding.severity.upper():8}  {finding.rule}  finding: {findings.title(finding)}")
-        lines.append(f"          {findings.sentence(finding)}")
+        lines.append(f"\n{finding.severity.upper():8}  {finding.rule}  finding: {title(finding)}")
+        lines.append(f"          {sentence(finding)}")
     lines.extend(_limits(report))
     lines.extend(f"note: {one_line(note)}" for note in report.warnings)
     if report.reaches(fail_on):
@@ -66,7 +66,7 @@ def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
     """Return tables of the alerts and findings under a heading."""
     fired = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     firings = [(each.severity, each.title, each.when, each.text) for each in fired]
-    found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
+    found = [(each.severity, each.rule, sentence(each)) for each in report.findings or ()]
     notes = (*(line.strip() for line in _limits(report)), *(f"note: {note}" for note in report.warnings))
     tables = [Table("Alerts", ("severity", "rule", "when", "what"), firings)] if firings else []
     tables += [Table("Findings", ("severity", "finding", "what"), found)] if found else []

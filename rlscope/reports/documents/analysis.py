@@ -13,7 +13,6 @@ from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
 from rlscope.model.forecast.result import ModelResult, TimeToFinish
 from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
-from rlscope.reports.documents.findings import ToldFinding, told_finding
 from rlscope.reports.documents.layouts import ToldPrice, told_price
 from rlscope.reports.documents.model import (
     Latency,
@@ -29,6 +28,7 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost, million_gpu_s_after
+from rlscope.reports.text.findings import ToldFinding, told
 from rlscope.reports.text.learning import learning_sentences
 from rlscope.reports.text.shifts import event_sentence
 
@@ -173,9 +173,7 @@ def as_document(analysis: AnalysisResult) -> dict[str, Json]:
 
 def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     """Return the whole analysis."""
-    ranked = verdict_words.actions_of(analysis)
-    model = analysis.modeled
-    framework, started_ns = analysis.run.settings.get("framework"), analysis.run.started_ns
+    ranked, model, started_ns = verdict_words.actions_of(analysis), analysis.modeled, analysis.run.started_ns
     bounds, learning = analysis.step_bounds, analysis.learning
     told_bounds = () if bounds is None else tuple(_bound(each, bounds.phases) for each in bounds.bounds)
     return extended(
@@ -191,10 +189,7 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         step_bounds=bounds and extended(ToldBounds, bounds, bounds=told_bounds),
         events=tuple(extended(ToldEvent, each, headline=event_sentence(each, started_ns)) for each in analysis.events),
         learning=learning and extended(ToldLearning, learning, sentences=tuple(learning_sentences(learning))),
-        findings=tuple(
-            told_finding(each, ranked, framework, waits_for_auxiliary=analysis.waits_for_auxiliary)
-            for each in analysis.findings
-        ),
+        findings=tuple(told(each, analysis, ranked) for each in analysis.findings),
     )
 
 

@@ -1,12 +1,14 @@
 """Writes a finding as text: its title, its evidence as a sentence, its remedy. The texts are those of its rule."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, EvidenceValue, Finding, RunFacts
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
+from rlscope.document import extended
 from rlscope.frameworks import framework_of
 from rlscope.reports.blocks import Callout
 from rlscope.reports.text.states import state_of
@@ -35,6 +37,26 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """The settings that a remedy is about, by their name in a framework's table, with their meaning."""
 _RULES: Final = {rule.name: rule for rule in RULES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFinding(Finding):
+    """One problem found in the run."""
+
+    title: str
+    """The finding in a few words."""
+    sentence: str
+    """The finding with its evidence, in words."""
+    remedy: str
+    """The recommended fix."""
+
+
+def told(finding: Finding, analysis: AnalysisResult | None = None, ranked: "Sequence[Action]" = ()) -> ToldFinding:
+    """Return a finding in words; analysis: that of its run, with its ranked actions, if the remedy can rest on them."""
+    framework = None if analysis is None else analysis.run.settings.get("framework")
+    waits = analysis is not None and analysis.waits_for_auxiliary
+    said = remedy(finding, ranked, framework, waits_for_auxiliary=waits)
+    return extended(ToldFinding, finding, title=title(finding), sentence=sentence(finding), remedy=said)
 
 
 def title(finding: Finding) -> str:
@@ -82,20 +104,17 @@ def remedy(
 
 def callouts(analysis: AnalysisResult, ranked: "Sequence[Action]") -> list[Callout]:
     """Return the findings, the most expensive first; ranked: the ranked actions."""
-    run = analysis.run
     return [
         Callout(
             anchor=f"finding-{number}",
             severity=each.severity,
-            title=title(each),
+            title=each.title,
             cost="" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s),
-            when=_interval(each, run),
-            text=sentence(each),
-            remedy=remedy(
-                each, ranked, run.settings.get("framework"), waits_for_auxiliary=analysis.waits_for_auxiliary
-            ),
+            when=_interval(each, analysis.run),
+            text=each.sentence,
+            remedy=each.remedy,
         )
-        for number, each in enumerate(analysis.findings, 1)
+        for number, each in enumerate((told(found, analysis, ranked) for found in analysis.findings), 1)
     ]
 
 

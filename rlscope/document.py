@@ -96,10 +96,15 @@ def load(kind: type[_T], text: bytes) -> _T:
         raise ValueError(f"{place}: {fault['msg']}" if place else fault["msg"]) from None
 
 
-def extended(kind: type[_T], base: object, **more: object) -> _T:
-    """Return a document with the fields that `base` has too, as fields or properties, and more fields."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(base, name) for name in names if hasattr(base, name)} | more)
+def extended(kind: type[_T], *bases: object, **more: object) -> _T:
+    """Return a document with the fields that a base has too, as fields or properties, and more fields.
+
+    Of several bases, the first that has a name gives its value. If none has it and a base is None, so is the value.
+    """
+    names = [each.name for each in fields(kind) if each.name not in more]  # type: ignore[arg-type]
+    found = {name: getattr(base, name) for base in reversed(bases) for name in names if hasattr(base, name)}
+    unknown = dict.fromkeys(names) if any(base is None for base in bases) else {}
+    return kind(**unknown | found | more)
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold

@@ -101,33 +101,20 @@ def compare_document(compared: RunComparison) -> CompareDocument:
 
 
 def _summary(run: ComparedRun, letter: str) -> RunSummary:
-    window = run.facts.window
-    return extended(
-        RunSummary,
-        run.facts,
-        letter=letter,
-        name=run.name,
-        max_running=run.max_running,
-        first_step=None if window is None else window.first_step,
-        last_step=None if window is None else window.last_step,
-        steady_tokens_per_s=run.steady_tokens_per_s,
-        bottleneck=run.bottleneck,
-        settings={name: plain(value) for name, value in run.settings.items()},
-    )
+    settings = {name: plain(value) for name, value in run.settings.items()}
+    return extended(RunSummary, run, run.facts, run.facts.window, letter=letter, settings=settings)
 
 
 def _pair(pair: Pair, letter: str) -> PairDocument:
-    attribution, rate = pair.attribution, pair.differences.row("tokens_per_s")
+    rate = pair.differences.row("tokens_per_s")
     return extended(
         PairDocument,
         pair.differences,
+        pair.attribution,
         run=_summary(pair.run, letter),
         label=words.label(rate),
         headline=words.headline(rate, letter),
         warnings=tuple(
             extended(ToldCompareWarning, each, sentence=words.warning_words(each, letter)) for each in pair.warnings
         ),
-        causes=attribution.causes,
-        together_ratio=attribution.together_ratio,
-        promise=attribution.promise,
     )

@@ -97,20 +97,17 @@ class TrainingScaling:
 
 def modeled_layout(forecast: Forecast, base: Forecast | None, steps_per_version: float) -> ModeledLayout:
     """Return the layout of a forecast; base: the layout that its gain is relative to, if there is one."""
-    rate, staleness, timing = advice.rate_of(forecast, base), forecast.staleness, forecast.timing
+    rate, staleness = advice.rate_of(forecast, base), forecast.staleness
     return extended(
         ModeledLayout,
         forecast.layout,
+        forecast,
+        forecast.timing,
         tokens_per_s=rate,
         step_s=rate and forecast.step_seconds(rate.value, steps_per_version),
         staleness_mean=staleness and staleness.token_mean,
         staleness_p95=staleness and staleness.sample_p95,
         staleness_max=staleness and staleness.sample_max,
-        trainer_idle_ratio=timing and timing.trainer_idle_ratio,
-        sampler_idle_ratio=timing and timing.sampler_idle_ratio,
-        grade=forecast.grade,
-        preemption=forecast.preemption,
-        in_flight_limit=forecast.in_flight_limit,
         price=rate and told_price(forecast.price, forecast.layout, steps_per_version),
     )
 

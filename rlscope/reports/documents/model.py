@@ -132,12 +132,11 @@ def modeled_throughput(throughput: Throughput, model: ModelResult | NoModelResul
     return extended(
         ModeledThroughput,
         throughput,
+        rate,
+        model.gap,
+        model,
         predicted_tokens_per_s=rate and rate.predicted,
         held_out_tokens_per_s=rate and rate.held_out,
-        residual_ratio=rate and rate.residual_ratio,
-        agrees=rate and rate.agrees,
-        bound_tokens_per_s=model.gap.bound_tokens_per_s,
-        synchronous_tokens_per_s=model.synchronous_tokens_per_s,
         gap=model.gap.steps,
     )
 
@@ -181,16 +180,15 @@ def ranked_layouts(model: ModelResult | NoModelResult) -> RankedLayouts:
 
 def model_details(model: ModelResult) -> ModelDetails:
     """Return the model's further results."""
-    prediction, efficiency = model.prediction, model.efficiency
-    return ModelDetails(
-        synchronous=model.calibration.synchronous,
-        calibrated_steps=prediction and prediction.calibrated_steps,
-        held_out_steps=prediction and prediction.held_out_steps,
-        efficient_running=efficiency and efficiency.efficient_running,
+    efficiency = model.efficiency
+    return extended(
+        ModelDetails,
+        model,
+        model.calibration,
+        model.prediction,
+        efficiency,
         efficient_decoding_ratio=efficiency and efficiency.efficient_time_ratio,
         batches_ahead=model.model_config.prefetched_batches,
-        preemption=model.preemption,
         warnings=(*model.warnings, *model.calibration.warnings),
         training_scaling=training_scaling(model),
-        replay=model.replay,
     )

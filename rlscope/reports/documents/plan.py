@@ -56,11 +56,11 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     return extended(
         PlanDocument,
         planned,
+        planned.plan,
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
         synchronous_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
-        kv_capacity_tokens=planned.plan.kv_capacity_tokens,
         time_to_finish=time and extended(PlannedTime, time, steps=steps, currency=currency),
         unknowns=planned.unknown_costs,
         assumptions=tuple(plan_words.assumption_lines(planned)),

@@ -125,3 +125,11 @@ def test_an_inherited_key_has_the_description_of_the_class_that_declares_it() ->
         "depth_s": "Depth.", "inner": "Clocks.", "label": "Label; null never.", "twice_s": "Twice the depth.",
     }  # fmt: skip
     assert as_dict(extended(LabeledBox, Box(1.0), label="a"))["label"] == "a"
+
+
+def test_a_document_of_several_parts_takes_each_field_of_the_first_that_has_it():
+    parts = (Box(1.0), LabeledBox(depth_s=2.0, label="a"))
+    assert extended(LabeledBox, *parts) == LabeledBox(depth_s=1.0, label="a")
+    assert extended(LabeledBox, Box(1.0), None).label is None, "of a part that does not exist"
+    with pytest.raises(TypeError, match="label"):
+        extended(LabeledBox, Box(1.0))

@@ -3,12 +3,12 @@
 The baseline is called A, the other runs B, C and so on. This module only formats differences; it computes none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.comparison.attribution import Attribution, ChangeCause, Promise, Unpriced
+from rlscope.comparison.attribution import ChangeCause, Promise, Unpriced
 from rlscope.comparison.differences import (
     Basis,
     Breakdown,
@@ -21,7 +21,6 @@ from rlscope.comparison.differences import (
 )
 from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.prices import PriceName
-from rlscope.comparison.repeats import RepeatedSetting
 from rlscope.comparison.runs import Pair, RunComparison
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarning, CompareWarningKind
@@ -123,15 +122,10 @@ def first_screen(compared: RunComparison) -> dict[str, Block]:
     """Return the answers, where the GPU time went, and the runs, by their classes on the page."""
     answers: dict[str, Block] = {f"verdict {n}": pair.answer for n, pair in enumerate(pair_blocks(compared))}
     basis: Basis = "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
-    spent = Part(f"GPU time, {BASES[basis]}", [Roles(_role_bars(compared, basis))])
-    return {**answers, "bars": spent, "who": compared_runs(compared)}
-
-
-def _role_bars(compared: RunComparison, basis: Basis) -> list[RoleBar]:
-    """Return a bar per role and run, ordered by role."""
     bars = [(bar, letter_of(n)) for n, run in enumerate(compared.runs) for bar in state_bars(run, basis)]
     bars.sort(key=lambda each: role_order(each[0].role))
-    return [bar._replace(role=f"{bar.role} {letter}") for bar, letter in bars]
+    roles = Roles([bar._replace(role=f"{bar.role} {letter}") for bar, letter in bars])
+    return {**answers, "bars": Part(f"GPU time, {BASES[basis]}", [roles]), "who": compared_runs(compared)}
 
 
 def compared_runs(compared: RunComparison) -> Facts:
@@ -139,21 +133,18 @@ def compared_runs(compared: RunComparison) -> Facts:
     return Facts([Fact(letter_of(n), f"{run.name}: {_about(run)}") for n, run in enumerate(compared.runs)])
 
 
-def repeated_parts(compared: RunComparison) -> list[Part]:
-    """Return the comparison of settings that were run several times, a part each."""
-    return list(map(_repeated_part, compared.repeated))
-
-
-def _repeated_part(repeated: RepeatedSetting) -> Part:
-    before, after = (", ".join(map(letter_of, group)) for group in (repeated.baseline_runs, repeated.runs))
-    title = f"{after} against {before}: repeated runs"
-    rows = [_row(row) for row in repeated.rows if row.difference.change is not None]
-    rows += [_learning(row) for row in repeated.learning]
-    sentence = (
-        f"Means over the runs of each setting, {BASES[repeated.basis]}. Each run counts once, so the intervals "
-        "also cover what differs between runs of one setting, for example the seed and the node."
-    )
-    return Part(title, [Paragraph(f"{sentence} {_SIGNIFICANT}", "note"), _table(title, after, rows, before)])
+def repeated_parts(compared: RunComparison) -> Iterator[Part]:
+    """Yield the comparison of settings that were run several times, a part each."""
+    for repeated in compared.repeated:
+        before, after = (", ".join(map(letter_of, group)) for group in (repeated.baseline_runs, repeated.runs))
+        title = f"{after} against {before}: repeated runs"
+        known = (row for row in repeated.rows if row.difference.change is not None)
+        rows = [*_rows(known, repeated.learning)]
+        sentence = (
+            f"Means over the runs of each setting, {BASES[repeated.basis]}. Each run counts once, so the intervals "
+            "also cover what differs between runs of one setting, for example the seed and the node."
+        )
+        yield Part(title, [Paragraph(f"{sentence} {_SIGNIFICANT}", "note"), _table(title, after, rows, before)])
 
 
 def _about(run: ComparedRun) -> str:
@@ -177,10 +168,9 @@ def pair_blocks(compared: RunComparison) -> list[PairBlocks]:
 
 def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairBlocks:
     found, title = pair.differences, f"{letter} against A"
-    rows = [_row(row) for row in found.quantities if (row.difference.before, row.difference.after) != (None, None)]
-    numbers = _table(title, letter, [*rows, *(_learning(row) for row in found.learning)])
-    breakdowns = [breakdown_block(each, letter) for each in found.breakdowns]
-    parts = [Part(each.title, [each]) for each in breakdowns]
+    known = (row for row in found.quantities if (row.difference.before, row.difference.after) != (None, None))
+    numbers = _table(title, letter, [*_rows(known, found.learning)])
+    parts = [Part(each.title, [each]) for each in (breakdown_block(each, letter) for each in found.breakdowns)]
     more = "Breakdown of the change by state"
     shown = [
         Paragraph(f"{_stretch(baseline, pair, letter)} {_SIGNIFICANT}", "note"),
@@ -277,33 +267,21 @@ def causes_sentence(pair: Pair) -> str:
         return "No recorded setting changed."
     if not rate.is_significant:
         return f"Changed: {_changes_words(attribution.causes)}."
-    priced, unpriced = _priced_sentence(attribution, rate.change), _unpriced_sentence(attribution)
-    return " ".join(filter(None, (priced, unpriced)))
-
-
-def _priced_sentence(attribution: Attribution, change: float | None) -> str:
-    """Return what the model attributes to each cause that it can predict; empty without any."""
     priced = [each for each in attribution.causes if each.alone_ratio is not None]
-    words = [f"{fmt.signed_percent(each.alone_ratio)} to {_change_words(each)}" for each in priced]
+    effects = [f"{fmt.signed_percent(each.alone_ratio)} to {_changes_words([each])}" for each in priced]
     if len(priced) > 1 and attribution.together_ratio is not None:
-        words.append(f"{fmt.signed_percent(attribution.together_ratio)} to all changes together")
-    return f"A's model attributes {', '.join(words)}; measured {fmt.signed_percent(change)}." if words else ""
-
-
-def _unpriced_sentence(attribution: Attribution) -> str:
-    """Return the causes whose effect is unknown, and why; empty without any."""
-    unpriced = [each for each in attribution.causes if each.unpriced_because is not None]
-    reasons = {each.unpriced_because for each in unpriced}
-    because = " and ".join(words for reason, words in _UNPRICED.items() if reason in reasons)
-    return f"Changed, with an unknown effect: {_changes_words(unpriced)} ({because})." if unpriced else ""
+        effects.append(f"{fmt.signed_percent(attribution.together_ratio)} to all changes together")
+    measured = fmt.signed_percent(rate.change)
+    said = [f"A's model attributes {', '.join(effects)}; measured {measured}."] if effects else []
+    if unpriced := [each for each in attribution.causes if each.unpriced_because is not None]:
+        reasons = {each.unpriced_because for each in unpriced}
+        because = " and ".join(words for reason, words in _UNPRICED.items() if reason in reasons)
+        said.append(f"Changed, with an unknown effect: {_changes_words(unpriced)} ({because}).")
+    return " ".join(said)
 
 
 def _changes_words(causes: Sequence[ChangeCause]) -> str:
-    return ", ".join(map(_change_words, causes))
-
-
-def _change_words(cause: ChangeCause) -> str:
-    return f"{cause_name(cause)} {cause.before} → {cause.after}"
+    return ", ".join(f"{cause_name(each)} {each.before} → {each.after}" for each in causes)
 
 
 def promise_sentence(promise: Promise) -> str:
@@ -391,13 +369,12 @@ def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     return f"Steady state ({', '.join(steps)})."
 
 
-def _row(row: Row) -> _DifferenceRow:
-    return _measured(*QUANTITIES[row.quantity], row.difference)
-
-
-def _learning(row: LearningRow) -> _DifferenceRow:
-    where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
-    return _measured(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
+def _rows(quantities: Iterable[Row], learning: Iterable[LearningRow]) -> Iterator[_DifferenceRow]:
+    for row in quantities:
+        yield _measured(*QUANTITIES[row.quantity], row.difference)
+    for row in learning:
+        where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
+        yield _measured(f"{_LEARNED[row.learned]} at {where}", fmt.significant, row.difference)
 
 
 def _measured(name: str, write: fmt.Write, found: Difference) -> _DifferenceRow:

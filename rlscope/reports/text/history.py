@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rlscope import format as fmt
@@ -10,21 +11,6 @@ from rlscope.comparison.history import NAMES, RunEntry
 from rlscope.model.causes import Cause
 from rlscope.reports.blocks import Block, Bullets, Paragraph, Table
 
-SHOWN: Final[Mapping[str, str]] = {
-    "path": "path",
-    "started_ns": "date",
-    "framework": "framework",
-    "layout": "layout",
-    "tokens_per_s": "steady\ntokens/s",
-    "bottleneck": "bottleneck",
-    "staleness_p95": "staleness\np95, run",
-    "cost_per_million_tokens": "cost of 1M\ntokens, run",
-    "alerts": "alerts",
-}
-"""Titles of the columns of the table. The cost is in GPU-hours if the run has no price."""
-_NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost_per_million_tokens", "alerts"})
-_WIDE: Final = frozenset({"started_ns", "framework", "cost_per_million_tokens", "alerts"})
-"""Columns that only a wide terminal has."""
 SCOPES: Final = "Tokens/s are of the steady state, staleness and cost of the whole run."
 PROMPTS_MARK: Final = "*"
 PROMPTS_NOTE: Final = (
@@ -47,24 +33,39 @@ _MARKS: Final = ((PROMPTS_MARK, PROMPTS_NOTE, _is_marked), (OPEN_MARK, OPEN_NOTE
 
 
 def _cost(entry: RunEntry) -> str:
+    """Return the price of a million tokens; in GPU-hours if the run has no price."""
     if entry.cost_per_million_tokens is not None:
         return f"{fmt.significant(entry.cost_per_million_tokens)} {entry.currency or ''}".rstrip()
     hours = entry.gpu_hours_per_million_tokens
     return fmt.NO_DATA if hours is None else f"{fmt.significant(hours)} GPU-h"
 
 
-def _text(entry: RunEntry, column: str) -> str:
-    value = getattr(entry, column)
+def _text(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-_WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
-    "started_ns": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
-    "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s) + PROMPTS_MARK * _is_marked(entry),
-    "bottleneck": lambda entry: _text(entry, "bottleneck") + OPEN_MARK * _is_open(entry),
-    "cost_per_million_tokens": _cost,
-}
-"""Writers of the cells that are not written as they are."""
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table."""
+
+    title: str
+    write: Callable[[RunEntry], str]
+    is_number: bool = False
+    is_wide: bool = False
+    """Whether only a wide terminal has it."""
+
+
+_COLUMNS: Final[tuple[_Column, ...]] = (
+    _Column("path", lambda run: run.path),
+    _Column("date", lambda run: fmt.instant(run.started_ns).removesuffix(" UTC")[:16], is_wide=True),
+    _Column("framework", lambda run: _text(run.framework), is_wide=True),
+    _Column("layout", lambda run: _text(run.layout)),
+    _Column("steady\ntokens/s", lambda run: fmt.si(run.tokens_per_s) + PROMPTS_MARK * _is_marked(run), is_number=True),
+    _Column("bottleneck", lambda run: _text(run.bottleneck) + OPEN_MARK * _is_open(run)),
+    _Column("staleness\np95, run", lambda run: _text(run.staleness_p95), is_number=True),
+    _Column("cost of 1M\ntokens, run", _cost, is_number=True, is_wide=True),
+    _Column("alerts", lambda run: _text(run.alerts), is_number=True, is_wide=True),
+)
 
 
 def as_csv(entries: Sequence[RunEntry]) -> str:
@@ -78,14 +79,11 @@ def as_csv(entries: Sequence[RunEntry]) -> str:
 
 def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
     """Return the runs, those that could not be read, and the meanings of columns and marks."""
-    rows = [
-        [fmt.printable(_WRITE[column](each) if column in _WRITE else _text(each, column)) for column in SHOWN]
-        for each in entries
-        if each.problem is None
-    ]
+    rows = [[fmt.printable(each.write(run)) for each in _COLUMNS] for run in entries if run.problem is None]
     unread = [f"{each.path}: not analyzed: {fmt.printable(each.problem)}" for each in entries if each.problem]
-    numbers, wide = (frozenset(map([*SHOWN].index, columns)) for columns in (_NUMBERS, _WIDE))
-    table = Table("Runs", tuple(SHOWN.values()), rows, "stacks", numbers, wide=wide)
+    numbers = frozenset(place for place, each in enumerate(_COLUMNS) if each.is_number)
+    wide = frozenset(place for place, each in enumerate(_COLUMNS) if each.is_wide)
+    table = Table("Runs", [each.title for each in _COLUMNS], rows, "stacks", numbers, wide=wide)
     said = (
         f"{fmt.counted(len(entries), 'run', 'runs')}. {SCOPES}",
         "Alerts are those of severity warning or critical of the built-in rules.",

@@ -170,8 +170,15 @@ def age_words(staleness: StalenessForecast | None, steps_per_version: float) -> 
     if staleness is None:
         return fmt.NO_DATA
     text = _age(staleness.p95_steps * steps_per_version)
-    growing = "" if staleness.horizon_steps is None else ", growing"
-    return f"{text} {'step' if text == '1' else 'steps'}{growing}"
+    return f"{text} {_steps_noun(text)}{_growing(staleness)}"
+
+
+def _steps_noun(written: str) -> str:
+    return "step" if written == "1" else "steps"
+
+
+def _growing(staleness: StalenessForecast) -> str:
+    return "" if staleness.horizon_steps is None else ", growing"
 
 
 def _age(steps: float | None) -> str:
@@ -295,20 +302,22 @@ def _gain_cell(action: Action) -> str:
 
 
 def _staleness_cell(action: Action, model: ModelResult) -> str:
-    ages, cap = _ages(action, model), model.model_config.scheduling.admission.max_staleness
-    if ages is None:
+    """Return the p95 of staleness before and after, in optimizer steps.
+
+    Empty if it is unknown, or if the action leaves it alone, as all fixes but colocation do.
+    """
+    own, found, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
+    if found is None or own is None or (action.kind == "fix" and action.what != "colocated"):
         return ""
-    before, after = ages
-    texts = [_age(steps) for steps in (before, *after)]
-    between = "" if texts[2] == texts[3] else f" ({texts[2]} to {texts[3]})"
-    wider = ""
+    then = found.p95_in_optimizer_steps(action.steps_per_version(steps))
+    before, after, low, high = map(_age, (own.p95_steps * steps, *then))
+    change = f"{before} → {after}" if before != after else f"unchanged at {after}"
+    between = "" if low == high else f" ({low} to {high})"
+    cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
-        then = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the staleness cap of {fmt.counted(cap, 'version', 'versions')} then allows {then} steps"
-    grows = "" if action.staleness is None or action.staleness.horizon_steps is None else ", growing"
-    steps = "step" if texts[1] == "1" else "steps"
-    change = f"{texts[0]} → {texts[1]}" if texts[0] != texts[1] else f"unchanged at {texts[1]}"
-    return f"{change}{between} {steps}{wider}{grows}"
+        allowed = fmt.count(cap * action.steps_per_version(1.0))
+        wider = f"; the staleness cap of {fmt.counted(cap, 'version', 'versions')} then allows {allowed} steps"
+    return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 
 def _publications_cell(action: Action, model: ModelResult) -> str:
@@ -319,15 +328,3 @@ def _publications_cell(action: Action, model: ModelResult) -> str:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
     return f"{_age(now)} → {_age(then)}"
-
-
-def _ages(action: Action, model: ModelResult) -> tuple[float, Estimate] | None:
-    """Return the p95 of staleness before and after, in optimizer steps.
-
-    None if it is unknown, or if the action leaves it alone, as all fixes but colocation do.
-    """
-    own, after = model.forecasts.today.staleness, action.staleness
-    if after is None or own is None or (action.kind == "fix" and action.what != "colocated"):
-        return None
-    steps_before = model.calibration.steps_per_version
-    return own.p95_steps * steps_before, after.p95_in_optimizer_steps(action.steps_per_version(steps_before))

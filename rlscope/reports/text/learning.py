@@ -48,38 +48,29 @@ def learning_sentences(learning: Learning) -> Iterator[str]:
     if learning.inseparable is not None:
         yield f"Stale and fresh samples cannot be told apart by their reward: {_INSEPARABLE[learning.inseparable]}"
     if learning.per_version is not None:
-        yield _stale(learning.per_version)
+        yield _compared(learning.per_version, *_STALE)
     if learning.truncated is not None:
-        yield _truncated(learning.truncated)
+        yield _compared(learning.truncated, *_TRUNCATED)
 
 
-def _stale(found: RewardDifference) -> str:
+_STALE: Final = (
+    "A sample that is one version staler has a reward {}, compared with samples of similar length in the same step. "
+    "This is how older policies score, not how much a sample teaches.",
+    "Within a step, stale and fresh samples of similar length {} per version of staleness.",
+)
+_TRUNCATED: Final = (
+    "Truncated responses have a reward {}, compared with finished ones of equal staleness in the same step.",
+    "Within a step, truncated and finished responses of equal staleness {}.",
+)
+
+
+def _compared(found: RewardDifference, if_clear: str, if_unclear: str) -> str:
+    """Write a difference; both ends of the interval of a clear one have the sign of its value."""
     if not found.is_clear:
-        return f"Within a step, stale and fresh samples of similar length {_unclear(found)} per version of staleness."
-    return (
-        f"A sample that is one version staler has a reward {_clear(found)}, compared with samples of similar length in "
-        "the same step. This is how older policies score, not how much a sample teaches."
-    )
-
-
-def _truncated(found: RewardDifference) -> str:
-    if not found.is_clear:
-        return f"Within a step, truncated and finished responses of equal staleness {_unclear(found)}."
-    return (
-        f"Truncated responses have a reward {_clear(found)}, compared with finished ones of equal staleness in the "
-        "same step."
-    )
-
-
-def _clear(found: RewardDifference) -> str:
-    """Both ends of the interval have the sign of the value."""
+        value, low, high = map(fmt.signed(lambda reward: fmt.significant(reward, 2)), found.reward)
+        differ = "do not clearly differ" if found.reward.low <= 0.0 <= found.reward.high else "may differ"
+        return if_unclear.format(f"{differ} in reward: {value} (90% interval {low} to {high})")
     value, *ends = (abs(each) for each in found.reward)
     low, high = (fmt.significant(each, 2) for each in sorted(ends))
     side = "lower" if found.reward.value < 0.0 else "higher"
-    return f"{fmt.significant(value, 2)} {side} (90% interval {low} to {high})"
-
-
-def _unclear(found: RewardDifference) -> str:
-    value, low, high = map(fmt.signed(lambda reward: fmt.significant(reward, 2)), found.reward)
-    differ = "do not clearly differ" if found.reward.low <= 0.0 <= found.reward.high else "may differ"
-    return f"{differ} in reward: {value} (90% interval {low} to {high})"
+    return if_clear.format(f"{fmt.significant(value, 2)} {side} (90% interval {low} to {high})")

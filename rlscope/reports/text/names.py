@@ -192,8 +192,8 @@ _FEW_PER_SAMPLE: Final = 0.005
 
 def preemption_sentence(model: ModelResult) -> str | None:
     """Return the measured cost of preemptions; None if there are too few to mention."""
-    lost = _worth_saying(model.preemption)
-    return None if lost is None else f"The KV cache overflowed: {_words(lost)}."
+    lost = _lost_words(model.preemption)
+    return f"The KV cache overflowed: {lost}." if lost else None
 
 
 def overflow_line(forecast: Forecast) -> str | None:
@@ -201,29 +201,29 @@ def overflow_line(forecast: Forecast) -> str | None:
     state, running = forecast.state, forecast.layout.max_running
     if state is None or state.running_limit >= running:
         return None
-    lost = _worth_saying(forecast.preemption)
+    lost = _lost_words(forecast.preemption)
     text = f"The KV cache of an engine holds {fmt.significant(state.running_limit)} requests safely, not {running}"
-    return f"{text}." if lost is None else f"{text}; predicted: {_words(lost)}."
+    return f"{text}; predicted: {lost}." if lost else f"{text}."
 
 
 def layout_remark(forecast: Forecast) -> str:
     """Why a layout is excluded; else the grade of its forecast and its preemptions."""
     if forecast.excluded:
         return EXCLUSIONS[forecast.excluded]
-    lost = _worth_saying(forecast.preemption)
     grade = "" if forecast.grade is None else EVIDENCE[forecast.grade]
     limit = forecast.in_flight_limit
     held = "" if limit is None else f"with at most {fmt.count(limit)} samples in flight"
-    parts = (grade, held, "" if lost is None else f"{fmt.preemptions(lost.preemptions_per_sample)} a sample")
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, (grade, held, _often(forecast.preemption))))
 
 
-def _worth_saying(lost: Preemption | None) -> Preemption | None:
-    return lost if lost is not None and lost.preemptions_per_sample >= _FEW_PER_SAMPLE else None
+def _often(lost: Preemption | None) -> str:
+    """Return the preemptions per sample; empty if there are too few to mention."""
+    often = 0.0 if lost is None else lost.preemptions_per_sample
+    return f"{fmt.preemptions(often)} a sample" if often >= _FEW_PER_SAMPLE else ""
 
 
-def _words(lost: Preemption) -> str:
-    often = f"{fmt.preemptions(lost.preemptions_per_sample)} a sample"
-    if lost.recompute_ratio is None:
+def _lost_words(lost: Preemption | None) -> str:
+    often = _often(lost)
+    if lost is None or not often or lost.recompute_ratio is None:
         return often
     return f"{often}, {fmt.percent(lost.recompute_ratio)} of the engines' time to recompute them"

@@ -30,14 +30,9 @@ def fired_rules(analysis: AnalysisResult) -> list[Callout]:
     for rule, alert in fired:
         by_rule.setdefault(rule.name, []).append((rule, alert))
     firsts = in_words((own[0] for own in by_rule.values()), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
-    return [
-        replace(first, when=f"{first.when}{_more_times(len(own) - 1)}")
-        for first, own in zip(firsts, by_rule.values(), strict=True)
-    ]
-
-
-def _more_times(more: int) -> str:
-    return f", and {fmt.counted(more, 'more time', 'more times')}" if more else ""
+    more = [fmt.counted(len(own) - 1, "more time", "more times") if own[1:] else "" for own in by_rule.values()]
+    when = [", and ".join(filter(None, (first.when, times))) for first, times in zip(firsts, more, strict=True)]
+    return [replace(first, when=words) for first, words in zip(firsts, when, strict=True)]
 
 
 def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:

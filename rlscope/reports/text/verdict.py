@@ -119,7 +119,10 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     verdict, first = analysis.verdict, first_action(analysis)
     loss = next((each for each in verdict.losses if each.cause == Cause.WEIGHT_UPDATES), None)
     is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
-    if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not _pauses_engines(analysis):
+    update = analysis.modeled and analysis.modeled.calibration.system.update
+    # An update keeps engines from generating, or makes them compute their KV caches again.
+    pauses = update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)
+    if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not pauses:
         return ""
     return f", partly because weight updates ({causes.share_words(loss)}) hold up the engines"
 
@@ -195,14 +198,9 @@ def next_step(analysis: AnalysisResult) -> str:
             return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
         return f"Keep the current layout. No change is predicted to gain 5%. {causes.WORDS[Cause.BALANCED].next_step}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
-    return " ".join(filter(None, (_with_effects(analysis, first), slow, _aside(analysis, first))))
-
-
-def _with_effects(analysis: AnalysisResult, action: Action) -> str:
-    """The action, its gain and its price, as sentences."""
-    changed = {} if analysis.modeled is None else actions.effects(action, analysis.modeled)
+    changed = {} if analysis.modeled is None else actions.effects(first, analysis.modeled)
     effects = [_sentence(f"{name}: {cell}") for name, cell in changed.items() if cell]
-    return " ".join([f"{actions.what_to_do(action)}.", *effects])
+    return " ".join(filter(None, (f"{actions.what_to_do(first)}.", *effects, slow, _aside(analysis, first))))
 
 
 def _against_cause(analysis: AnalysisResult) -> str:
@@ -252,12 +250,6 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
         saved = "drops fewer tokens" if first.price.changes_drops(first.price_before) else "makes samples fresher"
         return f"This {saved}, but does not remove the bottleneck."
     return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck."
-
-
-def _pauses_engines(analysis: AnalysisResult) -> bool:
-    """Whether an update keeps engines from generating, or makes them compute their KV caches again."""
-    update = analysis.modeled and analysis.modeled.calibration.system.update
-    return update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:

@@ -3,12 +3,11 @@
 Both columns are predicted; measured values are in the analysis.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rlscope import format as fmt
 from rlscope.model.forecast.change import NO_LIMIT, update_seconds
-from rlscope.model.forecast.layouts import Forecast, StepTiming
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
@@ -17,6 +16,9 @@ from rlscope.reports.text import advice
 from rlscope.reports.text.actions import age_words, gain_words
 from rlscope.reports.text.names import EXCLUSIONS, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 from rlscope.reports.text.price import costly_words, share_words
+
+_Row = tuple[str, str, str, str]
+"""Name, current value, changed value and difference of a property."""
 
 
 def what_if_blocks(model: ModelResult, answer: WhatIf) -> list[Block]:
@@ -39,22 +41,16 @@ def headline(answer: WhatIf) -> str:
     return f"Predicted throughput: {gain_words(answer.gain_ratio)}{f'; {price}' if price else ''}"
 
 
-def what_if_rows(answer: WhatIf) -> list[tuple[str, str, str, str]]:
+def what_if_rows(answer: WhatIf) -> list[_Row]:
     """Return name, current value, changed value and difference by property; inputs alone if the change is infeasible.
 
     The difference is empty for a property without one.
     """
-    sides = (answer.now, answer.predicted)
-    layouts = [(each.trainer_gpus, each.sampler_gpus, each.max_running) for each in (side.layout for side in sides)]
+    layouts = [each.layout for each in (answer.now, answer.predicted)]
+    sizes = [(each.trainer_gpus, each.sampler_gpus, each.max_running) for each in layouts]
     titles = ("trainer GPUs", "sampler GPUs", "max running per engine")
-    rows = [(name, fmt.count(now), fmt.count(new), "") for name, now, new in zip(titles, *layouts, strict=True)]
-    rows += _inputs(answer)
-    if answer.obstacle is not None:
-        return rows
-    (now, changed), differences = (_figures(answer, each) for each in sides), _differences(answer)
-    drops = any(each.price.dropped_ratio and each.price.dropped_ratio.high for each in sides)
-    shown = [name for name in now if drops or name not in _DROPS]
-    return [*rows, *((name, now[name], changed[name], differences.get(name, "")) for name in shown)]
+    rows = [(name, fmt.count(now), fmt.count(new), "") for name, now, new in zip(titles, *sizes, strict=True)]
+    return [*rows, *_inputs(answer), *(_figures(answer) if answer.obstacle is None else ())]
 
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
@@ -88,7 +84,7 @@ def warning_line(warning: ModelWarning, model: ModelResult) -> str:
     return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 
 
-def _inputs(answer: WhatIf) -> list[tuple[str, str, str, str]]:
+def _inputs(answer: WhatIf) -> list[_Row]:
     """Changed inputs besides the layout."""
     change, calibration = answer.asked, answer.calibration
     system, admission = calibration.system, calibration.system.admission
@@ -118,56 +114,39 @@ def _times(factor: float | None) -> str:
     return f"{fmt.significant(factor)}×"
 
 
-def _figures(answer: WhatIf, forecast: Forecast) -> dict[str, str]:
-    """The forecast of one column, by name."""
-    timing, ages = forecast.timing, forecast.staleness
-    rate, price = advice.rate_of(forecast, answer.now), forecast.price
-    return {
-        "trained tokens/s": fmt.significant(rate.value if rate else None),
-        "90% interval": f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
-        "step time": fmt.duration(_step_s(answer, forecast)),
-        "trainers idle": fmt.percent(timing.trainer_idle_ratio if timing else None),
-        "samplers idle": fmt.percent(timing.sampler_idle_ratio if timing else None),
-        "mean staleness": fmt.versions(ages.token_mean if ages else None),
-        "p95 sample staleness": age_words(ages, _steps_per_version(answer, forecast)),
-        "dropped tokens": share_words(price.dropped_ratio),
-        "longest 10%, trained": share_words(price.longest_trained_ratio),
-        "mean trained length": fmt.tokens(price.mean_trained_tokens.value if price.mean_trained_tokens else None),
-    }
+def _figures(answer: WhatIf) -> Iterator[_Row]:
+    """Yield what is predicted for both columns; drops and long responses only if either drops anything."""
+    sides, spans = (answer.now, answer.predicted), (answer.calibration.steps_per_version, answer.steps_per_version)
+    rates, prices = [advice.rate_of(each, answer.now) for each in sides], [each.price for each in sides]
+    timed = zip(sides, rates, spans, strict=True)
+    now_s, then_s = (rate and each.step_seconds(rate.value, span) for each, rate, span in timed)
+    ends = (f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA for rate in rates)
+    lengths = (each.mean_trained_tokens and each.mean_trained_tokens.value for each in prices)
+    longer = prices[1].trained_length_ratio(prices[0])
+    medians = (fmt.significant(rate and rate.value) for rate in rates)
+    yield _row("trained tokens/s", medians, advice.gain_text(answer.gain_ratio))
+    yield _row("90% interval", ends)
+    slower = then_s / now_s - 1.0 if now_s and then_s else None
+    yield _row("step time", map(fmt.duration, (now_s, then_s)), fmt.gain(slower))
+    yield _idle_row("trainers idle", *(each.timing and each.timing.trainer_idle_ratio for each in sides))
+    yield _idle_row("samplers idle", *(each.timing and each.timing.sampler_idle_ratio for each in sides))
+    yield _row("mean staleness", (fmt.versions(each.staleness and each.staleness.token_mean) for each in sides))
+    yield _row("p95 sample staleness", map(age_words, (each.staleness for each in sides), spans))
+    if any(each.dropped_ratio and each.dropped_ratio.high for each in prices):
+        yield _row("dropped tokens", (share_words(each.dropped_ratio) for each in prices))
+        yield _row("longest 10%, trained", (share_words(each.longest_trained_ratio) for each in prices))
+    yield _row("mean trained length", map(fmt.tokens, lengths), fmt.gain(longer and longer.value))
 
 
-def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
-    rate = advice.rate_of(forecast, answer.now)
-    return None if rate is None else forecast.step_seconds(rate.value, _steps_per_version(answer, forecast))
+def _row(name: str, texts: Iterable[str], difference: str = "") -> _Row:
+    now, then = texts
+    return name, now, then, difference
 
 
-def _steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
-    return (answer.calibration if forecast is answer.now else answer).steps_per_version
-
-
-def _differences(answer: WhatIf) -> dict[str, str]:
-    """The differences, by name; the others have none."""
-    now, asked = answer.now, answer.predicted
-    now_s, asked_s = (_step_s(answer, each) for each in (now, asked))
-    length = asked.price.trained_length_ratio(now.price)
-    return {
-        "trained tokens/s": advice.gain_text(answer.gain_ratio),
-        "step time": fmt.gain(asked_s / now_s - 1.0 if now_s and asked_s else None),
-        "trainers idle": _points(now, asked, lambda timing: timing.trainer_idle_ratio),
-        "samplers idle": _points(now, asked, lambda timing: timing.sampler_idle_ratio),
-        "mean trained length": fmt.gain(length and length.value),
-    }
-
-
-def _points(now: Forecast, asked: Forecast, ratio: Callable[[StepTiming], float]) -> str:
-    """Return the difference of a share in points; empty if there is none."""
-    if now.timing is None or asked.timing is None or ratio(now.timing) == ratio(asked.timing):
-        return ""
-    return fmt.signed_points(ratio(asked.timing) - ratio(now.timing))
-
-
-_DROPS: Final = frozenset({"dropped tokens", "longest 10%, trained"})
-"""Rows left out if neither run drops anything."""
+def _idle_row(name: str, now: float | None, then: float | None) -> _Row:
+    """Return a share of both columns, with its difference in points; empty if there is none."""
+    points = "" if now is None or then is None or now == then else fmt.signed_points(then - now)
+    return name, fmt.percent(now), fmt.percent(then), points
 
 
 def _obstacle(obstacle: Obstacle) -> str:

@@ -8,10 +8,11 @@ import polars as pl
 from rlscope.analysis.result import RunFacts
 from rlscope.reports.charts.colors import BAND, CHOSEN, GENERATED, INK, PAGE, PLAIN, SHADE
 from rlscope.reports.charts.encoding import HEIGHT, Chart, amount, layered, series_palette, tip
-from rlscope.reports.charts.pass_frame import FITTED, MEASURED, beyond_visited
 from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.advice import CURRENT
 
+MEASURED: Final = "measured"
+FITTED: Final = "fitted"
 _TICKS_MOST: Final = 12
 
 
@@ -39,6 +40,19 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
     points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=PAGE, strokeWidth=1.5)
     points = points.encode(x=x, y=alt.Y("pass_ms:Q"), color=color, tooltip=tips)
     return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT)
+
+
+def beyond_visited(frame: pl.DataFrame) -> pl.DataFrame:
+    """The extrapolated stretches of a curve, in running requests."""
+    curve = frame.filter(pl.col("kind") == FITTED).sort("running")
+    beyond = curve["grade"].is_in(["extrapolated", "assumed"])
+    numbered = curve.with_columns(beyond=beyond, stretch=beyond.rle_id(), until=pl.col("running").shift(-1))
+    return (
+        numbered.filter("beyond")
+        .group_by("stretch", maintain_order=True)
+        .agg(from_running=pl.col("running").min(), to_running=pl.col("until").fill_null(pl.col("running")).max())
+        .drop("stretch")
+    )
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:

@@ -8,9 +8,10 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.reports.charts import pass_frame
+from rlscope.reports.charts.passes import beyond_visited
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.page.html import render
+from rlscope.reports.sections.model import curve_frame
 from rlscope.reports.text.model import loss_bars
 from tests.reports.analysis_fixture import HOSTILE, full_analysis, without_frames
 from tests.reports.model_fixture import changing_model, tried_model
@@ -50,7 +51,7 @@ def test_the_page_says_what_each_loss_means():
 
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():
     made = changing_model()
-    frame, cells = pass_frame.curve_frame(made), made.calibration.curve.cells
+    frame, cells = curve_frame(made), made.calibration.curve.cells
     measured = frame.filter(pl.col("kind") == "measured")
     assert sorted(measured["pass_s"]) == sorted(cells.pass_s)
     fitted = frame.filter(pl.col("kind") == "fitted")
@@ -71,13 +72,13 @@ def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points
 )
 def test_extrapolated_stretches_are_shaded(grades, stretches):
     frame = pl.DataFrame({"kind": ["fitted"] * 3, "running": [1.0, 2.0, 3.0], "grade": grades})
-    assert pass_frame.beyond_visited(frame).rows() == stretches
+    assert beyond_visited(frame).rows() == stretches
 
 
 def test_a_layout_whose_state_is_not_known_has_no_operating_point():
     made = changing_model()
     unknown = replace(made, forecasts=replace(made.forecasts, today=replace(made.forecasts.today, state=None)))
-    assert "current" not in set(pass_frame.curve_frame(unknown)["kind"])
+    assert "current" not in set(curve_frame(unknown)["kind"])
 
 
 @pytest.mark.parametrize("reason", ["no steady state: 3 steps cannot show a steady state", HOSTILE])

@@ -72,16 +72,11 @@ def _sections(analysis: AnalysisResult) -> list[Section]:
     every = sections_of(analysis)
     reasons = [(each.title, each.left_out or each.no_data) for each in every if each.anchor != DATA_QUALITY]
     not_shown = [f"{title}: {why.removesuffix('.')}." for title, why in reasons if why]
-    shown = [each._replace(blocks=_quality(each, not_shown)) if each.anchor == DATA_QUALITY else each for each in every]
-    return [each for each in shown if not each.left_out]
-
-
-def _quality(section: Section, not_shown: Sequence[str]) -> Sequence[Block]:
-    """Return the gaps in the data, or that there are none, and what is not shown."""
-    if not not_shown:
-        return section.blocks
-    said = [Paragraph(section.left_out)] if section.left_out else section.blocks
-    return [*said, Part("Not shown", [Bullets(not_shown)])]
+    for place, each in enumerate(every):
+        if each.anchor == DATA_QUALITY and not_shown:
+            gaps = [Paragraph(each.left_out)] if each.left_out else each.blocks
+            every[place] = each._replace(blocks=[*gaps, Part("Not shown", [Bullets(not_shown)])])
+    return [each for each in every if not each.left_out]
 
 
 def page(template: str, title: str, words: Mapping[str, object], scripts: Sequence[Markup] = ()) -> str:

@@ -32,9 +32,9 @@ _NAMED: Final = 3
 
 def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section; the charts fold if they would show flat lines."""
-    answers, limit = analysis.answers, _running_limit(analysis)
-    efficiency = analysis.modeled and analysis.modeled.efficiency
-    efficient = efficiency and efficiency.efficient_running
+    answers, model = analysis.answers, analysis.modeled
+    limit = analysis.run.integer_setting("max_running") if model is None else model.forecasts.today.layout.max_running
+    efficient = model and model.efficiency and model.efficiency.efficient_running
     frame, window = answers.get("batch_size"), analysis.run.window
     emptiest: list[str] = []
     if frame is not None and not frame.is_empty():
@@ -119,7 +119,9 @@ def batch_sentence(
     waits = 0.0 if queued is None else _mean(queued)
     more = "" if queued is None else f"; {fmt.significant(waits)} more wait" if waits else "; none waits"
     opening = f"An engine runs {fmt.significant(mean)} requests on average{place}{more}."
-    used = kv_use_ratio(answers.get("kv_use"))
+    caches = answers.get("kv_use")
+    shares = None if caches is None else _known(caches.select(ratio=_KV_RATIO), "ratio")
+    used = None if shares is None else fmt.finite(float(shares.max() or 0.0))  # pyright: ignore[reportArgumentType]
     if used is None:
         return opening
     why = "memory does not hold requests back."
@@ -155,23 +157,9 @@ def _note(engine_count: int) -> str:
     )
 
 
-def kv_use_ratio(kv: pl.DataFrame | None) -> float | None:
-    """The largest mean use of a KV cache over its capacity, 0..1; None if either was not recorded."""
-    if kv is None or kv.is_empty():
-        return None
-    ratios = kv.select(_KV_RATIO).to_series().drop_nulls()
-    return None if ratios.is_empty() else fmt.finite(float(ratios.max() or 0.0))  # pyright: ignore[reportArgumentType]
-
-
 def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:
     known = None if frame is None or column not in frame.columns else frame[column].drop_nulls()
     return None if known is None or known.is_empty() else known
-
-
-def _running_limit(analysis: AnalysisResult) -> int | None:
-    """Requests that an engine may run at once; None if unknown."""
-    model = analysis.modeled
-    return analysis.run.integer_setting("max_running") if model is None else model.forecasts.today.layout.max_running
 
 
 def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, ...]:

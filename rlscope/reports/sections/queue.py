@@ -98,7 +98,8 @@ def parts_sentence(by_phase: Mapping[str, Mapping[str, Any]]) -> str:
         f"The {_PARTS[name][0]} grew from {fmt.duration(row['first_half_s'])} in the first half of the versions to "
         f"{fmt.duration(row['second_half_s'])} in the second."
         for name, row in by_phase.items()
-        if name in _PARTS and _has_grown(row)
+        if name in _PARTS and row["versions"] >= _LEAST_VERSIONS
+        if row["second_half_s"] >= max(_GROWTH * row["first_half_s"], row["first_half_s"] + _GROWTH_S)
     ]
     return " ".join([*said, _slow_transfer(by_phase.get("transfer"))]).rstrip()
 
@@ -111,11 +112,6 @@ def _slow_transfer(row: Mapping[str, Any] | None) -> str:
         f"A transfer of {fmt.size(row['bytes'])} takes {fmt.duration(row['median_s'])}; the fastest published "
         f"transfers of this size take about {fmt.duration(published_s)}."
     )
-
-
-def _has_grown(row: Mapping[str, Any]) -> bool:
-    enough = row["versions"] >= _LEAST_VERSIONS
-    return enough and row["second_half_s"] >= max(_GROWTH * row["first_half_s"], row["first_half_s"] + _GROWTH_S)
 
 
 _PARTS: Final = {

@@ -97,7 +97,10 @@ _LEAST_WIDTH: Final = 20
 def as_text(rules: RuleSet, width: int | None = None) -> str:
     """Every metric with its unit and meaning, then every rule with its condition; wrapped to width if given."""
     metrics = [_line(f"  {each.name:33} {each.unit.replace('_per_', '/'):9} ", each.meaning, width) for each in METRICS]
-    listed = [_line(f"  {rule.name:24} {rule.severity:9} {rule.kind:13} ", _asked(rule), width) for rule in rules.rules]
+    listed: list[str] = []
+    for rule in rules.rules:
+        held = f", for {write_duration(rule.for_ns)}" if rule.for_ns else ""
+        listed.append(_line(f"  {rule.name:24} {rule.severity:9} {rule.kind:13} ", condition(rule) + held, width))
     return "\n".join(
         ["Metrics:", *metrics, "", f"Rules, evaluated every {write_duration(rules.interval_ns)}:", *listed]
     )
@@ -108,8 +111,3 @@ def _line(head: str, words: str, width: int | None) -> str:
     if width is None or width - len(head) < _LEAST_WIDTH:
         return head + words
     return textwrap.fill(words, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)
-
-
-def _asked(rule: Rule) -> str:
-    held = f", for {write_duration(rule.for_ns)}" if rule.for_ns else ""
-    return condition(rule) + held

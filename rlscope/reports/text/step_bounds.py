@@ -60,7 +60,8 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
     if bound.change == "hidden_update" and phases.is_synchronous:
         return f"low: generation takes as long as now, also during updates; {_full(phases)}"
     if bound.change == "hidden_phase":
-        return "other hardware, or the background, does it" + ("" if phases.is_synchronous else _OPEN)
+        pace = "" if phases.is_synchronous else ", and trainers, not samplers, set the pace"
+        return f"other hardware, or the background, does it{pace}"
     if phases.is_synchronous:
         return "phases follow each other, as now"
     if bound.change == "staleness_cap":
@@ -70,18 +71,11 @@ def assumption(bound: StepBound, phases: StepPhases) -> str:
     return "high: samplers are busy only while trainers wait; low: samplers are always busy"
 
 
-_OPEN: Final = ", and trainers, not samplers, set the pace"
-_NO_WAITS: Final = "high: trainers never wait for samples"
-
-
 def _full(phases: StepPhases) -> str:
     """Return what the upper end assumes if the next samples fill the engines while the longest responses end."""
-    ratio = phases.mean_length_ratio
-    return (
-        _NO_WAITS
-        if ratio is None
-        else f"high: engines stay full (the mean response is {fmt.percent(ratio)} of the longest)"
-    )
+    if phases.mean_length_ratio is None:
+        return "high: trainers never wait for samples"
+    return f"high: engines stay full (the mean response is {fmt.percent(phases.mean_length_ratio)} of the longest)"
 
 
 def phases_sentence(phases: StepPhases) -> str:

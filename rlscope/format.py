@@ -25,12 +25,12 @@ _LEAST_GPU_S: Final = 0.001
 _LEAST_S: Final = 1e-7
 """Shorter durations are noise: they are sums and differences of clock readings in whole nanoseconds."""
 _NOUNS: Final = {
-    "updates": ("weight update", "weight updates"),
-    "steps": ("step", "steps"),
-    "skipped_files": ("file", "files"),
-    "dropped_rows": ("row", "rows"),
-    "missing_rows": ("row", "rows"),
-    "workers_without_end": ("worker", "workers"),
+    "updates": "weight update",
+    "steps": "step",
+    "skipped_files": "file",
+    "dropped_rows": "row",
+    "missing_rows": "row",
+    "workers_without_end": "worker",
 }
 
 
@@ -57,9 +57,9 @@ def count(value: float | None) -> str:
     return NO_DATA if finite(value) is None or value is None else f"{value:,.0f}"
 
 
-def counted(value: float | None, one: str, many: str) -> str:
-    """Format a count with its noun: 1 step, 2 steps."""
-    return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
+def counted(value: float | None, noun: str, plural: str = "") -> str:
+    """Format a count with its noun: 1 step, 2 steps. plural: of a noun that does not end with "s" in the plural."""
+    return NO_DATA if finite(value) is None else f"{count(value)} {noun if value == 1 else plural or f'{noun}s'}"
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:
@@ -163,7 +163,7 @@ def between(first: str, last: str) -> str:
 
 def tokens(value: float | None) -> str:
     """Format a number of tokens: 12.3k tokens."""
-    return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token", "tokens")
+    return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token")
 
 
 def tokens_per_second(value: float | None) -> str:
@@ -173,17 +173,17 @@ def tokens_per_second(value: float | None) -> str:
 
 def versions(value: float | None) -> str:
     """Format a staleness in versions: 2.41 versions."""
-    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version")
 
 
 def optimizer_steps(value: float | None) -> str:
     """Format a staleness in optimizer steps: 2.41 steps."""
-    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "step", "steps")
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "step")
 
 
 def preemptions(value: float | None) -> str:
     """Format a mean number of preemptions: 1.7 preemptions."""
-    return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption")
 
 
 def gpu_time(gpu_s: float | None) -> str:
@@ -255,7 +255,7 @@ def quantity(name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if name in _NOUNS:
-        return counted(value, *_NOUNS[name])
+        return counted(value, _NOUNS[name])
     for suffix, write in _BY_SUFFIX:
         if name == suffix.removeprefix("_") or name.endswith(suffix):
             return write(value)
@@ -277,11 +277,11 @@ def _scaled(value: float) -> tuple[str, str]:
     return significant(value), ""
 
 
-def _with_noun(value: float | None, text: str, one: str, many: str) -> str:
+def _with_noun(value: float | None, text: str, noun: str) -> str:
     """Append the noun, in the singular only for exactly 1; a mean that rounds to 1 is "1.0 versions"."""
     if value == 1:
-        return f"{text} {one}"
-    return f"{'1.0' if text == '1' else text} {many}"
+        return f"{text} {noun}"
+    return f"{'1.0' if text == '1' else text} {noun}s"
 
 
 def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:

@@ -317,11 +317,11 @@ class RunList(_WithPage, InBlocks, Document):
     def _page(self) -> str:
         from rlscope.reports.page.html import page
 
-        title = f"{counted(len(self.runs), 'run', 'runs')} in {self.folder}"
+        title = f"{counted(len(self.runs), 'run')} in {self.folder}"
         return page("history.html", title, {"blocks": self.blocks})
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def __repr__(self) -> str:
-        return repr_of("RunList", self.folder, counted(len(self.runs), "run", "runs"))
+        return repr_of("RunList", self.folder, counted(len(self.runs), "run"))

@@ -141,7 +141,7 @@ class EventTimeline:
         devices = ask(self.run, "worker_devices").select("worker_id", "device_name")
         for row in extents.join(devices, on="worker_id", how="left", maintain_order="left").iter_rows(named=True):
             if self.stretch.shows(row["worker_id"]):
-                gpus = fmt.counted(row["gpu_count"], "GPU", "GPUs")
+                gpus = fmt.counted(row["gpu_count"], "GPU")
                 labels = (row["role"], row["host"], gpus, row["device_name"])
                 self._track((row["worker_id"],), row["worker_id"], labels=tuple(filter(None, labels)))
 

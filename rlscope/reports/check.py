@@ -77,8 +77,8 @@ def check_blocks(report: RuleReport, fail_on: Severity) -> list[Block]:
 def _headline(report: RuleReport) -> str:
     count = sum(bool(outcome.alerts) for outcome in report.rules)
     length = fmt.duration((report.end_ns - report.start_ns) / 1e9)
-    rules = fmt.counted(len(report.rules), "rule", "rules")
-    found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding', 'findings')}"
+    rules = fmt.counted(len(report.rules), "rule")
+    found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding')}"
     return f"run {one_line(report.run_id)}, {length}: {count} of {rules} fired{found}"
 
 
@@ -93,7 +93,7 @@ def _limits(report: RuleReport) -> list[str]:
     if quiet:
         lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
     if report.unjudged:
-        shares = f"{len(report.unjudged)} of {fmt.counted(len(report.rules), 'rule', 'rules')}"
+        shares = f"{len(report.unjudged)} of {fmt.counted(len(report.rules), 'rule')}"
         lines.append(f"\n{shares} not judged (warm-up, or too little data): {_names(report.unjudged)}")
     return lines
 

@@ -334,7 +334,7 @@ class LiveRun:
     def _late(self) -> tuple[str, ...]:
         if not self._progress.late_rows:
             return ()
-        rows = counted(self._progress.late_rows, "row", "rows")
+        rows = counted(self._progress.late_rows, "row")
         reach = duration(self._progress.late_ns / 1e9)
         return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
 

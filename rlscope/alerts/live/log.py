@@ -210,7 +210,7 @@ class LiveLog:
     def _stillness(self, view: LiveView, still_ns: int) -> tuple[str, ...]:
         if not still_ns or view.facts is None or self._step_ns is None:
             return ()
-        steps = counted(view.facts.steps, "step", "steps")
+        steps = counted(view.facts.steps, "step")
         mean = duration(self._step_ns / 1e9)
         last = ((path.name, _last_line(path)) for path in (self._paths[-1], *self._options.engine_logs))
         return (

@@ -48,7 +48,7 @@ def lines(message: Message) -> list[str]:
     """One line per alert, and a count of those that nobody would read in a chat."""
     shown = [_line(alert) for alert in message.alerts[:_MOST_LINES]]
     left = len(message.alerts) - len(shown)
-    return [*shown, f"and {counted(left, 'alert', 'alerts')} more"] if left else shown
+    return [*shown, f"and {counted(left, 'alert')} more"] if left else shown
 
 
 def _line(alert: Alert) -> str:

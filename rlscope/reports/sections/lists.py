@@ -58,7 +58,7 @@ def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
     if not settings:
         return [Paragraph(_NO_SETTINGS, "empty")]
     more = len(settings) - _SETTINGS_MAX
-    rest = [Paragraph(f"{fmt.counted(more, 'more setting', 'more settings')} in run.json.", "note")] if more > 0 else []
+    rest = [Paragraph(f"{fmt.counted(more, 'more setting')} in run.json.", "note")] if more > 0 else []
     return [Table("Settings from run.json", (), settings[:_SETTINGS_MAX], "settings"), *rest]
 
 

@@ -141,9 +141,9 @@ def _steps(period: Layout | float | None) -> str:
 
 def layout_words(layout: Layout, before: Layout | None = None) -> str:
     """A layout in words; before: the current one, if what it changes is to be named."""
-    trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
-    samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
-    running = fmt.counted(layout.max_running, "running request", "running requests")
+    trainers = fmt.counted(layout.trainer_gpus, "trainer GPU")
+    samplers = fmt.counted(layout.sampler_gpus, "sampler GPU")
+    running = fmt.counted(layout.max_running, "running request")
     if before is None:
         return f"{trainers} and {samplers}, with up to {running} per engine"
     words = (
@@ -297,7 +297,7 @@ def _gain_cell(action: Action) -> str:
     if action.kind != "cheaper" or not isinstance(before, Layout) or not isinstance(after, Layout):
         return gain
     if after.trainer_gpus < before.trainer_gpus:
-        return f"{gain}, if the training state fits on {fmt.counted(after.trainer_gpus, 'GPU', 'GPUs')}"
+        return f"{gain}, if the training state fits on {fmt.counted(after.trainer_gpus, 'GPU')}"
     return gain
 
 
@@ -316,7 +316,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
         allowed = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the staleness cap of {fmt.counted(cap, 'version', 'versions')} then allows {allowed} steps"
+        wider = f"; the staleness cap of {fmt.counted(cap, 'version')} then allows {allowed} steps"
     return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 

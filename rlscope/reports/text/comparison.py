@@ -149,7 +149,7 @@ def repeated_parts(compared: RunComparison) -> Iterator[Part]:
 
 def _about(run: ComparedRun) -> str:
     facts = run.facts
-    gpus = fmt.counted(facts.policy_gpus, "GPU", "GPUs")
+    gpus = fmt.counted(facts.policy_gpus, "GPU")
     parts = [
         start_words(facts.started_ns, run.imported),
         f"{gpus}: {use_words(facts)}",

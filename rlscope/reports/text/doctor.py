@@ -229,7 +229,7 @@ def _passes(run: Checkup) -> Check:
     count = run.rows.get("engine_steps", 0)
     if not count or not run.polled_engines:
         return _counted("engine_steps", run)
-    found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
+    found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine')}"
     how = "record the engines with hooks (docs/frameworks.md): each pass is then measured"
     polled = Check("forward passes", "in part", found, "exact batch sizes and idle time between passes", how)
     return _with_losses("engine_steps", polled, run)

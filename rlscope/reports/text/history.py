@@ -85,7 +85,7 @@ def list_blocks(entries: Sequence[RunEntry]) -> list[Block]:
     wide = frozenset(place for place, each in enumerate(_COLUMNS) if each.is_wide)
     table = Table("Runs", [each.title for each in _COLUMNS], rows, "stacks", numbers, wide=wide)
     said = (
-        f"{fmt.counted(len(entries), 'run', 'runs')}. {SCOPES}",
+        f"{fmt.counted(len(entries), 'run')}. {SCOPES}",
         "Alerts are those of severity warning or critical of the built-in rules.",
         *(f"{mark} {note}" for mark, note, holds in _MARKS if any(map(holds, entries))),
     )

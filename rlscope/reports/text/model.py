@@ -150,8 +150,8 @@ def _finish_part(finish: TimeToFinish) -> Part:
         for layout, time in spans.items()
     ]
     columns = ("", "time", "GPU time", "price")[: len(rows[0])]
-    steps = fmt.counted(finish.remaining_steps, "step", "steps")
-    said = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady state"
+    steps = fmt.counted(finish.remaining_steps, "step")
+    said = f"{steps} left on {fmt.counted(finish.gpus, 'GPU')}, at the step time of the steady state"
     price = finish.gpu_hour_price
     said += "." if price is None else f"; priced at {fmt.significant(price)} per GPU-hour."
     return Part(title, [Table(title, columns, rows), Paragraph(said, "note")])
@@ -188,7 +188,7 @@ def _batch_sentence(model: ModelResult) -> str | None:
     efficiency = model.efficiency
     if efficiency is None:
         return None
-    requests = fmt.counted(efficiency.efficient_running, "request", "requests")
+    requests = fmt.counted(efficiency.efficient_running, "request")
     return (
         f"Batches of {requests} or more decode at 90% or more of the rate of a batch at the limit of "
         f"{fmt.count(model.calibration.layout.max_running)}; smaller ones lost "

@@ -40,7 +40,7 @@ def about(analysis: AnalysisResult) -> tuple[str, ...]:
         *((fmt.instant(run.started_ns),) if has_dates else ()),
         *((source_words(imported),) if imported is not None else ()),
         *_extent_words(run),
-        fmt.counted(run.steps, "training step", "training steps"),
+        fmt.counted(run.steps, "training step"),
         *_made_with(run),
     )
 
@@ -60,7 +60,7 @@ def _extent_words(run: RunFacts) -> tuple[str, ...]:
     """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
     if not run.duration_s and not run.total_gpus:
         return ("duration and GPUs not known",)
-    return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU", "GPUs")
+    return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU")
 
 
 def source_words(imported: Imported) -> str:
@@ -70,7 +70,7 @@ def source_words(imported: Imported) -> str:
         return f"imported from {imported.framework}"
     names = [file.name for file in imported.files[:1]]
     if len(imported.files) > 1:
-        names.append(fmt.counted(len(imported.files) - 1, "other file", "other files"))
+        names.append(fmt.counted(len(imported.files) - 1, "other file"))
     return f"imported from {imported.framework}'s {kinds} {' and '.join(names)}".rstrip()
 
 
@@ -116,7 +116,7 @@ def _certainty_lines(imported: Imported) -> list[str]:
 def bad_lines(file: SourceFile) -> str:
     """Return how much of a file could not be read, as a sentence."""
     return (
-        f"{file.name}: {fmt.count(file.bad_lines)} of {fmt.counted(file.lines, 'line', 'lines')} could not be read and "
+        f"{file.name}: {fmt.count(file.bad_lines)} of {fmt.counted(file.lines, 'line')} could not be read and "
         "are left out."
     )
 
@@ -149,7 +149,7 @@ def _reported(metrics: Sequence[ReportedMetric], imported: Imported | None) -> l
     by = "" if imported is None else imported.framework
     return [
         f"As reported by {by}, {each.name}: mean {fmt.significant(each.mean)}, max {fmt.significant(each.max)}, "
-        f"{fmt.counted(each.steps, 'step', 'steps')}"
+        f"{fmt.counted(each.steps, 'step')}"
         for each in metrics
     ]
 

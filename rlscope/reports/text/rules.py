@@ -30,7 +30,7 @@ def fired_rules(analysis: AnalysisResult) -> list[Callout]:
     for rule, alert in fired:
         by_rule.setdefault(rule.name, []).append((rule, alert))
     firsts = in_words((own[0] for own in by_rule.values()), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
-    more = [fmt.counted(len(own) - 1, "more time", "more times") if own[1:] else "" for own in by_rule.values()]
+    more = [fmt.counted(len(own) - 1, "more time") if own[1:] else "" for own in by_rule.values()]
     when = [", and ".join(filter(None, (first.when, times))) for first, times in zip(firsts, more, strict=True)]
     return [replace(first, when=words) for first, words in zip(firsts, when, strict=True)]
 

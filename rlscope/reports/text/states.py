@@ -111,7 +111,7 @@ def unrecorded_sentence(ledger: Ledger) -> str:
         return ""
     named = [_unrecorded(worker) for worker in ledger.unrecorded[:_MOST_NAMED]]
     others = len(ledger.unrecorded) - len(named)
-    more = [fmt.counted(others, "other worker", "other workers")] if others else []
+    more = [fmt.counted(others, "other worker")] if others else []
     total = fmt.gpu_time(sum(worker.gpu_s for worker in ledger.unrecorded))
     return f"The total leaves out {total} that were not recorded: {'; '.join([*named, *more])}."
 
@@ -125,7 +125,7 @@ def use_words(run: RunFacts, auxiliary_gpus: int = 0) -> str:
 
 def auxiliary_sentence(run: RunFacts) -> str:
     """Say which GPUs the verdict leaves out, as a sentence; empty if the run has no auxiliary GPUs."""
-    gpus = fmt.counted(run.auxiliary_gpus, "auxiliary GPU", "auxiliary GPUs")
+    gpus = fmt.counted(run.auxiliary_gpus, "auxiliary GPU")
     return f"The verdict and the actions leave out the {gpus}." if run.auxiliary_gpus else ""
 
 

@@ -89,7 +89,7 @@ def phases_sentence(phases: StepPhases) -> str:
         False: "Samples are stale, so steps overlap",
         None: "Whether steps overlap is not in the log",
     }[phases.is_synchronous]
-    mean = f"mean of {fmt.counted(phases.steps, 'step', 'steps')}"
+    mean = f"mean of {fmt.counted(phases.steps, 'step')}"
     return f"A step takes {fmt.duration(phases.step_s)} ({mean}): {', '.join(named)}. {order}."
 
 

@@ -283,7 +283,7 @@ def gap_lines(analysis: AnalysisResult) -> list[str]:
     lines = origin_lines(quality.imported)
     lines += [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
     lines += [f"{gap}." for gap in quality.completeness.gaps]
-    lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
+    lines += [f"Capture dropped {fmt.counted(n, 'row')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
         names = fmt.some(quality.workers_without_end, _WORKERS_NAMED)
         lines.append(

@@ -54,7 +54,7 @@ def _largest(side: SideState, most: int) -> list[tuple[str, float]]:
 
 def side_name(side: SideState) -> str:
     """A role with its numbers of workers and GPUs."""
-    return f"{fmt.counted(side.workers, side.role, side.role + 's')}, {fmt.counted(side.gpu_count, 'GPU', 'GPUs')}"
+    return f"{fmt.counted(side.workers, side.role)}, {fmt.counted(side.gpu_count, 'GPU')}"
 
 
 def sides_of(facts: LiveFacts) -> Sequence[SideState]:

@@ -23,22 +23,12 @@ from rlscope.reports.blocks import (
     Switch,
     Table,
 )
+from rlscope.reports.text import actions, advice, findings, learning, rules, shifts
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.actions import actions_part
-from rlscope.reports.text.advice import TITLE as ADVICE_TITLE
-from rlscope.reports.text.advice import layouts_part
-from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
-from rlscope.reports.text.findings import callouts
-from rlscope.reports.text.learning import TITLE as LEARNING_TITLE
-from rlscope.reports.text.learning import all_sentences
 from rlscope.reports.text.ledger import ledger_roles, steady_state, whole_run
 from rlscope.reports.text.origin import about, counted_words, no_model_words, reported_staleness, reported_throughput
 from rlscope.reports.text.price import million_gpu_s
-from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
-from rlscope.reports.text.rules import fired_rules
-from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
-from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import auxiliary_sentence, cap_sentence, unrecorded_sentence, use_words
 from rlscope.reports.text.step_bounds import bounds_part
 
@@ -66,16 +56,16 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     total = Paragraph(whole_run(analysis).label, "note")
     yield Part("Where the GPU time went", [total, *ledger_blocks(analysis)])
     if analysis.events:
-        yield Part(EVENTS_TITLE, [events_block(analysis.events, analysis.run.started_ns)])
+        yield Part(shifts.TITLE, [shifts.events_block(analysis.events, analysis.run.started_ns)])
     yield from _model(analysis)
     yield Part("Throughput, measured", throughput_blocks(analysis))
     yield Part("Staleness, whole run", [*staleness_blocks(analysis), *_histogram(analysis)])
-    if rewarded := all_sentences(analysis):
-        yield Part(LEARNING_TITLE, [Bullets(rewarded, "·")])
-    found = callouts(analysis, verdict_words.actions_of(analysis))
-    yield Part(FINDINGS_TITLE, found or [Paragraph(verdict_words.no_findings(analysis))])
+    if rewarded := learning.all_sentences(analysis):
+        yield Part(learning.TITLE, [Bullets(rewarded, "·")])
+    found = findings.callouts(analysis, verdict_words.actions_of(analysis))
+    yield Part(findings.TITLE, found or [Paragraph(verdict_words.no_findings(analysis))])
     if analysis.alerts:
-        yield Part(ALERTS_TITLE, [alerts_table(analysis)])
+        yield Part(rules.TITLE, [alerts_table(analysis)])
 
 
 def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
@@ -83,17 +73,17 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
 
     These blocks are the top of the card and of the page, and all of an analysis as Markdown and in a notebook.
     """
-    found, fired = callouts(analysis, verdict_words.actions_of(analysis)), fired_rules(analysis)
+    found, fired = findings.callouts(analysis, verdict_words.actions_of(analysis)), rules.fired_rules(analysis)
     blocks: dict[str, Block | None] = {
         "verdict": _verdict(analysis),
         "quality": _quality(analysis),
-        "actions": actions_part(verdict_words.action_rows(analysis)),
+        "actions": actions.actions_part(verdict_words.action_rows(analysis)),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
         "spent": Part("GPU time", list(_spent(analysis))),
         "advice": _advice(analysis),
         "strip": Facts(_figures(analysis)),
-        "found": Links(FINDINGS_TITLE, [Link(each.anchor, each.title, each.cost) for each in found]) if found else None,
-        "alerts": Links(ALERTS_TITLE, [Link("alerts", each.title, each.severity) for each in fired]) if fired else None,
+        "found": Links(findings.TITLE, [Link(each.anchor, each.title, each.cost) for each in found]) if found else None,
+        "alerts": Links(rules.TITLE, [Link("alerts", each.title, each.severity) for each in fired]) if fired else None,
         "about": Paragraph(f"{analysis.run.run_id} · {' · '.join(about(analysis))}", "note"),
     }
     return {name: block for name, block in blocks.items() if block is not None}
@@ -127,9 +117,9 @@ def _spent(analysis: AnalysisResult) -> Iterator[Block]:
 def _advice(analysis: AnalysisResult) -> Part:
     model = analysis.model
     if isinstance(model, ModelResult):
-        return layouts_part(model)
+        return advice.layouts_part(model)
     reason = model_words.no_result_sentence(model) + no_model_words(analysis.data_quality.imported)
-    return Part(ADVICE_TITLE, [Paragraph(reason)])
+    return Part(advice.TITLE, [Paragraph(reason)])
 
 
 def _figures(analysis: AnalysisResult) -> list[Fact]:
@@ -240,7 +230,7 @@ def throughput_blocks(analysis: AnalysisResult) -> list[Block]:
     rates, run, reported = analysis.throughput, analysis.run, reported_throughput(analysis)
     # Of a log that counts tokens by step, no sample is known.
     counted = counted_words(rates).removeprefix(", ")
-    samples = counted or fmt.counted(run.samples_trained, "sample", "samples")
+    samples = counted or fmt.counted(run.samples_trained, "sample")
     facts = [
         _rate("Trained, steady state", rates.steady_tokens_per_s, counted),
         _rate("Trained, whole run", rates.achieved_tokens_per_s, samples),
@@ -305,5 +295,5 @@ def _histogram(analysis: AnalysisResult) -> Iterator[Bars]:
 
 def alerts_table(analysis: AnalysisResult) -> Table:
     """Return the alerts of the built-in rules."""
-    rows = [(each.title, each.severity, each.when, each.text) for each in fired_rules(analysis)]
+    rows = [(each.title, each.severity, each.when, each.text) for each in rules.fired_rules(analysis)]
     return Table("Built-in alert rules that fired", ("rule", "severity", "when", "value"), rows, "stacks")

@@ -26,9 +26,7 @@ from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section
 from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
-from rlscope.reports.text.findings import TITLE as FINDINGS_TITLE
-from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
-from rlscope.reports.text.shifts import TITLE as EVENTS_TITLE
+from rlscope.reports.text import findings, rules, shifts
 
 
 class Section(NamedTuple):
@@ -65,8 +63,8 @@ def sections_of(analysis: AnalysisResult) -> list[Section]:
     """Return every section, in the order of the page; one may have nothing to show."""
     return [
         Section("workers", "Worker timelines", "Workers", workers_section(analysis)),
-        Section("changes", EVENTS_TITLE, "Changes", changes_section(analysis)),
-        Section("findings", FINDINGS_TITLE, "Findings", findings_section(analysis)),
+        Section("changes", shifts.TITLE, "Changes", changes_section(analysis)),
+        Section("findings", findings.TITLE, "Findings", findings_section(analysis)),
         Section("staleness", "Staleness, whole run", "Staleness", staleness_section(analysis)),
         Section("engines", "Batch size of the engines", "Engines", engines_section(analysis)),
         Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section(analysis)),
@@ -81,7 +79,7 @@ def sections_of(analysis: AnalysisResult) -> list[Section]:
         Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks(analysis), "every GPU-second by state"),
         Section("latency", "Forward passes by batch size", "Forward passes", modeled(analysis, latency_blocks),
                 "measured and fitted time of a pass"),
-        Section("alerts", ALERTS_TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
+        Section("alerts", rules.TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
         Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section(analysis),
                 "gaps in the data, and what is not shown"),
         Section("configuration", "Run configuration", "Configuration", configuration_section(analysis),

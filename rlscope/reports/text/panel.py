@@ -70,7 +70,9 @@ def panel(model: ModelResult, currency: str | None) -> Offer | None:
     points = [own, *(_point(model, splits, each, currency) for each in solved)]
     points.sort(key=lambda each: each.split.trainer_gpus)
     alone = [each for each in points if "/" not in each.key]
-    marks, names, plot = _marks(model, splits), _names(model), _Plot.of(points)
+    marks, plot = _marks(model, splits), _Plot.of(points)
+    cost = "GPU-h" if model.model_config.gpu_hour_price is None else "cost"
+    names = ["tokens/s", "staleness p95", "dropped tokens", "GPUs", f"{cost} per 1M trained tokens"]
     # Without splits to list, the table has every setting.
     listed = [each for each in points if each in alone or each.key in marks] if len(alone) > 1 else points
     rows = [(", ".join(filter(None, (each.label, marks.get(each.key)))), each.gain, *each.figures) for each in listed]
@@ -125,11 +127,6 @@ def _marks(model: ModelResult, splits: Sequence[Layout]) -> dict[str, str]:
         key = _key(splits, split) if best == split else _key(splits, split, "max_running", best.max_running)
         marks[key] = advice.mark_of(model, model.recommendation.best)
     return marks
-
-
-def _names(model: ModelResult) -> list[str]:
-    cost = "GPU-h" if model.model_config.gpu_hour_price is None else "cost"
-    return ["tokens/s", "staleness p95", "dropped tokens", "GPUs", f"{cost} per 1M trained tokens"]
 
 
 def _figures(model: ModelResult, forecast: Forecast, steps_per_version: float, currency: str | None) -> list[str]:

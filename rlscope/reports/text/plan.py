@@ -54,14 +54,14 @@ def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
         return None
     money = fmt.money(time.gpu_hours * 3600.0, file.price.gpu_hour_price, file.price.currency)
     spent = ", ".join(filter(None, (*time_words(time), money)))
-    return f"Predicted time for {fmt.counted(file.batch.total_steps, 'step', 'steps')}: {spent}."
+    return f"Predicted time for {fmt.counted(file.batch.total_steps, 'step')}: {spent}."
 
 
 def _device(plan: PlanInputs) -> str:
     device = plan.device
     peak, bandwidth = fmt.in_unit(device.bf16_flop_per_s, "FLOP/s"), fmt.size(device.bandwidth_bytes_per_s)
     return (
-        f"{fmt.counted(plan.gpus, 'GPU', 'GPUs')}, {device.name}: {peak} dense bf16, {bandwidth}/s memory "
+        f"{fmt.counted(plan.gpus, 'GPU')}, {device.name}: {peak} dense bf16, {bandwidth}/s memory "
         f"bandwidth, {fmt.size(device.memory_bytes)} each."
     )
 
@@ -73,8 +73,8 @@ def _model(planned: PlanResult) -> str:
     active = f", {fmt.si(shape.active_parameters)} active per token" if shape.active_parameters else ""
     return (
         f"{fmt.si(shape.parameters)} parameters{active}. The KV cache of an engine of "
-        f"{fmt.counted(gpus, 'GPU', 'GPUs')} holds {fmt.tokens(plan.kv_capacity_tokens)} at {fmt.size(token_bytes)} "
-        f"per token, enough for {fmt.counted(int(planned.kv_running), 'request', 'requests')} with few preemptions."
+        f"{fmt.counted(gpus, 'GPU')} holds {fmt.tokens(plan.kv_capacity_tokens)} at {fmt.size(token_bytes)} "
+        f"per token, enough for {fmt.counted(int(planned.kv_running), 'request')} with few preemptions."
     )
 
 
@@ -101,7 +101,7 @@ def _training(planned: PlanResult) -> str:
     by = "as stated" if guess.tokens_per_gpu_s is not None else f"MFU {fmt.percent(guess.mfu_ratio.median)}"
     if guess.tokens_per_gpu_s is None and guess.routing_s_per_token is not None:
         by += f" plus {fmt.duration(guess.routing_s_per_token.median)} of expert routing per token"
-    seen = fmt.counted(trainer.seen_gpus, "GPU", "GPUs")
+    seen = fmt.counted(trainer.seen_gpus, "GPU")
     power = fmt.significant(guess.scaling_exponent)
     power += f" ± {fmt.significant(guess.scaling_exponent_sd)}" if guess.scaling_exponent_sd else ""
     return (
@@ -171,7 +171,7 @@ def headline(planned: PlanResult) -> str:
     """The recommendation as one short sentence, without a full stop."""
     best = planned.best
     if best is None:
-        return f"No layout of these {fmt.counted(planned.plan.gpus, 'GPU', 'GPUs')} is feasible"
+        return f"No layout of these {fmt.counted(planned.plan.gpus, 'GPU')} is feasible"
     words = layout_words(best.layout)
     if planned.present is None:
         return f"Start with {words}"
@@ -188,21 +188,13 @@ def why(planned: PlanResult) -> list[str]:
 
 def _layouts_part(planned: PlanResult) -> Part:
     shown = shown_layouts(planned)
-    columns = (
-        "",
-        "trainer : sampler\nGPUs × max running",
-        "predicted\ntokens/s",
-        "fastest\nin",
-        "staleness\np95",
-        "step time",
-        "trainers, samplers\nidle",
-    )
     rows, faint = [_row(planned, each) for each in shown], {n for n, each in enumerate(shown) if each.excluded}
+    columns, cells = [*rows[0]], [[*row.values()] for row in rows]
     table = Table(
-        "Layouts", columns, rows, numbers=frozenset({1, 2, 3, 4, 5}), wide=frozenset({5}), faint=frozenset(faint)
+        "Layouts", columns, cells, numbers=frozenset({1, 2, 3, 4, 5}), wide=frozenset({5}), faint=frozenset(faint)
     )
     left_out = len(planned.candidates) - len(rows)
-    note = f"{fmt.counted(left_out, 'split', 'splits')} not shown: slower or infeasible."
+    note = f"{fmt.counted(left_out, 'split')} not shown: slower or infeasible."
     return Part("Layouts", [table, *([Paragraph(note, "note")] if left_out else [])])
 
 
@@ -311,7 +303,7 @@ def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
 
 def _why_none(planned: PlanResult) -> list[str]:
     reasons: Counter[Exclusion] = Counter(each.excluded for each in planned.candidates if each.excluded is not None)
-    counted = (f"{EXCLUSIONS[reason]} ({fmt.counted(n, 'split', 'splits')})" for reason, n in reasons.items())
+    counted = (f"{EXCLUSIONS[reason]} ({fmt.counted(n, 'split')})" for reason, n in reasons.items())
     lines = [f"Reasons: {', '.join(counted)}.", *([_memory_sentence(planned)] if "kv_memory" in reasons else [])]
     stale = [each for each in planned.candidates if each.excluded == "too_stale"]
     aged = [(each.staleness.sample_p95, layout_words(each.layout)) for each in stale if each.staleness is not None]
@@ -333,16 +325,18 @@ def _memory_sentence(planned: PlanResult) -> str:
     )
 
 
-def _row(planned: PlanResult, forecast: Forecast) -> tuple[str, ...]:
+def _row(planned: PlanResult, forecast: Forecast) -> dict[str, str]:
+    """Return the cells of a layout by the title of their column."""
     layout, rate, timing = forecast.layout, advice.rate_of(forecast, planned.present), forecast.timing
     is_drawn = forecast.drawn_tokens_per_s is not None
     marks = {"present": planned.present, "best": planned.best}
-    return (
-        " ".join(mark for mark, marked in marks.items() if forecast is marked),
-        f"{split_words(layout)} × {fmt.count(layout.max_running)}",
-        "" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate).replace(" tokens/s", ""),
-        fmt.percent(planned.best_probability.get(layout)) if is_drawn else "",
-        fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
-        "" if timing is None else fmt.duration(timing.step_s),
-        EXCLUSIONS[forecast.excluded] if forecast.excluded else "" if timing is None else ", ".join(_idle(timing)),
-    )
+    idle = "" if timing is None else ", ".join(_idle(timing))
+    return {
+        "": " ".join(mark for mark, marked in marks.items() if forecast is marked),
+        "trainer : sampler\nGPUs × max running": f"{split_words(layout)} × {fmt.count(layout.max_running)}",
+        "predicted\ntokens/s": "" if rate is None else fmt.with_interval(fmt.si, *rate),
+        "fastest\nin": fmt.percent(planned.best_probability.get(layout)) if is_drawn else "",
+        "staleness\np95": fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
+        "step time": "" if timing is None else fmt.duration(timing.step_s),
+        "trainers, samplers\nidle": EXCLUSIONS[forecast.excluded] if forecast.excluded else idle,
+    }

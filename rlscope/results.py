@@ -268,9 +268,10 @@ class Comparison(_WithPage, InBlocks, RunComparison):
     @cached_property
     def charts(self) -> "Charts":
         """Charts of the report: `charts.staleness()` returns an Altair chart, `dir(charts)` lists all of them."""
-        from rlscope.reports.page.comparison import comparison_charts
+        from rlscope.reports.page.comparison import figures_of
+        from rlscope.reports.page.html import Charts
 
-        return comparison_charts(self)
+        return Charts(lambda: figures_of(self))
 
     def to_json(self) -> str:
         """Return the comparison as JSON, the document of `rlscope compare --json`."""

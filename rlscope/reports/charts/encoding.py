@@ -44,17 +44,6 @@ def shown_from_s(run: RunFacts) -> float:
     return from_s if from_s > _WORTH_FOLDING_RATIO * run.duration_s else 0.0
 
 
-def with_zoom(document: dict[str, Any], run: RunFacts) -> dict[str, Any]:
-    """The chart with zoom parameters, and marks clipped at its edges.
-
-    A chart with parameters of its own keeps their values as its initial zoom.
-    """
-    own = document.get("params", [])
-    given, ends = {param["name"] for param in own}, {FROM: shown_from_s(run), TO: run.duration_s}
-    params = [{"name": name, "value": value} for name, value in ends.items() if name not in given]
-    return _clipped(document) | {"params": [*own, *params]}
-
-
 def _clipped(view: dict[str, Any]) -> dict[str, Any]:
     """The view with marks on the time axis clipped at its edges; labels beside it are not clipped."""
     if "layer" in view:
@@ -83,7 +72,7 @@ _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 def spec(chart: Chart, name: str, description: str, run: RunFacts) -> str:
     """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    A chart over time starts at the steady state of the run.
+    A chart over time starts at the steady state of the run, unless its own parameters zoom to another stretch.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
@@ -92,7 +81,10 @@ def spec(chart: Chart, name: str, description: str, run: RunFacts) -> str:
     with alt.data_transformers.enable("default", max_rows=None):
         document: dict[str, Any] = chart.to_dict(validate=False)
     if json.dumps({"expr": FROM}) in json.dumps(document):
-        document = with_zoom(document, run)
+        own, ends = document.get("params", []), {FROM: shown_from_s(run), TO: run.duration_s}
+        given = {param["name"] for param in own}
+        more = [{"name": name, "value": value} for name, value in ends.items() if name not in given]
+        document = _clipped(document) | {"params": [*own, *more]}
     return as_json(document).replace("<", "\\u003c")
 
 

@@ -179,7 +179,14 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     return extended(
         AnalysisDocument,
         analysis,
-        verdict=_verdict(analysis),
+        verdict=extended(
+            ToldVerdict,
+            analysis.verdict,
+            alarm=verdict_words.alarm(analysis),
+            headline=verdict_words.headline(analysis),
+            why=verdict_words.why(analysis),
+            next=verdict_words.next_step(analysis),
+        ),
         throughput=modeled_throughput(analysis.throughput, analysis.model),
         latency=model and latency(model),
         recommendation=ranked_layouts(analysis.model),
@@ -190,17 +197,6 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         events=tuple(extended(ToldEvent, each, headline=event_sentence(each, started_ns)) for each in analysis.events),
         learning=learning and extended(ToldLearning, learning, sentences=tuple(learning_sentences(learning))),
         findings=tuple(told(each, analysis, ranked) for each in analysis.findings),
-    )
-
-
-def _verdict(analysis: AnalysisResult) -> ToldVerdict:
-    return extended(
-        ToldVerdict,
-        analysis.verdict,
-        alarm=verdict_words.alarm(analysis),
-        headline=verdict_words.headline(analysis),
-        why=verdict_words.why(analysis),
-        next=verdict_words.next_step(analysis),
     )
 
 

@@ -13,7 +13,6 @@ from rlscope.comparison.runs import RunComparison
 from rlscope.reports.blocks import Charts
 from rlscope.reports.charts import comparison as charts
 from rlscope.reports.figure import Drawn, Figure, drawn_frame
-from rlscope.reports.page.html import Charts as PageCharts
 from rlscope.reports.page.html import page, page_scripts
 from rlscope.reports.sections import Section
 from rlscope.reports.text.comparison import first_screen, letter_of, pair_blocks, repeated_parts
@@ -40,11 +39,6 @@ def render_comparison(compared: RunComparison) -> str:
         foot=f"Compared by rlscope {metadata.version('rlscope')}.",
     )
     return page("report.html", title, words, page_scripts(_SCRIPTS))
-
-
-def comparison_charts(compared: RunComparison) -> PageCharts:
-    """Return the charts of a comparison."""
-    return PageCharts(lambda: figures_of(compared))
 
 
 def figures_of(compared: RunComparison) -> list[Drawn]:

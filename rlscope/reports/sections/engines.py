@@ -42,7 +42,12 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
         emptiest = means.sort("running", "worker_id")["worker_id"].to_list()
     named, note = emptiest, list[Paragraph]()
     if len(emptiest) > LINES_MAX:
-        named, note = emptiest[:_NAMED], [Paragraph(_note(len(emptiest)), "note")]
+        low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
+        said = (
+            f"{fmt.count(len(emptiest))} engines: their median, a band from decile {low} to decile {high}, and a line "
+            f"for each of the {fmt.count(_NAMED)} with the smallest mean batch."
+        )
+        named, note = emptiest[:_NAMED], [Paragraph(said, "note")]
     waits = _known(answers.get("waiting_requests"), "waiting_mean")
     shows_waits = waits is None or bool((waits > 0).any())
     figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
@@ -147,14 +152,6 @@ def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataF
     if frame is None or window is None or frame.is_empty():
         return frame
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
-
-
-def _note(engine_count: int) -> str:
-    low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
-    return (
-        f"{fmt.count(engine_count)} engines: their median, a band from decile {low} to decile {high}, and a line for "
-        f"each of the {fmt.count(_NAMED)} with the smallest mean batch."
-    )
 
 
 def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:

@@ -50,15 +50,17 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
     table = lanes_of(states)
-    lanes = placed(table, slow_engine_of(analysis.findings))
+    engine = slow_engine_of(analysis.findings)
+    lanes = placed(table, engine)
     marks = analysis.answers.get("weight_marks")
     updates = None if marks is None else updates_in(marks, lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     changes = changes_in(analysis, stretch_s)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
-    slow = slow_sentence(analysis.findings, bool(lanes["is_slow"].any()))
     dashed = "" if changes.is_empty() else _DASHED
+    outlined = ", so its lane is outlined" if lanes["is_slow"].any() else ""
+    slow = f"{engine} is slow{outlined}: lanes show whether an engine works, not how fast. " if engine else ""
     reading = opening + _HOW_TO_READ.format(part=part) + dashed + slow + _HEALTHY
     zoom_s = stretch_s if view == "worst_stretch" else None
     figure = Figure(
@@ -72,13 +74,6 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
 def slow_engine_of(found: Sequence[Finding]) -> str | None:
     """Return the engine that the findings call a straggler; None if there is none."""
     return next((str(each.evidence["worker_id"]) for each in found if each.rule == "straggling_engine"), None)
-
-
-def slow_sentence(found: Sequence[Finding], has_lane: bool) -> str:
-    """Return why a lane is outlined, with a space at the end; empty if no engine is slow."""
-    slow = slow_engine_of(found)
-    outlined = ", so its lane is outlined" if has_lane else ""
-    return "" if slow is None else f"{slow} is slow{outlined}: lanes show whether an engine works, not how fast. "
 
 
 def _words(view: str, lanes: pl.DataFrame, stretch_s: tuple[float, float]) -> tuple[str, str]:

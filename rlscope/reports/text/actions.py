@@ -104,7 +104,9 @@ def limit_words(in_flight_limit: int | None) -> str:
 def _single_imperative(action: Action) -> str:
     before, after = action.before, action.after
     if action.engines:
-        return f"Fix the slow engine{'s' if len(action.engines) > 1 else ''}: {_named(action.engines)}"
+        count, engines = len(action.engines), fmt.listed(action.engines)
+        named = fmt.some(action.engines, _ENGINES_NAMED) if count > _ENGINES_NAMED else engines
+        return f"Fix the slow engine{'s' if count > 1 else ''}: {named}"
     if action.what in _FIXES:
         return _FIXES[action.what]
     if action.what == "publish_every":
@@ -115,11 +117,6 @@ def _single_imperative(action: Action) -> str:
     if action.what == "asynchronous":
         return f"Run asynchronously on {layout_words(after)}"
     return f"Use {layout_words(after, before if isinstance(before, Layout) else None)}"
-
-
-def _named(engines: Sequence[str]) -> str:
-    """Return the names of the first few engines, and how many more there are."""
-    return fmt.some(engines, _ENGINES_NAMED) if len(engines) > _ENGINES_NAMED else fmt.listed(engines)
 
 
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, EvidenceValue, Finding, RunFacts
+from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.diagnose import RULES
 from rlscope.diagnose.evidence import FindingRule
 from rlscope.document import extended
@@ -68,7 +68,9 @@ def title(finding: Finding) -> str:
 def sentence(finding: Finding) -> str:
     """The evidence as a sentence; as a list if part of it is missing or the rule is unknown."""
     rule = _RULES.get(finding.rule)
-    written = {name: _write(name, value) for name, value in finding.evidence.items() if value is not None}
+    written = {name: fmt.quantity(name, value) for name, value in finding.evidence.items() if value is not None}
+    if "state" in written:
+        written["state"] = state_of(written["state"]).label
     if rule is not None and rule.counts:
         found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
         return " ".join(found)
@@ -139,7 +141,3 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
         f"{settings[name]} ({what})" for name, what in _SETTINGS.get(rule.name, {}).items() if settings.get(name)
     )
     return f"In {table.name}: {words}." if words else ""
-
-
-def _write(name: str, value: EvidenceValue) -> str:
-    return state_of(value).label if name == "state" and isinstance(value, str) else fmt.quantity(name, value)

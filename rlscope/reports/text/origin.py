@@ -5,7 +5,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
-from rlscope.analysis.result import AnalysisResult, ReportedMetric, RunFacts, Throughput
+from rlscope.analysis.result import AnalysisResult, ReportedMetric, Throughput
 from rlscope.trace.imported import Certainty, Imported, SourceFile
 
 _CARRIERS: Final[Mapping[str, str]] = {
@@ -33,34 +33,21 @@ MORE_STEPS: Final = f"Pass a longer part of the log, with {LEAST_STEPS_TO_JUDGE}
 
 
 def about(analysis: AnalysisResult) -> tuple[str, ...]:
-    """Start, duration, GPUs, steps, framework and model."""
+    """Return start, duration, GPUs, steps, framework and model, without those that are unknown."""
     run, imported = analysis.run, analysis.data_quality.imported
-    has_dates = imported is None or imported.is_dated
-    return (
-        *((fmt.instant(run.started_ns),) if has_dates else ()),
-        *((source_words(imported),) if imported is not None else ()),
-        *_extent_words(run),
-        fmt.counted(run.steps, "training step"),
-        *_made_with(run),
-    )
-
-
-def _made_with(run: RunFacts) -> tuple[str, ...]:
-    """Return the framework and the name of the trained model, as run.json has them; without what it lacks.
-
-    A model that is loaded from a folder named model has no name.
-    """
     framework, model = run.settings.get("framework"), run.settings.get("model")
     name = model.get("name") if isinstance(model, Mapping) else None
-    named = [f"model: {name}"] if isinstance(name, str) and name not in ("", "model") else []
-    return (*([framework] if isinstance(framework, str) and framework else []), *named)
-
-
-def _extent_words(run: RunFacts) -> tuple[str, ...]:
-    """Return how long the run took and on how many GPUs; without a worker file, neither is known."""
-    if not run.duration_s and not run.total_gpus:
-        return ("duration and GPUs not known",)
-    return fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU")
+    said = [fmt.instant(run.started_ns)] if imported is None or imported.is_dated else []
+    said += [] if imported is None else [source_words(imported)]
+    if run.duration_s or run.total_gpus:
+        said += [fmt.duration(run.duration_s), fmt.counted(run.total_gpus, "GPU")]
+    else:
+        said.append("duration and GPUs not known")
+    said.append(fmt.counted(run.steps, "training step"))
+    said += [framework] if isinstance(framework, str) and framework else []
+    # A model that is loaded from a folder named model has no name.
+    said += [f"model: {name}"] if isinstance(name, str) and name not in ("", "model") else []
+    return tuple(said)
 
 
 def source_words(imported: Imported) -> str:

@@ -84,7 +84,13 @@ def headline(longest: StepPhase) -> str:
 
 def why(phases: list[StepPhase], analysis: AnalysisResult) -> str:
     """Name the other phases, and what of generation is spent outside the engines; as sentences after a stretch."""
-    return f"the same GPUs sample and train in turn: {shares(phases)}.{_outside_engines(analysis)}"
+    said, outside_ratio = f"the same GPUs sample and train in turn: {shares(phases)}.", _outside_ratio(analysis)
+    if outside_ratio < _LEAST_OUTSIDE_RATIO:
+        return said
+    return (
+        f"{said} {fmt.percent(outside_ratio)} of generation lies outside generate_sequences: waking the engines up, "
+        "resharding and loading weights, or waiting for the slowest of them."
+    )
 
 
 def shares(phases: list[StepPhase]) -> str:
@@ -109,14 +115,3 @@ def _outside_ratio(analysis: AnalysisResult) -> float:
     if not rows or not generating_s or not analysis.run.total_gpus:
         return 0.0
     return 1.0 - sum(row["rows"] * row["mean"] for row in rows) * analysis.run.total_gpus / generating_s
-
-
-def _outside_engines(analysis: AnalysisResult) -> str:
-    """Name the part of generation outside the engines, as a sentence after a space; empty if small."""
-    outside_ratio = _outside_ratio(analysis)
-    if outside_ratio < _LEAST_OUTSIDE_RATIO:
-        return ""
-    return (
-        f" {fmt.percent(outside_ratio)} of generation lies outside generate_sequences: waking the engines up, "
-        "resharding and loading weights, or waiting for the slowest of them."
-    )

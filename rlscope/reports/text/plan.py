@@ -7,7 +7,7 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.layouts import Exclusion, Forecast, StepTiming
-from rlscope.model.forecast.plan import PlanResult, UnknownCost, hours_of
+from rlscope.model.forecast.plan import PlanResult, hours_of
 from rlscope.model.forecast.plan_prior import PlanInputs, Unknown, engine_prior
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
@@ -220,16 +220,12 @@ def _unknowns_part(planned: PlanResult) -> Part:
         )
         for each in planned.unknown_costs
     ]
-    table = Table(title, columns, rows, numbers=frozenset({1, 2}))
-    return Part(title, [table, Paragraph(measure_first(planned.unknown_costs[0]), "note")])
-
-
-def measure_first(first: UnknownCost) -> str:
-    """Return the measurement to make before choosing the layout, as a sentence."""
+    table, first = Table(title, columns, rows, numbers=frozenset({1, 2})), planned.unknown_costs[0]
     name, measure = UNKNOWNS[first.unknown]
+    said = f"Largest uncertainty: {name}. To reduce it, {measure} and update the plan."
     if first.regret_ratio < _NEGLIGIBLE_RATIO:
-        return "No single measurement would change the recommended layout much."
-    return f"Largest uncertainty: {name}. To reduce it, {measure} and update the plan."
+        said = "No single measurement would change the recommended layout much."
+    return Part(title, [table, Paragraph(said, "note")])
 
 
 def _range(change_ratio: Estimate) -> str:
@@ -272,7 +268,11 @@ def _scaling_sentences(planned: PlanResult, best: Forecast) -> list[str]:
 
 def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     if planned.advice is not None:
-        return " ".join([_REASONS[planned.advice.reason], *_beyond_cap(planned, best)])
+        cap, staleness = planned.plan.most_staleness, best.staleness
+        # The present layout is kept although it is too stale.
+        is_kept = cap is not None and best is planned.present and (staleness is None or staleness.sample_p95 > cap)
+        beyond = f" The present layout exceeds the staleness cap of {cap}." if is_kept else ""
+        return f"{_REASONS[planned.advice.reason]}{beyond}"
     odds = fmt.percent(planned.best_probability.get(best.layout))
     text = f"It is the fastest split in {odds} of draws."
     second = next((each for each in planned.candidates if each is not best and each.excluded is None), None)
@@ -282,14 +282,6 @@ def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     is_tie = gain.low < 0.0 < gain.high and abs(gain.value) < WORTHWHILE_RATIO
     beside = f"{'About as fast' if is_tie else 'Next best'}: {layout_words(second.layout)}"
     return f"{text} {beside}. Gain over that: {gain_words(gain)}."
-
-
-def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
-    """A warning if the present layout is kept although it exceeds the staleness cap."""
-    cap, staleness = planned.plan.most_staleness, best.staleness
-    if cap is None or best is not planned.present or (staleness is not None and staleness.sample_p95 <= cap):
-        return []
-    return [f"The present layout exceeds the staleness cap of {cap}."]
 
 
 def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:

@@ -11,12 +11,11 @@ from rlscope.reports.text.states import state_of
 
 _NAMED_RATIO: Final = 0.05
 """Least share of the samplers' time that is named."""
-_LARGE_RATIO: Final = {"prefilling": 0.20, "between_passes": 0.10}
-"""Share of the samplers' time from which a state has a remedy of its own."""
 _BY_STATE: Final = {
-    "prefilling": "Check that prefix caching computes the prompt of a group only once.",
-    "between_passes": "Asynchronous scheduling and CUDA graphs shorten the gaps.",
+    "prefilling": (0.20, "Check that prefix caching computes the prompt of a group only once."),
+    "between_passes": (0.10, "Asynchronous scheduling and CUDA graphs shorten the gaps."),
 }
+"""Share of the samplers' time from which a state has a remedy of its own, and that remedy."""
 _BY_FINDING: Final = {
     "full_kv_cache": "The KV cache limits the batch: a larger or quantized cache holds more requests.",
     "underfilled_engines": "More requests per engine would take hardly more time.",
@@ -61,5 +60,5 @@ def _batch_words(analysis: AnalysisResult) -> str:
 def _remedy(analysis: AnalysisResult, shares: Mapping[str, float]) -> str:
     found = {finding.rule for finding in analysis.findings}
     by_finding = (remedy for rule, remedy in _BY_FINDING.items() if rule in found)
-    by_state = (_BY_STATE[state] for state, ratio in _LARGE_RATIO.items() if shares.get(state, 0.0) >= ratio)
+    by_state = (remedy for state, (ratio, remedy) in _BY_STATE.items() if shares.get(state, 0.0) >= ratio)
     return [*by_finding, *by_state, _DECODING][0]

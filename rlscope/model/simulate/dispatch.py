@@ -38,8 +38,6 @@ class EngineFleet:
         """Engine between reach_boundary and leave_boundary; NEVER at other times."""
         self.paused: Sequence[int] = ()
         """Samples that left for their environment at the last boundary."""
-        self.away = 0
-        """Samples that left for their environment and will continue."""
         self._called: set[int] = set()
 
     def next_boundary_s(self) -> float:
@@ -65,7 +63,6 @@ class EngineFleet:
             self._note_load(index, -len(finished))
         self.paused = engine.paused
         if engine.paused:
-            self.away += len(engine.paused)
             self._hold(index, len(engine.paused))
         if engine.new_version != NEVER:
             engine.take_weights()
@@ -110,7 +107,6 @@ class EngineFleet:
     def come_back(self, sample: int) -> None:
         """Resume a sample, on its engine, that left for its environment between two tokens; call `wake` afterwards."""
         index = self._samples.engine[sample]
-        self.away -= 1
         self._hold(index, -1)
         self.engines[index].back.append(sample)
         self.call(index)
@@ -262,16 +258,14 @@ class Pull:
         fleet: EngineFleet,
         gate: Gate,
         queue: GroupQueue,
-        samples: Samples,
         start_group: Callable[[], range],
+        samples: Samples,
         note_queued: Callable[[float], None],
     ) -> None:
         self._fleet, self._gate, self._queue, self._samples = fleet, gate, queue, samples
         self._start_group, self._note_queued = start_group, note_queued
         self._outboxes: list[deque[int]] = [deque() for _ in fleet.engines]
         """Finished groups that are not queued, by engine."""
-        self.outside = 0
-        """Samples that wait for their environment; each holds a place of its engine."""
         self.hold: Hold = "backpressure"
         """Limit that last kept an engine from starting a group."""
         self._seen: tuple[int, ...] = ()
@@ -284,13 +278,11 @@ class Pull:
 
     def go_outside(self, sample: int) -> None:
         """Record that a sample has left its engine for its environment."""
-        self.outside += 1
         self._fleet.hold_place(self._samples.engine[sample], 1)
 
     def come_back(self, sample: int) -> None:
         """Record that a sample's environment has answered."""
         engine = self._samples.engine[sample]
-        self.outside -= 1
         self._fleet.hold_place(engine, -1)
         self._fleet.call(engine)
 

@@ -149,7 +149,8 @@ class EventLoop:
         order: QueueOrder = "oldest_first" if waits_for_queued else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
         self.gate = Gate(admission, workload, self.queue)
-        self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
+        starts = self.fleet, self.gate, self.queue, self._start_group
+        self._starter = Pull(*starts, self.samples, self._note_queued) if pulls else Router(*starts)
         watched = self.queue if waits_for_queued else None
         self._cap = Cap(admission.max_staleness or 0, self.samples, watched, self.fleet) if capped else None
         self._takes_as_they_come = settings.dequeue == "as_they_come"
@@ -192,9 +193,6 @@ class EventLoop:
             trainer=replace(self.trainer.totals),
             queue_group_s=self.queue.depth_integral,
         )
-
-    def _pull(self) -> Pull:
-        return Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
 
     def _next(self) -> None:
         fleet, now_s = self.fleet, self.fleet.next_boundary_s()

@@ -56,13 +56,12 @@ class Draws:
         self._kept_ratio, self._step_noise = workload.kept_ratio, step_noise
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
-        self.turnaround_s = min(workload.turnaround_s, workload.environment_s)
-        """Seconds after the last token."""
-        self.delivery_s = self.turnaround_s * workload.delivered_after_ratio
+        turnaround_s = min(workload.turnaround_s, workload.environment_s)
+        self.delivery_s = turnaround_s * workload.delivered_after_ratio
         """Seconds from the last token until the sample is delivered."""
-        self.client_s = self.turnaround_s - self.delivery_s
+        self.client_s = turnaround_s - self.delivery_s
         """Seconds from the delivery until its client has another sample for its place."""
-        self._environment_s = workload.environment_s - self.turnaround_s
+        self._environment_s = workload.environment_s - turnaround_s
         self.has_pauses = self._environment_s > 0.0
         """Whether samples wait for their environment between two of their tokens."""
         self._wait_factors = _factors(workload.environment_waits_s)

@@ -472,7 +472,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
     gate = Gate(Admission(queue_capacity_samples=1), ALONE_IN_A_STEP, queue)
-    pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
+    pull = Pull(fleet, gate, queue, samples.start_group, samples, lambda _now_s: None)
     samples.engine[0] = samples.engine[1] = 0
     pull.finish(0, 5, 0.0)
     assert (len(queue), queue.oldest_held_version()) == (0, 3), "its engine is not at a boundary"

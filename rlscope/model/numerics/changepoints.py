@@ -63,7 +63,7 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
     levels = [math.log(max(period_s, 1e-9)) for period_s in periods_s]
     sigma = _noise(levels)
     bound = _OUTLIER_SIGMAS * sigma
-    edges = [0, *sorted(_cuts(_without_outliers(levels, bound), 0, len(levels), sigma**2)), len(levels)]
+    edges = _edges(_without_outliers(levels, bound), sigma**2)
     stretches = [_trimmed(levels, first, after, bound) for first, after in pairwise(edges)]
     long_enough = [stretch for stretch in stretches if stretch.last - stretch.first + 1 >= LEAST_STEPS_TO_SETTLE]
     return long_enough[-1] if long_enough else None
@@ -97,18 +97,18 @@ def _noise(levels: Sequence[float]) -> float:
     return max(MAD_TO_SIGMA * median(differences) / math.sqrt(2), _SMALLEST_SIGMA)
 
 
-def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> list[int]:
+def _edges(levels: Sequence[float], variance: float) -> list[int]:
+    """Return where each level begins, and the end of the last one."""
     sums = [0.0, *accumulate(levels)]
     threshold = _PENALTY * math.log(len(levels)) * variance
-    cuts: list[int] = []
-    pending = [(first, after)]
+    edges, pending = [0, len(levels)], [(0, len(levels))]
     while pending:
         start, end = pending.pop()
         cut = _best_cut(sums, start, end, threshold)
         if cut is not None:
-            cuts.append(cut)
+            edges.append(cut)
             pending += [(start, cut), (cut, end)]
-    return cuts
+    return sorted(edges)
 
 
 def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> int | None:
@@ -149,17 +149,17 @@ def level_changes(values: Sequence[float], least: float) -> list[LevelChange]:
         return []
     sigma = _noise(values)
     cleaned = _without_outliers(values, _OUTLIER_SIGMAS * sigma)
-    edges = [0, *sorted(_cuts(cleaned, 0, len(cleaned), sigma**2)), len(cleaned)]
+    edges = _edges(cleaned, sigma**2)
     if edges[1] < LEAST_STEPS_TO_SETTLE:
         return [replace(each, place=each.place + edges[1]) for each in level_changes(values[edges[1] :], least)]
     while len(edges) > 2:
         edges = _moved(cleaned, edges)
         found = _changes(cleaned, edges)
-        weakest = min(range(len(found)), key=lambda place: _strength(found[place], cleaned, edges, place, least))
-        if _strength(found[weakest], cleaned, edges, weakest, least) >= _LEAST_WORTH:
+        strengths = [_strength(change, cleaned, edges, place, least) for place, change in enumerate(found)]
+        if min(strengths) >= _LEAST_WORTH:
             is_drift = _line_error(cleaned) <= _level_error(cleaned, edges)
             return [] if is_drift else _placed(values, edges, found)
-        del edges[weakest + 1]
+        del edges[strengths.index(min(strengths)) + 1]
     return []
 
 

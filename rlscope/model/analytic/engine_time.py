@@ -90,11 +90,8 @@ def sampling_of(system: System) -> Sampling:
         samples_per_step=workload.samples_per_step / workload.kept_ratio,
         resident_tokens=load.mean_tokens,
         kv_running=_kv_running(workload, engine, load),
-        prompt_s=_prompt_s(workload, engine),
-        prefill_pass_s=engine.prefill_pass_s,
         pause_s=update.engine_pause_s,
-        recompute_s=_recompute_s(update, load.mean_tokens, engine.prefill_tokens_per_s),
-        recompute_pass_s=_recompute_pass_s(update, engine),
+        **_prefill_costs(workload, update, engine, load.mean_tokens),
     )
 
 
@@ -110,18 +107,14 @@ def alike(systems: Sequence[System], most: int) -> Iterator[Sequence[System]]:
 
 def sampling_of_each(systems: Sequence[System], lines: int) -> Sampling:
     """Reduce many alike systems, each for `lines` lines in a row."""
-    first, engines = systems[0], [system.engine for system in systems]
-    sampling, rates = sampling_of(first), [engine.prefill_tokens_per_s for engine in engines]
+    first, engines, sampling = systems[0], [system.engine for system in systems], sampling_of(systems[0])
     if len(systems) == 1:
         return sampling
-    recompute_s = [_recompute_s(first.update, sampling.resident_tokens, rate) for rate in rates]
+    costs = [_prefill_costs(first.workload, first.update, engine, sampling.resident_tokens) for engine in engines]
     return replace(
         sampling,
         curve=curve_per_line([engine.curve for engine in engines], lines),
-        prompt_s=np.repeat([_prompt_s(first.workload, engine) for engine in engines], lines),
-        prefill_pass_s=np.repeat([engine.prefill_pass_s for engine in engines], lines),
-        recompute_s=np.repeat(recompute_s, lines),
-        recompute_pass_s=np.repeat([_recompute_pass_s(first.update, engine) for engine in engines], lines),
+        **{name: np.repeat([each[name] for each in costs], lines) for name in costs[0]},
     )
 
 
@@ -131,8 +124,17 @@ def _shared(system: System) -> tuple[object, ...]:
     return (system.workload, system.update, system.admission, *limits)
 
 
-def _prompt_s(workload: Workload, engine: Engine) -> float:
-    return workload.prompt_tokens / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
+def _prefill_costs(
+    workload: Workload, update: WeightUpdateCost, engine: Engine, resident_tokens: float
+) -> dict[str, float]:
+    """Costs of prompts and of what is recomputed after a publication, by their name in `Sampling`."""
+    rate, recomputes = engine.prefill_tokens_per_s, not update.kv_kept
+    return {
+        "prompt_s": workload.prompt_tokens / rate if rate else 0.0,
+        "prefill_pass_s": engine.prefill_pass_s,
+        "recompute_s": resident_tokens / rate if rate and recomputes else 0.0,
+        "recompute_pass_s": engine.prefill_pass_s if recomputes else 0.0,
+    }
 
 
 def passes_per_sample(mean_tokens: float, running: Reals | float) -> Reals:
@@ -168,13 +170,3 @@ def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:
     groups = workload.lengths.groups
     correlation = 0.0 if groups is None else max(groups.correlation_ratio, 0.0)
     return safe_batch(load, engine.kv_capacity_tokens, workload.group_size, correlation)
-
-
-def _recompute_pass_s(update: WeightUpdateCost, engine: Engine) -> float:
-    return 0.0 if update.kv_kept else engine.prefill_pass_s
-
-
-def _recompute_s(update: WeightUpdateCost, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:
-    if update.kv_kept or prefill_tokens_per_s is None:
-        return 0.0
-    return resident_tokens / prefill_tokens_per_s

@@ -30,7 +30,7 @@ from rlscope.document import LEFT_OUT, computed_field
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
-from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
+from rlscope.model.forecast.change import NO_LIMIT, Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.system import Layout
@@ -281,7 +281,7 @@ def _saving_s(run: ComparedRun) -> float | None:
 
 def _update_s(run: ComparedRun) -> float | None:
     """Return the seconds per weight update, as modeled; None if unknown."""
-    return None if run.model is None else update_seconds(run.model.calibration.system.update) or None
+    return None if run.model is None else run.model.calibration.system.update.seconds or None
 
 
 def _different(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:

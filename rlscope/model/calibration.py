@@ -127,24 +127,22 @@ def _decode_curves(
 
     The first curve is drawn through fast and slow engines at once, which bends it; that of evened passes is not bent.
     """
-    fit, slowness, evened = _decode_curve(observed, prior, rng, form, draw_count), None, observed
+
+    def fitted(run: Observed) -> CurveFit:
+        points, prefills = decode_points(run.passes), prefill_points(run.passes)
+        fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
+        if fit is None:
+            raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
+        return fit
+
+    fit, slowness, evened = fitted(observed), None, observed
     for _ in range(_EVENED_ROUNDS):
         slowness = unequal_engines(observed.passes, fit.curve) or slowness
         if slowness is None:
             break
         evened = replace(observed, passes=evened_passes(observed.passes, slowness))
-        fit = _decode_curve(evened, prior, rng, form, draw_count)
+        fit = fitted(evened)
     return fit, slowness, evened
-
-
-def _decode_curve(
-    observed: Observed, prior: HardwarePrior | None, rng: np.random.Generator, form: Form | None, draw_count: int
-) -> CurveFit:
-    points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
-    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
-    if fit is None:
-        raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
-    return fit
 
 
 def _training(
@@ -166,8 +164,7 @@ def _steps_per_version(observed: Observed, admission: Admission) -> float:
 
 
 def _workload(observed: Observed, steps_per_version: float, prefetched_batches: float, delivery: Delivery) -> Workload:
-    steps, delivered = observed.steps, observed.delivered
-    samples = float(steps.samples.sum())
+    steps, delivered, samples = observed.steps, observed.delivered, float(observed.steps.samples.sum())
     finished_per_s, (is_held, is_voided) = observed.finished_samples / observed.seconds, _environment_kv(observed)
     if not delivered.trained_tokens:
         raise UncalibratableError(

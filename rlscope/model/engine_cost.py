@@ -20,7 +20,6 @@ HOST_TIME_RATIO: Final = 0.10
 """Share of an engine's time that may be unattributed and still count as time between passes; more may be anything."""
 _LEAST_SPREAD: Final = 0.2
 """Coefficient of variation of a pass's prompt tokens above which a line can be fitted through its seconds."""
-_NUDGE: Final = 1.05
 _OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
 """States in which an engine does recorded work other than generation, waiting or an update."""
 _UNBOUNDED: Final = 1_000_000
@@ -49,7 +48,7 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     over_s = float((passes.busy_s - curve_s)[clean].sum() / passes.passes[clean].sum()) if clean.any() else 0.0
     between_s = float(passes.between_s.sum())
     if observed.unattributed_engine_ratio <= HOST_TIME_RATIO:
-        between_s += observed.engine_state_s.get(("unattributed", None), 0.0)
+        between_s += observed.unattributed_engine_s
     return over_s + between_s / float(passes.passes.sum())
 
 
@@ -116,8 +115,8 @@ def _only_prefill(passes: PassCosts) -> Flags:
 
 def curve_seconds(passes: PassCosts, curve: RooflineCurve) -> Reals:
     """Seconds of the passes by the curve; unrecorded resident tokens count as 0."""
-    pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
-    return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
+    running = np.maximum(passes.running, 1).astype(np.float64)
+    return passes.passes * curve.decode_s(running, np.nan_to_num(passes.kv_tokens))
 
 
 def _pass_share(passes: PassCosts, curve: RooflineCurve, over_s: Reals, host_s: float) -> float:
@@ -139,15 +138,10 @@ def _pass_share(passes: PassCosts, curve: RooflineCurve, over_s: Reals, host_s: 
     if mean_s <= 0.0:
         return 0.0
     if np.sqrt(variance) < _LEAST_SPREAD * mean_tokens:
-        return (1.0 - _elasticity(curve, mean_tokens)) * float(np.average(alone, weights=count))
+        elasticity = min(max(curve.elasticity(mean_tokens), 0.0), 1.0)
+        return (1.0 - elasticity) * float(np.average(alone, weights=count))
     slope_s = np.average((tokens - mean_tokens) * (seconds - mean_s), weights=count) / variance
     return float(np.clip(1.0 - slope_s * mean_tokens / mean_s, 0.0, 1.0))
-
-
-def _elasticity(curve: RooflineCurve, rows: float) -> float:
-    """Elasticity d log t / d log b of a pass over `rows` rows."""
-    ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
-    return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
 
 
 def _first_ratio(observed: Observed) -> float:

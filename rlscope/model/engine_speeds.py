@@ -13,6 +13,7 @@ import numpy as np
 
 from rlscope.model.arrays import Flags, Reals
 from rlscope.model.decode.curves import RooflineCurve
+from rlscope.model.engine_cost import curve_seconds
 from rlscope.model.observed import PassCosts
 
 LEAST_ENGINES_COMPARED: Final = 3
@@ -27,11 +28,10 @@ _STRAYS_RATIO: Final = 0.25
 def engine_slowness(passes: PassCosts, curve: RooflineCurve) -> Reals:
     """Time of each engine's decode-only passes over the curve's, by engine number; NaN for an engine without any."""
     decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
-    kv_s = curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens)
-    expected_s = passes.passes * (curve.pass_s(np.maximum(passes.running, 1).astype(np.float64)) + kv_s)
     engines = int(passes.engine.max(initial=0)) + 1
     spent_s, should_s = (
-        np.bincount(passes.engine[decodes], seconds[decodes], engines) for seconds in (passes.busy_s, expected_s)
+        np.bincount(passes.engine[decodes], seconds[decodes], engines)
+        for seconds in (passes.busy_s, curve_seconds(passes, curve))
     )
     return np.divide(spent_s, should_s, out=np.full(engines, np.nan), where=should_s > 0.0)
 

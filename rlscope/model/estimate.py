@@ -1,6 +1,6 @@
 """A quantity with the interval that holds it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +34,10 @@ class Estimate:
     def exactly(cls, value: float) -> "Estimate":
         """Return the estimate of a quantity that has no interval."""
         return cls(value, value, value)
+
+    def mapped(self, change: Callable[[float], float]) -> "Estimate":
+        """Return the estimate of an increasing function of the quantity."""
+        return Estimate(*map(change, self))
 
     def __iter__(self) -> Iterator[float]:
         """Iterate over the value and the ends of the interval."""

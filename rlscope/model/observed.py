@@ -218,9 +218,24 @@ class Observed:
         return int(self.steps.published.sum())
 
     @property
+    def engine_s(self) -> float:
+        """Seconds of all engines."""
+        return self.engines * self.seconds
+
+    @property
+    def trainer_gpu_s(self) -> float:
+        """Seconds of all trainer GPUs."""
+        return self.trainer_gpus * self.seconds
+
+    @property
+    def unattributed_engine_s(self) -> float:
+        """Seconds of the engines that no recorded state explains."""
+        return self.engine_state_s.get(("unattributed", None), 0.0)
+
+    @property
     def unattributed_engine_ratio(self) -> float:
         """Share of the engines' time, 0..1, that no recorded state explains."""
-        return self.engine_state_s.get(("unattributed", None), 0.0) / (self.engines * self.seconds)
+        return self.unattributed_engine_s / self.engine_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)

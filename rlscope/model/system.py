@@ -127,6 +127,20 @@ class WeightUpdateCost:
     kv_kept: bool = True
     """False: the resident KV is recomputed at the prefill rate."""
 
+    @property
+    def seconds(self) -> float:
+        """Seconds from a step's end until both sides continue: the trainers' wait, or delay plus pause if longer."""
+        return max(self.trainer_blocked_s, self.delay_s + self.engine_pause_s)
+
+    def scaled(self, factor: float) -> "WeightUpdateCost":
+        """Scale every part by a factor."""
+        return replace(
+            self,
+            engine_pause_s=self.engine_pause_s * factor,
+            trainer_blocked_s=self.trainer_blocked_s * factor,
+            delay_s=self.delay_s * factor,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -149,6 +163,11 @@ class Admission:
     in_flight_until_trained: bool = False
     """Whether `max_in_flight_samples` counts samples until their step ends, rather than until the trainer takes
     them."""
+
+    @property
+    def drops_stale(self) -> bool:
+        """Whether samples beyond the staleness cap are dropped."""
+        return self.max_staleness is not None and self.staleness_policy == "drop"
 
     @property
     def waits_for_cap(self) -> bool:
@@ -217,15 +236,12 @@ def possible_layouts(gpus: int, granularity: Granularity, running: tuple[int, ..
 
 def smaller_layouts(today: Layout, granularity: Granularity, side: Side) -> tuple[Layout, ...]:
     """Return the layouts with fewer GPUs on one side, the smallest first; a replica or an engine is left."""
-    is_trainers = side == "trainer_gpus"
-    unit = math.lcm(
-        granularity.gpus_per_trainer_replica if is_trainers else granularity.gpus_per_engine, granularity.gpus_per_node
-    )
-    now = today.trainer_gpus if is_trainers else today.sampler_gpus
-    fewer = reversed(range(now - unit, unit - 1, -unit))
-    return tuple(
-        replace(today, trainer_gpus=gpus) if is_trainers else replace(today, sampler_gpus=gpus) for gpus in fewer
-    )
+    pieces: dict[Side, int] = {
+        "trainer_gpus": granularity.gpus_per_trainer_replica,
+        "sampler_gpus": granularity.gpus_per_engine,
+    }
+    unit, now = math.lcm(pieces[side], granularity.gpus_per_node), getattr(today, side)
+    return tuple(replace(today, **{side: gpus}) for gpus in reversed(range(now - unit, unit - 1, -unit)))
 
 
 def running_limits(today: int, safe_batch: float | None) -> tuple[int, ...]:

@@ -37,13 +37,8 @@ class Refused:
     reason: Refusal
 
 
-def refused(system: System, sampling: Sampling, layout: Layout) -> Refused | None:
-    """Return the layout with the first reason why it cannot run; None if it can."""
-    reason = _reason(system, sampling, layout)
-    return None if reason is None else Refused(layout, reason)
-
-
-def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | None:
+def refusal(system: System, sampling: Sampling, layout: Layout) -> Refusal | None:
+    """Return the first reason why a layout cannot run; None if it can."""
     engine, lengths = system.engine, system.workload.lengths
     if layout.trainer_gpus < 1:
         return "no_trainer"
@@ -233,7 +228,7 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     cap = admission.max_staleness
-    if cap is None or admission.staleness_policy != "drop":
+    if cap is None or not admission.drops_stale:
         return np.zeros_like(running)
     law = oldest_token_law(workload.lengths, workload.unit_samples)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)

@@ -19,11 +19,12 @@ import numpy as np
 from rlscope.model.analytic.engine_time import alike, first_running, sampling_of, sampling_of_each
 from rlscope.model.analytic.limits import (
     Levels,
+    Refusal,
     Refused,
     SamplerFleet,
     older_ratio,
     oldest_token_law,
-    refused,
+    refusal,
     sampler_levels,
 )
 from rlscope.model.arrays import Flags, Reals
@@ -83,10 +84,12 @@ def steady_states_of_each(systems: Sequence[System], layout: Layout) -> tuple[St
 def _solved(systems: Sequence[System], layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
     """Solve all layouts in one of the alike systems after the other."""
     sampling = sampling_of(systems[0])
-    verdicts = [refused(systems[0], sampling, layout) or layout for layout in layouts]
-    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
+    verdicts: list[tuple[Layout, Refusal | None]] = [(each, refusal(systems[0], sampling, each)) for each in layouts]
+    runnable = [layout for layout, reason in verdicts if reason is None]
     states = iter(_states(_fleet(systems, runnable), runnable * len(systems)) if runnable else ())
-    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts * len(systems))
+    return tuple(
+        next(states) if reason is None else Refused(layout, reason) for layout, reason in verdicts * len(systems)
+    )
 
 
 def trained_rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
@@ -100,7 +103,7 @@ def trained_rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals
 
 def _rates(systems: Sequence[System], layouts: Sequence[Layout]) -> Reals:
     first, sampling = systems[0], sampling_of(systems[0])
-    runs = np.array([refused(first, sampling, layout) is None for layout in layouts], dtype=np.bool_)
+    runs = np.array([refusal(first, sampling, layout) is None for layout in layouts], dtype=np.bool_)
     rates = np.zeros((len(systems), len(layouts)))
     if runs.any():
         fleet = _fleet(systems, [layout for layout, can in zip(layouts, runs, strict=True) if can])
@@ -174,7 +177,7 @@ def surplus_of(admission: Admission) -> Surplus:
     bounded = admission.queue_capacity_samples is not None
     if admission.queue_policy == "drop_oldest" and bounded:
         return "dropped"
-    if admission.staleness_policy == "drop" and admission.max_staleness is not None:
+    if admission.drops_stale:
         return "aged"
     in_flight_cap = admission.max_in_flight_samples is not None
     return "held" if bounded or admission.bounds_queue_age or in_flight_cap else "grows"
@@ -189,7 +192,7 @@ def strict_cap(system: System) -> float:
     admission = system.admission
     if admission.max_staleness is None:
         return math.inf
-    if admission.staleness_policy == "drop":
+    if admission.drops_stale:
         return admission.max_staleness + math.ceil(system.workload.prefetched_batches)
     is_strict = admission.bounds_queue_age and admission.staleness_policy == "publication_waits"
     return float(admission.max_staleness) if is_strict else math.inf

@@ -76,7 +76,7 @@ def split_step(system: System, layout: Layout) -> SynchronousStep | None:
         samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),
-        max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s),
+        update.seconds,
     )
     step_s = sum(parts_s)
     tokens_per_s = workload.samples_per_step * sampling.mean_tokens / step_s

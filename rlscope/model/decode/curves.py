@@ -67,6 +67,10 @@ class RooflineCurve:
     other_s_per_request: float = 0.0
     """Seconds of other work that the engine does after a pass, for each token that the pass made."""
 
+    def decode_s(self, running: Reals | float, kv_tokens: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests with `kv_tokens` resident, including the work that follows it."""
+        return self.pass_s(running) + self.kv_s_per_token * kv_tokens
+
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV, including the work that follows it.
 
@@ -83,6 +87,10 @@ class RooflineCurve:
             work_s = np.where(beyond > 1.0, tilted_s, work_s)
         return work_s + self.overhead_s + self.other_s_per_request * requests
 
+    def elasticity(self, running: float) -> float:
+        """Elasticity d log t / d log b of a pass over `running` requests."""
+        return float(np.log(self.pass_s(running * _NUDGE) / self.pass_s(running / _NUDGE)) / np.log(_NUDGE**2))
+
     def sped_up(self, speed: float) -> "RooflineCurve":
         """Return the curve of passes that are faster by a factor, with the work that follows them."""
         return replace(self, **{name: getattr(self, name) / speed for name in _TIMES})
@@ -94,6 +102,7 @@ class RooflineCurve:
         return work_s + experts_hit_s(running, self.experts_s, self.hit_rate) if np.any(self.experts_s) else work_s
 
 
+_NUDGE: Final = 1.05
 _TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "experts_s", "other_s_per_request")
 """Parameters that are times: in proportion to the height of the curve."""
 

@@ -311,17 +311,7 @@ class CurveEvidence:
 
     def curve(self, vector: Reals) -> RooflineCurve:
         """Curve of one vector."""
-        given = self.named(vector)
-        return RooflineCurve(
-            flat_s=given["flat_s"],
-            per_request_s=given["per_request_s"],
-            sharpness=given["sharpness"],
-            overhead_s=given.get("overhead_s", 0.0),
-            kv_s_per_token=given.get("kv_s_per_token", 0.0),
-            growth=given["growth"],
-            experts_s=given.get("experts_s", 0.0),
-            hit_rate=given.get("hit_rate", 0.0),
-        )
+        return RooflineCurve(**{name: value for name, value in self.named(vector).items() if name != _PROMPT_FACTOR})
 
     def named(self, vector: Reals) -> dict[str, float]:
         """Parameters by name."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from scipy.special import ndtri
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, RooflineCurve
@@ -25,6 +24,7 @@ from rlscope.model.decode.measurements import DecodePoints, Grade, Visited, gath
 from rlscope.model.decode.prior import USUAL_SHAPES, HardwarePrior, ShapePrior
 from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.least_squares import solve
+from rlscope.model.numerics.stratified import normals, sorted_normals
 from rlscope.model.warnings import ModelWarning
 
 _PARTS: Final = 25
@@ -52,7 +52,8 @@ class CurveFit:
 
     form: Form
     curve: RooflineCurve
-    """Best curve."""
+    """Best curve. Like the draws, it is scaled up by the `stall_ratio` of the cells, which assumes that stalls are
+    equally frequent at every batch size."""
     draws: tuple[RooflineCurve, ...]
     """Equally likely posterior draws of the curve."""
     warnings: tuple[ModelWarning, ...]
@@ -67,9 +68,6 @@ class CurveFit:
     """Cells that were fitted."""
     mape_ratio: float | None = None
     """Relative mean absolute error over the cells, weighted by the square root of their rows; None without cells."""
-    stall_ratio: float = 1.0
-    """Mean over typical time of a pass. The curve and the draws are scaled up by it, which assumes that stalls are
-    equally frequent at every batch size. 1 if only means are known."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """Grade a pass over `running` requests with `kv_tokens` resident by its distance from the measurements.
@@ -88,8 +86,8 @@ class CurveFit:
 
     def pass_intervals(self, running: Reals, kv_tokens: Reals) -> list[Estimate]:
         """Seconds of several passes, as `pass_interval` gives them for one; much faster than one by one."""
-        drawn_s = np.array([curve.pass_s(running) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
-        parts = ndtri((np.arange(_PARTS) + 0.5) / _PARTS)
+        drawn_s = np.array([curve.decode_s(running, kv_tokens) for curve in self.draws])
+        parts = sorted_normals(_PARTS)
         intervals: list[Estimate] = []
         for requests, tokens, pass_s in zip(running.tolist(), kv_tokens.tolist(), drawn_s.T, strict=True):
             noisy_s = pass_s[:, None] * np.exp(self._log_sd(requests, tokens) * parts)
@@ -103,8 +101,8 @@ class CurveFit:
         if self.grade(running, kv_tokens if self.visited.knows_context else None) != "measured":
             return self.form_error
         cells = self.cells
-        curve_s = self.curve.pass_s(cells.running) + self.curve.kv_s_per_token * np.nan_to_num(cells.kv_tokens)
-        log_ratio = np.log(self.stall_ratio * cells.typical_s / curve_s)
+        curve_s = self.curve.decode_s(cells.running, np.nan_to_num(cells.kv_tokens))
+        log_ratio = np.log(cells.stall_ratio * cells.typical_s / curve_s)
         return float(np.sqrt(np.average(log_ratio**2, weights=np.sqrt(cells.rows))))
 
 
@@ -149,8 +147,7 @@ def fit_decode_curve(
         form_error=math.hypot(evidence.form_log_sd, RESIDUAL_LOG_SD),
         visited=visited,
         cells=cells,
-        mape_ratio=_mape(evidence, typical, cells),
-        stall_ratio=cells.stall_ratio,
+        mape_ratio=_mape(evidence, typical),
         warnings=_warnings(curve, visited, cells, prior),
     )
 
@@ -190,11 +187,12 @@ def _anchored(evidence: CurveEvidence, vectors: Reals) -> Reals:
 def _tilts(prior: HardwarePrior | None, rng: np.random.Generator, count: int) -> list[float]:
     """Draw the departure of each curve from the form beyond the largest batch."""
     spread = _TILT if prior is None else _TILT_OF_KNOWN
-    return (spread * ndtri((rng.permutation(count) + 0.5) / count)).tolist()
+    return (spread * normals(rng, count)).tolist()
 
 
-def _mape(evidence: CurveEvidence, vector: Reals, cells: DecodePoints) -> float | None:
+def _mape(evidence: CurveEvidence, vector: Reals) -> float | None:
     """Error over cells weighted by the square root of their rows: no single batch size and no single row dominates."""
+    cells = evidence.cells
     if not len(cells):
         return None
     error_ratio = np.abs(evidence.pass_s(vector, cells.running, cells.kv_tokens) / cells.typical_s - 1)
@@ -213,7 +211,7 @@ def _likely_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
 
 
 def _error(evidence: CurveEvidence) -> float:
-    return _mape(evidence, _best(evidence), evidence.cells) or 0.0
+    return _mape(evidence, _best(evidence)) or 0.0
 
 
 def _warnings(
@@ -221,13 +219,12 @@ def _warnings(
 ) -> tuple[ModelWarning, ...]:
     if visited is None:
         return (ModelWarning.NO_PASSES,)
-    high = visited.batch_high
-    elasticity = float(np.log(curve.pass_s(1.05 * high) / curve.pass_s(high / 1.05)) / np.log(1.05**2))
     found = {
         ModelWarning.NO_HARDWARE_PRIOR: prior is None,
         ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
         ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
         ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
-        ModelWarning.SLOPE_NOT_SEEN: not visited.one_batch_size and elasticity < _FLAT_ELASTICITY,
+        ModelWarning.SLOPE_NOT_SEEN: not visited.one_batch_size
+        and curve.elasticity(visited.batch_high) < _FLAT_ELASTICITY,
     }
     return tuple(warning for warning, holds in found.items() if holds)

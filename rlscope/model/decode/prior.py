@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from rlscope.model.hardware.devices import Device, ModelShape
 
 PREFILL_EFFICIENCY: Final = 0.5
@@ -48,6 +50,10 @@ class LogNormal:
 
     median: float
     log_sd: float
+
+    def at(self, deviation: float) -> float:
+        """Value that is so many standard deviations above the median."""
+        return float(self.median * np.exp(self.log_sd * deviation))
 
 
 SHARPNESS: Final = LogNormal(2.4, 0.5)
@@ -126,14 +132,17 @@ def hardware_prior(
     per_token = shape.parameters_per_token
     if device is None or per_token is None or shape.parameters is None or shape.bytes_per_weight is None or gpus < 1:
         return None
-    routed = _routed_parameters(shape)
+    expert_ratio = _expert_ratio(shape)
+    routed = None if expert_ratio is None else _routed_parameters(shape, expert_ratio)
     if shape.has_experts and routed is None:
         return None
     streams_per_s = gpus * device.bandwidth_bytes_per_s * shares.weight_bandwidth_ratio / shape.bytes_per_weight
     flop_per_s = gpus * device.bf16_flop_per_s * (2 if shape.bytes_per_weight <= 1 else 1) * shares.compute_ratio
     spread = _LOG_SD if gpus == 1 else _LOG_SD_MANY_GPUS
-    experts = None if routed is None else _expert_prior(shape, routed / streams_per_s)
-    spread = spread if experts is None else _LOG_SD_EXPERTS
+    experts = None
+    if expert_ratio is not None and routed is not None:
+        spread = _LOG_SD_EXPERTS
+        experts = ExpertPrior(LogNormal(routed / streams_per_s, spread), LogNormal(-math.log1p(-expert_ratio), spread))
     return HardwarePrior(
         flat_s=LogNormal((shape.parameters - (routed or 0)) / streams_per_s, spread),
         per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s + _links_s(shape, gpus), spread),
@@ -172,23 +181,16 @@ def _kv_prior(shape: ModelShape, device: Device, gpus: int, shares: Shares) -> L
     return LogNormal(token_bytes / (gpus * device.bandwidth_bytes_per_s * shares.kv_bandwidth_ratio), _LOG_SD)
 
 
-def _routed_parameters(shape: ModelShape) -> float | None:
-    """Parameters of all experts: total - active = (1 - k/E) of them. None if dense or unknown."""
-    share = _expert_share(shape)
-    if share is None or shape.active_parameters is None or shape.parameters is None:
+def _routed_parameters(shape: ModelShape, expert_ratio: float) -> float | None:
+    """Parameters of all experts: total - active = (1 - k/E) of them. None if unknown."""
+    if shape.active_parameters is None or shape.parameters is None:
         return None
-    routed = (shape.parameters - shape.active_parameters) / (1 - share)
+    routed = (shape.parameters - shape.active_parameters) / (1 - expert_ratio)
     return routed if 0 < routed < shape.parameters else None
 
 
-def _expert_prior(shape: ModelShape, experts_s: float) -> ExpertPrior | None:
-    share = _expert_share(shape)
-    if share is None:
-        return None
-    return ExpertPrior(LogNormal(experts_s, _LOG_SD_EXPERTS), LogNormal(-math.log1p(-share), _LOG_SD_EXPERTS))
-
-
-def _expert_share(shape: ModelShape) -> float | None:
+def _expert_ratio(shape: ModelShape) -> float | None:
+    """Share k/E of the experts that a token is routed to; None if dense or unknown."""
     if shape.experts is None or shape.experts_per_token is None or shape.experts_per_token >= shape.experts:
         return None
     return shape.experts_per_token / shape.experts

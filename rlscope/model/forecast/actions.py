@@ -20,9 +20,7 @@ from rlscope.model.engine_speeds import slow_engine_names, speed_without_straggl
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import (
     Change,
-    changed_systems,
-    scaled_update,
-    update_seconds,
+    applied,
     with_checkpoints,
     with_engine_speed,
     with_limits,
@@ -35,13 +33,11 @@ from rlscope.model.forecast.recommend import (
     SURE_RATIO,
     WORTHWHILE_RATIO,
     Grounds,
-    gains_over,
-    median_rate,
     share_gaining,
 )
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.observed import Observed
-from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System
+from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Layout, System, WeightUpdateCost
 
 ActionKind = Literal["change", "probe", "fresher", "cheaper", "fix"]
 """change: a setting that is at least 90% likely to gain 5% or more. probe: a less certain setting that is worth a try,
@@ -235,7 +231,7 @@ class Counterfactuals:
             if before is not None and most > _LOWER_RATIO * before:
                 continue
             forecast = self._solve(lambda system, most=most: with_limits(system, **{SETTINGS[what]: most}))
-            if not forecast.tokens_per_s or not keeps_rate(gains_over(forecast, self._now)):
+            if not forecast.tokens_per_s or not keeps_rate(forecast.gains_over(self._now)):
                 break
             price = self._grounds.anchor.moved(forecast.price)
             if _saves(price, self._today.price if best is None else best.price):
@@ -250,7 +246,7 @@ class Counterfactuals:
         if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
             return action
         # The rate is known to be kept, so the error of two unrelated layouts does not apply.
-        gains = self._below_ceiling(what, gains_over(forecast, self._now), forecast)
+        gains = self._below_ceiling(what, forecast.gains_over(self._now), forecast)
         return replace(action, kind="fresher", gains=with_noise_of_work(gains, self._observed), is_staler=False)
 
     def colocated(self, against: LossCause) -> Action | None:
@@ -260,7 +256,7 @@ class Counterfactuals:
         """
         calibration, layout = self._calibration, self._layout
         best = colocated_step(calibration.system, layout.gpus, layout.max_running)
-        least = (1.0 + WORTHWHILE_RATIO) * median_rate(self._now)
+        least = (1.0 + WORTHWHILE_RATIO) * self._now.median_rate
         if best is None or best.trained_tokens_per_s < least:
             return None
         steps = [colocated_step(draw, layout.gpus, layout.max_running) for draw in calibration.draws]
@@ -274,7 +270,7 @@ class Counterfactuals:
         system = self._calibration.system
         changes: dict[LossCause, Callable[[System], System]] = {
             Cause.SAMPLERS: lambda each: with_engine_speed(each, _TWICE),
-            Cause.TRAINERS: lambda each: _with_trainers(each, _TWICE),
+            Cause.TRAINERS: lambda each: with_trainer_speed(each, _TWICE),
         }
         has_limits = any(getattr(system.admission, name) is not None for name in _HOLDING_LIMITS)
         if has_limits and not self._calibration.synchronous:
@@ -286,7 +282,7 @@ class Counterfactuals:
         return {cause: self._removal(cause, each) for cause, each in solved.items() if each.tokens_per_s}
 
     def _removal(self, cause: LossCause, forecast: Forecast) -> Reals:
-        gains = self._with_error(gains_over(forecast, self._now), -1 - get_args(LossCause).index(cause))
+        gains = self._with_error(forecast.gains_over(self._now), -1 - get_args(LossCause).index(cause))
         if cause != Cause.TRAINERS:
             gains = self._below_ceiling(None, gains, forecast)
         return np.clip(gains, 0.0, _TWICE - 1.0 if cause in (Cause.SAMPLERS, Cause.TRAINERS) else np.inf)
@@ -309,9 +305,9 @@ class Counterfactuals:
 
     def _fixes(self) -> Iterator[Action | None]:
         system, observed = self._calibration.system, self._observed
-        if update_seconds(system.update) or not system.update.kv_kept:
-            free = replace(scaled_update(system.update, 0.0), kv_kept=True)
-            seconds = update_seconds(system.update)
+        seconds = system.update.seconds
+        if seconds or not system.update.kv_kept:
+            free = WeightUpdateCost()
             yield self._fix("weight_updates", Cause.WEIGHT_UPDATES, seconds, lambda each: replace(each, update=free))
         # If no environment was recorded, this is the clients' time between two samples.
         if system.workload.environment_s and observed.environment_samples:
@@ -320,20 +316,22 @@ class Counterfactuals:
             yield self._fix("environment", Cause.ENVIRONMENT, seconds, lambda each: replace(each, workload=workload))
         saved_s = self._checkpoint_s()
         if saved_s:
-            yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: _without_checkpoints(each, saved_s))
+            yield self._fix("checkpoints", Cause.CHECKPOINTS, saved_s, lambda each: with_checkpoints(each, -saved_s))
         slowness = self._calibration.engine_slowness
         if slowness is not None and speed_without_stragglers(observed.passes, system.engine.curve) > 1.0:
             median, names = float(np.median(slowness)), slow_engine_names(observed.passes, system.engine.curve)
-            forecast = self._solve(lambda each: with_engine_speed(each, 1.0 / median), evened=True)
-            within = (0.0, np.inf)
-            evened = self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=within)
-            yield evened and replace(evened, engines=names)
+            even = changed(self._calibration, lambda each: with_engine_speed(each, 1.0 / median))
+            forecast = predict(replace(even, engine_slowness=None), self._layout)
+            action = self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=(0.0, np.inf))
+            yield action and replace(action, engines=names)
 
     def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if _is_worth_solving(Cause.SAMPLERS, removed):
             yield self._fix("engine_speed", Cause.SAMPLERS, 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
         if _is_worth_solving(Cause.TRAINERS, removed):
-            yield self._fix("trainer_speed", Cause.TRAINERS, 1.0, lambda each: _with_trainers(each, _FASTER), _FASTER)
+            yield self._fix(
+                "trainer_speed", Cause.TRAINERS, 1.0, lambda each: with_trainer_speed(each, _FASTER), _FASTER
+            )
 
     def _checkpoint_s(self) -> float:
         """Seconds per version that trainers save or evaluate, out of everything in the phase of that name."""
@@ -354,14 +352,14 @@ class Counterfactuals:
             limit, holds_trainers = getattr(admission, SETTINGS[what]), what == "queue_capacity_samples"
             cause = Cause.TRAINERS if holds_trainers else Cause.STALENESS_CAP
             if limit is not None and (is_capped or cause != Cause.STALENESS_CAP):
-                yield self._limit(what, cause, SETTINGS[what], limit, _LIMIT_FACTOR * limit)
+                yield self._limit(what, cause, limit, _LIMIT_FACTOR * limit)
         yield from self._publications()
 
     def _raised_cap(self, cap: int) -> Action | None:
         """Raise the cap by the fewest versions that gain enough, or by one if no raise does."""
         tried = list[Action]()
         for steps in _CAP_STEPS:
-            action = self._limit("staleness_cap", Cause.STALENESS_CAP, "max_staleness", cap, cap + steps)
+            action = self._limit("staleness_cap", Cause.STALENESS_CAP, cap, cap + steps)
             if action is None or action.gain_ratio.value >= WORTHWHILE_RATIO:
                 return action or next(iter(tried), None)
             tried.append(action)
@@ -369,13 +367,13 @@ class Counterfactuals:
 
     def _publications(self) -> Iterator[Action | None]:
         """Publish half as often: each version costs the same, and there are half as many."""
-        if not update_seconds(self._calibration.system.update):
+        system, now = self._calibration.system, self._calibration.steps_per_version
+        if not system.update.seconds:
             return
-        now = self._calibration.steps_per_version
-        rarer = Change(publish_every=max(2, round(_LIMIT_FACTOR * now)))
-        forecast = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0], holds=True)
-        after = float(rarer.publish_every or 0)
-        yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, now, after, forecast)
+        after = max(2, round(_LIMIT_FACTOR * now))
+        rarer = applied(Change(publish_every=after), system.workload, now, "admission")
+        forecast = self._solve(rarer, holds=True)
+        yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, now, float(after), forecast)
 
     def _fix(
         self,
@@ -389,8 +387,8 @@ class Counterfactuals:
         most = _FASTER - 1.0 if what in SPEEDS else np.inf
         return self._action("fix", what, cause, before, after, self._solve(change), within=(0.0, most))
 
-    def _limit(self, what: ActionWhat, cause: LossCause, name: str, before: int, after: int) -> Action | None:
-        forecast = self._solve(lambda system: with_limits(system, **{name: after}), holds=True)
+    def _limit(self, what: ActionWhat, cause: LossCause, before: int, after: int) -> Action | None:
+        forecast = self._solve(lambda system: with_limits(system, **{SETTINGS[what]: after}), holds=True)
         return self._action("change", what, cause, before, after, forecast)
 
     def _action(
@@ -411,7 +409,7 @@ class Counterfactuals:
         if not forecast.tokens_per_s:
             return None
         error_ratio = np.log(_FASTER) / np.log(_TWICE) if what in SPEEDS else 1.0
-        known = gains_over(forecast, self._now)
+        known = forecast.gains_over(self._now)
         gains = np.clip(self._with_error(known, get_args(ActionWhat).index(what), error_ratio), *within)
         gains = self._below_ceiling(what, gains, forecast)
         is_sure = self._grounds.replayed and share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
@@ -444,13 +442,9 @@ class Counterfactuals:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 
-    def _solve(self, change: Callable[[System], System], *, evened: bool = False, holds: bool = False) -> Forecast:
-        """Predict the current layout with a change.
-
-        evened: no engine is slower. holds: a queue that would grow gets a limit on samples in flight.
-        """
-        asked = changed(self._calibration, change)
-        return predict(replace(asked, engine_slowness=None) if evened else asked, self._layout, holds=holds)
+    def _solve(self, change: Callable[[System], System], *, holds: bool = False) -> Forecast:
+        """Predict the current layout with a change. holds: a queue that would grow gets a limit on its samples."""
+        return predict(changed(self._calibration, change), self._layout, holds=holds)
 
 
 def _is_worth_solving(cause: LossCause, removed: Mapping[LossCause, Reals]) -> bool:
@@ -481,14 +475,6 @@ def _saves(price: Price, before: Price) -> bool:
     return is_fresher or saved_ratio >= _WASTED_RATIO
 
 
-def _without_checkpoints(system: System, saved_s: float) -> System:
-    return replace(system, trainer=with_checkpoints(system.trainer, -saved_s))
-
-
 def _without_limits(system: System) -> System:
     """Remove everything that keeps samples from starting or drops them, except the running places and the queue."""
     return with_limits(system, **dict.fromkeys(_HOLDING_LIMITS), staleness_policy="admission")
-
-
-def _with_trainers(system: System, speed: float) -> System:
-    return replace(system, trainer=with_trainer_speed(system.trainer, speed))

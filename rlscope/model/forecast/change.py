@@ -14,7 +14,6 @@ from rlscope.model.system import (
     CHECKPOINTS_PHASE,
     Admission,
     System,
-    Trainer,
     TrainerPhase,
     WeightUpdateCost,
     Workload,
@@ -63,30 +62,31 @@ class Change:
     """Seconds per optimizer step added to saving and evaluation by the trainers; below 0: removed."""
 
 
-def changed_systems(
-    systems: tuple[System, ...], change: Change, steps_per_version: float, new_cap_policy: StalenessPolicy
-) -> tuple[System, ...]:
-    """Apply the change to the systems of a calibration; they share one workload, which is changed once.
+def applied(
+    change: Change, before: Workload, steps_per_version: float, new_cap_policy: StalenessPolicy
+) -> Callable[[System], System]:
+    """Return the function that applies a change to a system; systems with one workload also share the changed one.
 
-    steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run lacks.
+    before: workload of the systems. steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the
+    change sets and the run lacks.
     """
-    workload = changed_workload(systems[0].workload, change, steps_per_version)
-    asked_s, added_s = change.weight_update_s, (change.added_checkpoint_s or 0.0) * steps_per_version
+    workload, asked_s = changed_workload(before, change, steps_per_version), change.weight_update_s
+    added_s = (change.added_checkpoint_s or 0.0) * steps_per_version
     steps_ratio = (change.publish_every or steps_per_version) / steps_per_version
-    step_ratio = _version_tokens(workload) / _version_tokens(systems[0].workload) / steps_ratio
-    return tuple(
-        replace(
-            with_engine_speed(
-                _of_larger_steps(replace(system, workload=workload), step_ratio), change.engine_speed or 1.0
-            ),
-            trainer=_of_more_steps(
-                with_checkpoints(with_trainer_speed(system.trainer, change.trainer_speed or 1.0), added_s), steps_ratio
-            ),
+    step_ratio = _version_tokens(workload) / _version_tokens(before) / steps_ratio
+
+    def changed(system: System) -> System:
+        system = with_engine_speed(_of_larger_steps(system, step_ratio), change.engine_speed or 1.0)
+        system = with_trainer_speed(system, change.trainer_speed or 1.0)
+        system = _of_more_steps(with_checkpoints(system, added_s), steps_ratio)
+        return replace(
+            system,
+            workload=workload,
             update=system.update if asked_s is None else timed_update(system.update, asked_s),
             admission=_admission(system.admission, change, new_cap_policy),
         )
-        for system in systems
-    )
+
+    return changed
 
 
 def changed_workload(workload: Workload, change: Change, steps_per_version: float) -> Workload:
@@ -107,13 +107,14 @@ def changed_workload(workload: Workload, change: Change, steps_per_version: floa
     )
 
 
-def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
+def _of_more_steps(system: System, ratio: float) -> System:
     """Scale the seconds of a version to more optimizer steps by a factor; each step takes as long as before."""
+    trainer = system.trainer
     phases = tuple(
         replace(phase, step_s=phase.step_s * ratio, every_steps=max(1, round(phase.every_steps / ratio)))
         for phase in trainer.phases
     )
-    return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
+    return replace(system, trainer=replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases))
 
 
 def _version_tokens(workload: Workload) -> float:
@@ -141,29 +142,33 @@ def with_engine_speed(system: System, speed: float) -> System:
     return replace(system, engine=faster)
 
 
-def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
+def with_trainer_speed(system: System, speed: float) -> System:
     """Speed up passes, their overhead and log-probabilities by a factor; checkpoints and pauses stay unchanged."""
+    trainer = system.trainer
 
     def sped_up(phase: TrainerPhase) -> TrainerPhase:
         return replace(phase, step_s=phase.step_s / speed) if phase.shrinks_with_gpus else phase
 
-    return replace(
+    faster = replace(
         trainer,
         tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed,
         overhead_s=trainer.overhead_s / speed,
         phases=tuple(map(sped_up, trainer.phases)),
     )
+    return replace(system, trainer=faster)
 
 
-def with_checkpoints(trainer: Trainer, added_s: float) -> Trainer:
+def with_checkpoints(system: System, added_s: float) -> System:
     """Lengthen checkpoints and evaluation of a version by `added_s` seconds, down to 0 if negative."""
     if not added_s:
-        return trainer
+        return system
+    phases = system.trainer.phases
     none = TrainerPhase(CHECKPOINTS_PHASE, 0.0, shrinks_with_gpus=False)
-    own = next((phase for phase in trainer.phases if phase.name == CHECKPOINTS_PHASE), none)
-    others = tuple(phase for phase in trainer.phases if phase.name != CHECKPOINTS_PHASE)
+    own = next((phase for phase in phases if phase.name == CHECKPOINTS_PHASE), none)
+    others = tuple(phase for phase in phases if phase.name != CHECKPOINTS_PHASE)
     changed = replace(own, step_s=max(0.0, own.step_s + added_s))
-    return replace(trainer, phases=(*others, changed) if changed.step_s > 0.0 else others)
+    kept = (*others, changed) if changed.step_s > 0.0 else others
+    return replace(system, trainer=replace(system.trainer, phases=kept))
 
 
 def with_limits(system: System, **limits: object) -> System:
@@ -171,26 +176,10 @@ def with_limits(system: System, **limits: object) -> System:
     return replace(system, admission=replace(system.admission, **limits))
 
 
-def update_seconds(update: WeightUpdateCost) -> float:
-    """Seconds from the end of a step until both sides continue: the trainers' wait, or delay plus pause if longer."""
-    return max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s)
-
-
-def scaled_update(update: WeightUpdateCost, factor: float) -> WeightUpdateCost:
-    """Scale every part of an update by a factor."""
-    return replace(
-        update,
-        engine_pause_s=update.engine_pause_s * factor,
-        trainer_blocked_s=update.trainer_blocked_s * factor,
-        delay_s=update.delay_s * factor,
-    )
-
-
 def timed_update(update: WeightUpdateCost, asked_s: float) -> WeightUpdateCost:
     """Make an update take so many seconds; if the run shows no update cost, both sides pause for it."""
-    seconds = update_seconds(update)
-    if seconds > 0.0:
-        return scaled_update(update, asked_s / seconds)
+    if update.seconds > 0.0:
+        return update.scaled(asked_s / update.seconds)
     return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
 
 
@@ -212,7 +201,7 @@ def warnings_of(
     found: Mapping[ModelWarning, Callable[[], bool]] = {
         ModelWarning.CUT_LENGTHS: lambda: _cuts_matter(system.workload.lengths, change),
         ModelWarning.FLAT_STEPS: lambda: flat_steps and sets_tokens,
-        ModelWarning.UPDATES_NOT_SEEN: lambda: bool(change.weight_update_s) and not update_seconds(system.update),
+        ModelWarning.UPDATES_NOT_SEEN: lambda: bool(change.weight_update_s) and not system.update.seconds,
         ModelWarning.CAP_BY_ADMISSION: lambda: sets_cap and new_cap_policy != "drop",
         ModelWarning.TRAINING_SCALING: lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
     }

@@ -19,6 +19,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.price import Anchor, Price, StalenessForecast
 from rlscope.model.numerics.bootstrap import drawn_factors
+from rlscope.model.numerics.stratified import uniforms
 from rlscope.model.observed import Observed, PreemptionCounts, TrainerSteps
 from rlscope.model.simulate import Simulated
 from rlscope.model.simulate.results import Ages
@@ -74,15 +75,16 @@ class Forecast:
 
     layout: Layout
     excluded: Exclusion | None
-    state: SteadyState | None
+    """Why it cannot be used; None if nothing excludes it."""
+    state: SteadyState | None = None
     """Steady state by the best estimate."""
-    tokens_per_s: float | None
+    tokens_per_s: float | None = None
     """Trained response tokens per second, by the best estimate."""
-    drawn_tokens_per_s: Reals | None = field(repr=False)
+    drawn_tokens_per_s: Reals | None = field(default=None, repr=False)
     """Trained response tokens per second in every draw; None if the layout is excluded."""
-    price: Price
+    price: Price = Price()  # noqa: RUF009  # frozen
     """Price of the layout; all unknown if it cannot run."""
-    grade: Grade | None
+    grade: Grade | None = None
     """Distance of its decode passes from those that the run visited."""
     timing: StepTiming | None = None
     """Timing by the best estimate."""
@@ -96,16 +98,27 @@ class Forecast:
         """Staleness of its price; None if the layout cannot run, or the queue grows without bound."""
         return self.price.staleness
 
-    @classmethod
-    def of_none(cls, layout: Layout, excluded: Exclusion | None) -> "Forecast":
-        """Return the forecast of a layout that cannot run; excluded None: of one that is too slow to matter."""
-        return cls(layout, excluded, None, None, None, Price(), None)
-
     def gain_over(self, other: "Forecast | None") -> Estimate | None:
         """Rate over another layout's, minus 1, draw by draw; None if either was not drawn."""
         if other is None or self.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
             return None
-        return Estimate.of(self.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+        return Estimate.of(self.gains_over(other))
+
+    def gains_over(self, other: "Forecast") -> Reals:
+        """Rate over another layout's in every draw, minus 1. Raises ValueError if either was not drawn."""
+        return self.drawn_rates / other.drawn_rates - 1.0
+
+    @property
+    def median_rate(self) -> float:
+        """Trained response tokens per second, median over the draws. Raises ValueError if it was not drawn."""
+        return float(np.median(self.drawn_rates))
+
+    @property
+    def drawn_rates(self) -> Reals:
+        """`drawn_tokens_per_s`. Raises ValueError if the layout was not drawn."""
+        if self.drawn_tokens_per_s is None:
+            raise ValueError(f"{self.layout} was not drawn")
+        return self.drawn_tokens_per_s
 
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None if the layout cannot run."""
@@ -136,11 +149,11 @@ class Forecasts:
 def scale_to_measured(forecasts: Forecasts, anchor: Anchor, own: StalenessForecast | None = None) -> Forecasts:
     """Scale all rates, steps and prices by measured over modeled values.
 
-    The measurement sets the level, the model the gains. own: measured staleness of the current layout; None keeps the
-    modeled one.
+    The measurement sets the level, the model the gains; the price of the current layout is then a measured one. own:
+    measured staleness of the current layout; None keeps the modeled one.
     """
     today, *others = (anchored(each, anchor) for each in (forecasts.today, *forecasts.others))
-    price = replace(today.price, staleness=own or today.staleness)
+    price = replace(today.price.without_intervals(), staleness=own or today.staleness)
     return replace(forecasts, today=replace(today, price=price), others=tuple(others))
 
 
@@ -195,14 +208,16 @@ def _work_ratios(forecast: Forecast, today: Forecast, draws: int) -> Reals:
         idle_ratio = 0.0 if each.timing is None else each.timing.trainer_idle_ratio
         return (each.tokens_per_s or 0.0) / (1.0 - idle_ratio)
 
-    parts = (np.random.default_rng(_SEED).permutation(draws) + 0.5) / draws
-    return (busy_rate(forecast) / busy_rate(today)) ** parts
+    return (busy_rate(forecast) / busy_rate(today)) ** uniforms(np.random.default_rng(_SEED), draws)
 
 
-def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals) -> Forecasts:
-    """Cap the rates of layouts with as many trainer GPUs at the current rate times the ceiling, draw by draw."""
+def cap_at_trainer_rate(forecasts: Forecasts, ceiling: Reals | None) -> Forecasts:
+    """Cap the rates of layouts with as many trainer GPUs at the current rate times the ceiling, draw by draw.
+
+    ceiling: as in `below_ceiling`.
+    """
     today = forecasts.today
-    if today.drawn_tokens_per_s is None or today.tokens_per_s is None:
+    if ceiling is None or today.drawn_tokens_per_s is None or today.tokens_per_s is None:
         return forecasts
     most, drawn_most = today.tokens_per_s * float(np.median(ceiling)), today.drawn_tokens_per_s * ceiling
 
@@ -293,7 +308,7 @@ def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: f
     if not observed.kv_kept or not rate_per_s or recomputed_tokens is None or recomputed_tokens >= computed_tokens:
         return None
     prompts_s = observed.began_samples * observed.prompt_tokens / rate_per_s
-    return prompts_s * recomputed_tokens / (computed_tokens - recomputed_tokens) / (observed.engines * observed.seconds)
+    return prompts_s * recomputed_tokens / (computed_tokens - recomputed_tokens) / observed.engine_s
 
 
 def preemption_simulated(simulated: Simulated, system: System) -> Preemption | None:

@@ -37,7 +37,6 @@ from rlscope.model.forecast.recommend import (
     Grounds,
     Recommendation,
     fastest_probabilities,
-    median_rate,
     recommend,
 )
 from rlscope.model.system import Granularity, Layout, possible_layouts
@@ -129,7 +128,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     candidates = swept.candidates()
     present = next((each for each in candidates if each.layout == plan.present), None)
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
-    best = _freshest(drawn, median_rate) if drawn else None
+    best = _freshest(drawn, lambda each: each.median_rate) if drawn else None
     advice = None
     if present is not None and best is not None and present.drawn_tokens_per_s is not None:
         others = tuple(each for each in candidates if each is not present)
@@ -202,7 +201,7 @@ class Sweep:
         self.forecasts = {
             each.layout: without_stale(each, self._cap(each.layout))
             if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-            else Forecast.of_none(each.layout, "trainer_memory")
+            else Forecast(each.layout, "trainer_memory")
             for each in closed_forecasts(calibration.system, layouts)
         }
         """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
@@ -240,7 +239,7 @@ class Sweep:
         present = self._plan.present
         listed = [*self.by_split(but=present), *([self.forecasts[present]] if present is not None else [])]
         usable = [each for each in listed if each.excluded is None and each.tokens_per_s is not None]
-        return (*sorted(usable, key=lambda each: -median_rate(each)), *(each for each in listed if each.excluded))
+        return (*sorted(usable, key=lambda each: -each.median_rate), *(each for each in listed if each.excluded))
 
     def _of_split(self, forecasts: Sequence[Forecast]) -> Forecast:
         """Return the one that was predicted, else the least stale of the fastest; if none can be used, the nearest.

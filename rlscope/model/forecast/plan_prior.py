@@ -6,18 +6,19 @@ all unknowns with the others held. Nothing is measured: every grade is `assumed`
 each other, such as shares that the same software lowers together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.fit import CurveFit
 from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape
+from rlscope.model.numerics.stratified import sorted_normals
 from rlscope.model.system import (
     Admission,
     Engine,
@@ -28,7 +29,7 @@ from rlscope.model.system import (
     WeightUpdateCost,
     Workload,
 )
-from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
+from rlscope.model.training.scaling import TrainingRate, exponents_at
 from rlscope.model.training.step_time import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
 from rlscope.model.warnings import ModelWarning
 
@@ -49,7 +50,7 @@ Unknown = Literal[
 how soon all experts are hit. training_rate: the share of the peak that trainers reach. expert_routing: the cost of
 sending tokens to experts in training. lengths: a factor on all responses."""
 Deviations = Mapping[Unknown, float]
-"""Standard deviations from the median, by unknown; 0 for those not listed."""
+"""Standard deviations from the median, by unknown."""
 
 MASTER_STATE_BYTES: Final = 16.0
 """Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
@@ -143,21 +144,21 @@ class UnplannableError(Exception):
 
 
 def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
-    """Return the system of one draw; without deviations, the system at the medians. Raises UnplannableError."""
+    """Return the system of one draw; an unknown without a deviation is at its median. Raises UnplannableError."""
+    deviations = {**dict.fromkeys(UNKNOWNS, 0.0), **deviations}
     workload = _workload(plan, deviations)
-    prior = engine_prior(plan)
     return System(
         workload=workload,
         engine=Engine(
             gpus=plan.granularity.gpus_per_engine,
-            curve=_curve(plan, prior, deviations),
+            curve=_curve(plan, deviations),
             max_running=plan.max_running,
             kv_capacity_tokens=plan.kv_capacity_tokens,
             prefill_tokens_per_s=expected_prefill_tokens_per_s(
                 plan.shape,
                 plan.device,
                 plan.granularity.gpus_per_engine,
-                min(_at(plan.decode.prefill_ratio, deviations.get("prefill", 0.0)), 1.0),
+                min(plan.decode.prefill_ratio.at(deviations["prefill"]), 1.0),
             ),
         ),
         trainer=_trainer(plan, workload, deviations),
@@ -174,8 +175,7 @@ def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
 
 def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
     """Return systems that differ in one unknown, at the middles of `count` equally likely parts of its prior."""
-    deviations = ndtri((np.arange(count) + 0.5) / count)
-    return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
+    return tuple(planned_system(plan, {unknown: deviation}) for deviation in sorted_normals(count).tolist())
 
 
 def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
@@ -210,7 +210,13 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         synchronous=False,
         steps=0,
         steps_per_version=1.0,
-        curve=_assumed_curve(plan, system, draws),
+        # A fit without passes: the hardware prior alone.
+        curve=CurveFit(
+            form="expert_hit" if plan.shape.has_experts else "pnorm",
+            curve=system.engine.curve,
+            draws=tuple(draw.engine.curve for draw in draws),
+            warnings=(ModelWarning.NO_PASSES,),
+        ),
         training=TrainingRate(system.trainer, tuple(draw.trainer for draw in draws)),
         warnings=(),
     )
@@ -239,41 +245,39 @@ def _respread(guess: LogNormal, log_sd: float | None) -> LogNormal:
 
 
 def _workload(plan: PlanInputs, deviations: Deviations) -> Workload:
-    factor = _at(LogNormal(1.0, plan.lengths_log_sd), deviations.get("lengths", 0.0))
+    factor = LogNormal(1.0, plan.lengths_log_sd).at(deviations["lengths"])
     if factor == 1.0:
         return plan.workload
     return replace(plan.workload, lengths=plan.workload.lengths.scaled(factor))
 
 
-def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> RooflineCurve:
-    bandwidth, compute = deviations.get("weight_bandwidth", 0.0), deviations.get("compute", 0.0)
-    shape = deviations.get("curve_shape", 0.0)
-    kv = prior.kv_s_per_token
-    decode = plan.decode
-    kv_s = 0.0 if kv is None else _reached(kv, deviations.get("kv_bandwidth", 0.0), decode.kv_bandwidth_ratio)
-    overhead_s = _at(prior.overhead_s, deviations.get("pass_overhead", 0.0))
+def _curve(plan: PlanInputs, deviations: Deviations) -> RooflineCurve:
+    prior, decode = engine_prior(plan), plan.decode
+    bandwidth, shape, kv = deviations["weight_bandwidth"], deviations["curve_shape"], prior.kv_s_per_token
+    kv_s = 0.0 if kv is None else _reached(kv, deviations["kv_bandwidth"], decode.kv_bandwidth_ratio)
+    overhead_s = prior.overhead_s.at(deviations["pass_overhead"])
     flat_s = _reached(prior.flat_s, bandwidth, decode.weight_bandwidth_ratio)
-    per_request_s = _reached(prior.per_request_s, compute, decode.compute_ratio)
+    per_request_s = _reached(prior.per_request_s, deviations["compute"], decode.compute_ratio)
     if (experts := prior.experts) is None:
-        return RooflineCurve(flat_s, per_request_s, _at(decode.sharpness, shape), overhead_s, kv_s)
+        return RooflineCurve(flat_s, per_request_s, decode.sharpness.at(shape), overhead_s, kv_s)
     experts_s = _reached(experts.experts_s, bandwidth, decode.weight_bandwidth_ratio)
-    hit_rate = _at(experts.hit_rate, shape)
+    hit_rate = experts.hit_rate.at(shape)
     return RooflineCurve(flat_s, per_request_s, 1.0, overhead_s, kv_s, experts_s=experts_s, hit_rate=hit_rate)
 
 
 def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Trainer:
-    guess, deviation = plan.training, deviations.get("training_rate", 0.0)
+    guess, deviation = plan.training, deviations["training_rate"]
     if guess.tokens_per_gpu_s is not None:
-        rate = _at(guess.tokens_per_gpu_s, deviation)
+        rate = guess.tokens_per_gpu_s.at(deviation)
     else:
         sequence_tokens = token_weighted_tokens(workload.lengths, workload.prompt_tokens)
-        used_ratio = min(_at(guess.mfu_ratio, deviation), 1.0)
+        used_ratio = min(guess.mfu_ratio.at(deviation), 1.0)
         rate = prior_tokens_per_gpu_s(guess.model, sequence_tokens, plan.device.bf16_flop_per_s, used_ratio)
-        rate = 1.0 / (1.0 / rate + _routing_s(guess, deviations.get("expert_routing", 0.0)))
+        rate = 1.0 / (1.0 / rate + _routing_s(guess, deviations["expert_routing"]))
     return Trainer(
         tokens_per_gpu_s=rate,
         seen_gpus=guess.at_gpus,
-        scaling_exponent=_exponent(plan, deviations.get("trainer_scaling", 0.0)),
+        scaling_exponent=_exponent(guess, deviations["trainer_scaling"]),
         overhead_s=guess.overhead_s,
     )
 
@@ -281,21 +285,17 @@ def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Tr
 def _routing_s(guess: TrainingGuess, deviation: float) -> float:
     """GPU-seconds of routing a trained token, in all its passes."""
     both = guess.routing_s_per_token
-    return 0.0 if both is None else _at(both, deviation) * guess.model.passes / _BOTH_PASSES
+    return 0.0 if both is None else both.at(deviation) * guess.model.passes / _BOTH_PASSES
 
 
-def _exponent(plan: PlanInputs, deviation: float) -> float:
-    """Truncated normal on 0..MOST_EXPONENT, at the quantile of the deviation."""
-    middle, sd = plan.training.scaling_exponent, plan.training.scaling_exponent_sd
-    if sd == 0.0:
-        return middle
-    low, high = ndtr((0.0 - middle) / sd), ndtr((MOST_EXPONENT - middle) / sd)
-    return float(middle + sd * ndtri(low + (high - low) * ndtr(deviation)))
+def _exponent(guess: TrainingGuess, deviation: float) -> float:
+    middle, sd = guess.scaling_exponent, guess.scaling_exponent_sd
+    return float(exponents_at(ndtr(deviation), middle, sd)) if sd else middle
 
 
 def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdateCost:
     update = plan.update
-    seconds = 0.0 if update.seconds is None else _at(update.seconds, deviations.get("weight_update", 0.0))
+    seconds = 0.0 if update.seconds is None else update.seconds.at(deviations["weight_update"])
     return WeightUpdateCost(
         engine_pause_s=seconds if update.pauses_engines else 0.0,
         trainer_blocked_s=seconds if update.blocks_trainer else 0.0,
@@ -305,20 +305,6 @@ def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdateCost:
     )
 
 
-def _at(guess: LogNormal, deviation: float) -> float:
-    return float(guess.median * np.exp(guess.log_sd * deviation))
-
-
 def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float:
     """Seconds at a share of a peak, given the median share: no draw is faster than the peak itself."""
-    return max(_at(seconds, deviation), seconds.median * median_ratio)
-
-
-def _assumed_curve(plan: PlanInputs, system: System, draws: Sequence[System]) -> CurveFit:
-    """Return a fit without passes: the hardware prior alone."""
-    return CurveFit(
-        form="expert_hit" if plan.shape.has_experts else "pnorm",
-        curve=system.engine.curve,
-        draws=tuple(draw.engine.curve for draw in draws),
-        warnings=(ModelWarning.NO_PASSES,),
-    )
+    return max(seconds.at(deviation), seconds.median * median_ratio)

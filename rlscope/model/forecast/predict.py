@@ -91,10 +91,10 @@ def predict(
         return _synchronous(calibration, form_error=form_error)
     state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
-        return Forecast.of_none(layout, state.reason)
+        return Forecast(layout, state.reason)
     asked, simulated = _held_run(calibration, layout, state, holds=holds)
     if simulated is None:
-        return Forecast.of_none(layout, "never_trains")
+        return Forecast(layout, "never_trains")
     rate = simulated.trained_tokens_per_s
     room = calibration.most_samples_per_s / _samples_per_s(simulated, asked.system)
     drawn = _drawn(calibration, layout, room * state.trained_tokens_per_s, form_error=form_error)
@@ -149,9 +149,9 @@ def predict_layouts(
 def closed_forecasts(system: System, layouts: Sequence[Layout]) -> tuple[Forecast, ...]:
     """Return which layouts can run, and roughly their price, by the closed forms; without their rate."""
     return tuple(
-        Forecast.of_none(state.layout, state.reason)
+        Forecast(state.layout, state.reason)
         if isinstance(state, Refused)
-        else Forecast(state.layout, None, state, None, None, expected_price(state, system, age), None)
+        else Forecast(state.layout, None, state, price=expected_price(state, system, age))
         for state, age in zip(steady_states(system, layouts), _ages_in_steps(system, layouts), strict=True)
     )
 
@@ -166,7 +166,7 @@ def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | No
 
 def _shown(forecast: Forecast) -> Forecast:
     """Leave a layout that was not predicted without figures."""
-    return forecast if forecast.tokens_per_s is not None else Forecast.of_none(forecast.layout, forecast.excluded)
+    return forecast if forecast.tokens_per_s is not None else Forecast(forecast.layout, forecast.excluded)
 
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:
@@ -191,7 +191,7 @@ def _synchronous(calibration: Calibration, *, form_error: bool) -> Forecast:
     system, layout = calibration.system, calibration.layout
     step, state = split_step(system, layout), steady_states(system, (layout,))[0]
     if step is None:
-        return Forecast.of_none(layout, None)
+        return Forecast(layout, None)
     is_known = not isinstance(state, Refused)
     return Forecast(
         layout=layout,
@@ -271,26 +271,22 @@ def held(calibration: Calibration, layout: Layout) -> Calibration:
     The limit leaves room for the requests that keep up with the trainers, for the finished members of their groups, and
     for a whole batch in the queue.
     """
-    limit = _holding_limit(calibration.system, layout)
+    workload, engine = calibration.system.workload, calibration.system.engine
+    roomy = Admission(queue_capacity_samples=2 * workload.samples_per_step)
+    state = steady_states(replace(calibration.system, admission=roomy), (layout,))[0]
+    running, outside = float(layout.max_running), 0.0
+    if not isinstance(state, Refused):
+        running = min(_ROOM_RATIO * state.running, state.running_limit)
+        outside = workload.environment_s / state.step_s
+    tail = workload.lengths.group_tail_ratio(workload.unit_samples)
+    needed = layout.sampler_gpus // engine.gpus * running * tail + (1.0 + outside) * workload.samples_per_step
+    limit = math.ceil(needed / workload.unit_samples) * workload.unit_samples
     return changed(calibration, lambda system: with_limits(system, max_in_flight_samples=limit))
 
 
 def changed(calibration: Calibration, change: Callable[[System], System]) -> Calibration:
     """Change the system and all its draws."""
     return replace(calibration, system=change(calibration.system), draws=tuple(map(change, calibration.draws)))
-
-
-def _holding_limit(system: System, layout: Layout) -> int:
-    workload, engines = system.workload, layout.sampler_gpus // system.engine.gpus
-    roomy = Admission(queue_capacity_samples=2 * workload.samples_per_step)
-    state = steady_states(replace(system, admission=roomy), (layout,))[0]
-    running = float(layout.max_running)
-    if not isinstance(state, Refused):
-        running = min(_ROOM_RATIO * state.running, state.running_limit)
-    tail = workload.lengths.group_tail_ratio(workload.unit_samples)
-    outside = workload.environment_s / state.step_s if not isinstance(state, Refused) else 0.0
-    needed = engines * running * tail + (1.0 + outside) * workload.samples_per_step
-    return math.ceil(needed / workload.unit_samples) * workload.unit_samples
 
 
 def simulated_run(calibration: Calibration, layout: Layout) -> Simulated | None:

@@ -20,13 +20,14 @@ from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import (
     STALE_QUANTILE,
     SteadyState,
+    steady_states,
     steady_states_of_each,
     strict_cap,
     surplus_of,
 )
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate, about
-from rlscope.model.forecast.change import with_trainer_speed
+from rlscope.model.forecast.change import with_limits, with_trainer_speed
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
@@ -90,7 +91,7 @@ class StalenessForecast:
     def p95_in_optimizer_steps(self, steps_per_version: float) -> Estimate:
         """Return the p95 in optimizer steps. steps_per_version: optimizer steps from one publication to the next."""
         ends = self.p95_interval_steps or (self.p95_steps, self.p95_steps)
-        return Estimate(*(each * steps_per_version for each in (self.p95_steps, *ends)))
+        return Estimate(self.p95_steps, *ends).mapped(lambda each: each * steps_per_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Price:
     def trained_length_ratio(self, before: "Price") -> Estimate | None:
         """Change of the mean trained length: after over before, minus 1."""
         now, then = before.mean_trained_tokens, self.mean_trained_tokens
-        return Estimate(*(each / now.value - 1.0 for each in then)) if now and then and now.value else None
+        return then.mapped(lambda each: each / now.value - 1.0) if now and then and now.value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +189,14 @@ class Anchor:
     def moved(self, price: Price) -> Price:
         """Move a price so that the price of the current layout equals its measurements."""
         dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
-        moved = dropped and Estimate(*map(self._dropped_ratio, dropped))
+        moved = dropped and dropped.mapped(self._dropped_ratio)
         # If more is dropped, it is more of the same.
         more = moved.value / dropped.value if moved and dropped and dropped.value else 1.0
         return replace(
             price,
             dropped_ratio=moved,
-            mean_trained_tokens=tokens and Estimate(*(self.length_ratio * each for each in tokens)),
-            longest_trained_ratio=longest and Estimate(*(_share(1.0 - more * (1.0 - each)) for each in longest)),
+            mean_trained_tokens=tokens and tokens.mapped(lambda each: self.length_ratio * each),
+            longest_trained_ratio=longest and longest.mapped(lambda each: _share(1.0 - more * (1.0 - each))),
         )
 
     def _dropped_ratio(self, modeled: float) -> float:
@@ -235,7 +236,7 @@ def expected_price(state: SteadyState, system: System, age_steps: float | None) 
     is unknown: NaN. age_steps: p95 staleness if every step published; with publications that wait for the cap, a
     version lasts that age over the cap.
     """
-    knows_drops = not (_ages_out(system.admission) and state.dropped_ratio)
+    knows_drops = not (system.admission.drops_stale and state.dropped_ratio)
     dropped = Estimate.exactly(state.dropped_ratio) if knows_drops else None
     if state.sample_p95 is None:
         return Price(None, dropped)
@@ -261,8 +262,7 @@ def with_intervals(
     draws = draws[:DRAWS]
     speeds, errors = (normals(rng, len(draws)) for _ in range(2))
     uneven = [
-        replace(draw, trainer=with_trainer_speed(draw.trainer, float(speed)))
-        for draw, speed in zip(draws, np.exp(_FORM_ERROR * speeds), strict=True)
+        with_trainer_speed(draw, float(speed)) for draw, speed in zip(draws, np.exp(_FORM_ERROR * speeds), strict=True)
     ]
     asked = [system, *uneven]
     if surplus_of(system.admission) == "grows":
@@ -280,8 +280,7 @@ def _with_width(price: Price, system: System, layout: Layout) -> Price:
     dropped = price.dropped_ratio
     if surplus_of(system.admission) not in ("dropped", "aged") or dropped is None or dropped.high:
         return price
-    slower = replace(system, trainer=with_trainer_speed(system.trainer, math.exp(-UNTESTED_LOG)))
-    state = steady_states_of_each((slower,), layout)[0]
+    state = steady_states(with_trainer_speed(system, math.exp(-UNTESTED_LOG)), (layout,))[0]
     most = 0.0 if isinstance(state, Refused) else state.dropped_ratio
     return replace(price, dropped_ratio=replace(dropped, high=most))
 
@@ -326,7 +325,7 @@ def _kept_factors(
     kept = np.array([full if isinstance(each, Refused) else 1.0 - each.dropped_ratio for each in drawn]) / full
     if not any(simulated.step_dropped_tokens):
         return kept
-    if _ages_out(admission):
+    if admission.drops_stale:
         kept *= np.exp(_SIMULATION_ERROR * errors)
     left = np.array(simulated.step_left_tokens)
     trained = left - np.array(simulated.step_dropped_tokens)
@@ -381,13 +380,7 @@ def _whole_versions(age: float) -> int:
 
 def _with_short_queue(system: System) -> System:
     """Drop the surplus of an unlimited queue: the dropped share then says by how much it would grow."""
-    batch = system.workload.samples_per_step
-    limits = replace(system.admission, queue_capacity_samples=batch, queue_policy="drop_oldest")
-    return replace(system, admission=limits)
-
-
-def _ages_out(admission: Admission) -> bool:
-    return admission.staleness_policy == "drop" and admission.max_staleness is not None
+    return with_limits(system, queue_capacity_samples=system.workload.samples_per_step, queue_policy="drop_oldest")
 
 
 def _share(value: float) -> float:

@@ -25,7 +25,6 @@ from rlscope.model.forecast.recommend import (
     WORTHWHILE_RATIO,
     Grounds,
     Recommendation,
-    gains_over,
 )
 from rlscope.model.forecast.smaller import cheaper_action
 from rlscope.model.observed import Observed
@@ -135,23 +134,18 @@ def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tupl
     return (*leading, *keeping, *listed[len(leading) :])
 
 
-def _with_gains(action: Action, gains: Reals) -> Action:
-    """Replace the gains of an action by smaller ones; a change that is no longer sure becomes a probe."""
-    less = replace(action, gains=gains)
-    return replace(less, kind="probe") if less.kind == "change" and less.worthwhile_probability < SURE_RATIO else less
-
-
 def _tested_first(action: Action) -> Action:
     """Turn a change whose price is too high to pay unseen into a probe."""
     return replace(action, kind="probe") if action.kind == "change" and action.is_costly else action
 
 
 def _within_removal(action: Action, removed: Mapping[LossCause, Reals]) -> Action:
-    """Cap the gain of raising a limit at that of removing it, draw by draw."""
+    """Cap the gain of raising a limit at that of removing it, draw by draw; a change that is then unsure is a probe."""
     most = removed.get(Cause.STALENESS_CAP)
     if action.what not in _CAPS or action.lowers_limit or most is None or most.size != action.gains.size:
         return action
-    return _with_gains(action, np.minimum(action.gains, most))
+    less = replace(action, gains=np.minimum(action.gains, most))
+    return replace(less, kind="probe") if less.kind == "change" and less.worthwhile_probability < SURE_RATIO else less
 
 
 def _against_the_cap(
@@ -168,7 +162,7 @@ def _against_the_cap(
         updates_ratio = lost_gpu_s.get(Cause.WEIGHT_UPDATES, 0.0) / all_gpu_s
         relaxes = action.gain_ratio.value * (1.0 - updates_ratio) > 2.0 * updates_ratio
         return replace(action, cause=Cause.STALENESS_CAP) if relaxes else action
-    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get(Cause.STALENESS_CAP, 0.0)
+    trainer_gpu_s, capped_gpu_s = observed.trainer_gpu_s, lost_gpu_s.get(Cause.STALENESS_CAP, 0.0)
     never_waits = lost_gpu_s.get(Cause.SAMPLERS, trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
     if action.cause != Cause.SAMPLERS or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
         return action
@@ -184,7 +178,7 @@ def _measured(
     charged to the limit.
     """
     held = dict(removed)
-    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get(Cause.SAMPLERS), observed.trainer_gpus * observed.seconds
+    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get(Cause.SAMPLERS), observed.trainer_gpu_s
     if Cause.SAMPLERS in held and waited_gpu_s is not None and waited_gpu_s < trainer_gpu_s:
         most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
         held[Cause.SAMPLERS] = np.minimum(held[Cause.SAMPLERS], most)
@@ -276,7 +270,7 @@ def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendatio
             cause=_cause_of(calibration, forecast.layout),
             before=today.layout,
             after=forecast.layout,
-            gains=gains_over(forecast, today),
+            gains=forecast.gains_over(today),
             price_before=today.price,
             price=forecast.price,
             grade=forecast.grade,

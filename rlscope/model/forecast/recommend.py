@@ -185,7 +185,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
     return Recommendation(
         reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
-        gain_ratio=Estimate.of(gains_over(best, today)),
+        gain_ratio=Estimate.of(best.gains_over(today)),
         worthwhile_probability=worthwhile_probability(best, today),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
         staler=_faster(best, too_stale, today),
@@ -201,7 +201,7 @@ def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
 
 def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
     """Share of the draws, 0..1, that gain WORTHWHILE_RATIO or more after the gain shifts down by `drift_log`."""
-    return share_gaining(gains_over(forecast, today), drift_log)
+    return share_gaining(forecast.gains_over(today), drift_log)
 
 
 def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:
@@ -212,13 +212,8 @@ def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:
 def fastest_probabilities(forecasts: Sequence[Forecast]) -> Mapping[Layout, float]:
     """Share of the draws, 0..1, in which each drawn layout is the fastest; empty if none was drawn."""
     drawn = [each for each in forecasts if each.drawn_tokens_per_s is not None]
-    fastest = np.max([_drawn(each) for each in drawn], axis=0, initial=0.0)
-    return {each.layout: float((_drawn(each) >= fastest).mean()) for each in drawn}
-
-
-def gains_over(forecast: Forecast, today: Forecast) -> Reals:
-    """Gain of a layout over another in every draw: the ratio of their rates, minus 1."""
-    return _drawn(forecast) / _drawn(today) - 1.0
+    fastest = np.max([each.drawn_rates for each in drawn], axis=0, initial=0.0)
+    return {each.layout: float((each.drawn_rates >= fastest).mean()) for each in drawn}
 
 
 def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
@@ -227,7 +222,7 @@ def best_of(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     Ties go to the forecast nearest to what ran, then the one that drops least, then the least stale, then the current
     limit on running requests, then the lowest limit.
     """
-    ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in forecasts}
+    ratios = {each.layout: 1.0 + float(np.median(each.gains_over(today))) for each in forecasts}
     least = (1.0 - TIE_RATIO) * max(ratios.values())
     equal = [each for each in forecasts if ratios[each.layout] >= least]
     return min(equal, key=lambda each: _trouble(each, today.layout.max_running))
@@ -239,7 +234,7 @@ def _cheapest(forecasts: Sequence[Forecast], today: Forecast) -> Forecast:
     """
     best, cheap = best_of(forecasts, today), [each for each in forecasts if not each.price.is_high(today.price)]
     other = best_of(cheap, today) if cheap else best
-    return other if median_rate(best) < _NEARLY * median_rate(other) else best
+    return other if best.median_rate < _NEARLY * other.median_rate else best
 
 
 def _trouble(forecast: Forecast, limit: int) -> tuple[int, float, float, bool, int]:
@@ -253,7 +248,7 @@ def _faster(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Fore
     if not others:
         return None
     other = best_of(others, today)
-    return other if median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * median_rate(best) else None
+    return other if other.median_rate >= (1.0 + WORTHWHILE_RATIO) * best.median_rate else None
 
 
 def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> Forecast | None:
@@ -261,7 +256,7 @@ def _fresher(best: Forecast, others: Sequence[Forecast], today: Forecast) -> For
 
     It has to save one step of p95 staleness or one percent of the tokens, and to cost nothing of the other.
     """
-    ratios = {each.layout: 1.0 + float(np.median(gains_over(each, today))) for each in (best, *others)}
+    ratios = {each.layout: 1.0 + float(np.median(each.gains_over(today))) for each in (best, *others)}
     nearly = [each for each in others if ratios[best.layout] < _NEARLY * ratios[each.layout]]
     saving = [each for each in nearly if _saves(each.price, best.price)]
     return min(
@@ -280,15 +275,11 @@ def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) ->
         return "not_replayed"
     if best is today:
         return "no_other_layout"
-    gain_ratio = Estimate.of(gains_over(best, today))
-    if sure or gain_ratio.value >= WORTHWHILE_RATIO:
-        return _worthwhile_reason(best, today, grounds, sure=sure)
-    return "best_already" if gain_ratio.value <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
-
-
-def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
     if sure:
         return "costly" if best.price.is_high(today.price) else "worthwhile"
+    gain_ratio = Estimate.of(best.gains_over(today))
+    if gain_ratio.value < WORTHWHILE_RATIO:
+        return "best_already" if gain_ratio.value <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
     if not grounds.long_enough:
         return "too_short"
     return "lengths_drift" if is_sure(best, today, 0.0) else "unsure"
@@ -311,14 +302,3 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
         spread = Estimate.of(other / own - 1.0)
         found.append(GainUncertainty(source, (spread.high - spread.low) / 2.0))
     return tuple(sorted(found, key=lambda each: -each.spread_ratio))
-
-
-def median_rate(forecast: Forecast) -> float:
-    """Trained tokens per second, median over the draws."""
-    return float(np.median(_drawn(forecast)))
-
-
-def _drawn(forecast: Forecast) -> Reals:
-    if forecast.drawn_tokens_per_s is None:
-        raise ValueError(f"{forecast.layout} was not drawn")
-    return forecast.drawn_tokens_per_s

@@ -211,7 +211,7 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
     Raises UncalibratableError if none of them lets a step start; the message says why for the first one.
     """
     if calibration.synchronous:
-        return _of_one(calibration, observed, candidates[0], _synchronous(calibration), "synchronous_form")
+        return _of_one(calibration, observed, candidates[0], _synchronous(calibration))
     replays = [_simulated_replay(calibration, observed, each) for each in candidates]
     completed = [each for each in replays if each is not None]
     if not completed:
@@ -275,18 +275,14 @@ def _simulated_replay(calibration: Calibration, observed: Observed, scheduling: 
     run = simulated_run(scheduled(calibration, scheduling), calibration.layout)
     if run is None:
         return None
-    return _of_one(calibration, observed, scheduling, _simulated(run, calibration.steps_per_version), "simulation")
+    return _of_one(calibration, observed, scheduling, _simulated(run, calibration.steps_per_version))
 
 
 def _of_one(
-    calibration: Calibration,
-    observed: Observed,
-    scheduling: Scheduling,
-    replayed: Mapping[ObservableName, float],
-    method: ReplayMethod,
+    calibration: Calibration, observed: Observed, scheduling: Scheduling, replayed: Mapping[ObservableName, float]
 ) -> Replay:
-    batch = calibration.system.workload.samples_per_batch
-    measured = measured_of(observed)
+    batch, measured = calibration.system.workload.samples_per_batch, measured_of(observed)
+    method: ReplayMethod = "synchronous_form" if calibration.synchronous else "simulation"
     compared = tuple(Observable(name, measured[name], replayed.get(name)) for name in UNITS)
     tried = TriedScheduling(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)
     return Replay(compared, scheduling, (tried,), method, batch)
@@ -324,7 +320,7 @@ def _running_per_engine(observed: Observed) -> float | None:
         return observed.load.running_samples / observed.engines
     passes = observed.passes
     running_s = float(passes.running @ (passes.busy_s + passes.between_s))
-    return running_s / (observed.engines * observed.seconds) or None
+    return running_s / observed.engine_s or None
 
 
 def _held_ratio(observed: Observed, reason: str | None) -> float | None:
@@ -332,13 +328,11 @@ def _held_ratio(observed: Observed, reason: str | None) -> float | None:
 
     None if engines record no such time and much of their time has no state, since it may be hidden there.
     """
-    engine_s = observed.engines * observed.seconds
     held_s = {why: seconds for (state, why), seconds in observed.engine_state_s.items() if state == "no_requests"}
-    if not held_s and observed.engine_state_s.get(("unattributed", None), 0.0) > _UNRECORDED_RATIO * engine_s:
+    if not held_s and observed.unattributed_engine_s > _UNRECORDED_RATIO * observed.engine_s:
         return None
-    if reason is not None:
-        return held_s.get(reason, 0.0) / engine_s
-    return sum(seconds for why, seconds in held_s.items() if why not in ("backpressure", "staleness_cap")) / engine_s
+    others_s = (seconds for why, seconds in held_s.items() if why not in ("backpressure", "staleness_cap"))
+    return (sum(others_s) if reason is None else held_s.get(reason, 0.0)) / observed.engine_s
 
 
 def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName, float]:

@@ -174,7 +174,7 @@ NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
 def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, model_config: ModelConfig) -> ModelResult:
-    """Calibrate, check, explain and recommend.
+    """Calibrate, check, predict other layouts, move them to the measurements of the current one, and recommend.
 
     halves: the first half of the steady state, and the steps of the second; None if it is too short. Raises
     UncalibratableError if the steady state lacks something that the fit needs, or if the model says that the current
@@ -184,33 +184,29 @@ def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, mod
     calibration = _calibrated(whole, model_config, rng)
     replay = replay_run(calibration, whole, model_config.candidates)
     model_config = replace(model_config, candidates=(replay.scheduling,))
-    prediction = _prediction(halves, model_config, rng)
+    prediction = None
+    if halves is not None:
+        of_first_half = scheduled(_calibrated(halves[0], model_config, rng, PREDICTED_DRAWS), replay.scheduling)
+        prediction = compare(of_first_half, halves[1], rng)
     calibration = scheduled(calibration, replay.scheduling)
     failed = replay.is_rough or (prediction is not None and prediction.misses)
     error_ratio = _FAILED_ERROR_RATIO if failed else 1.0
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction), error_ratio=error_ratio)
     calibration = held_by_auxiliary(calibration, model_config.auxiliary_busy_ratio or 0.0)
-    return _advised(whole, halves, model_config, calibration, replay, prediction, rng)
-
-
-def _advised(
-    whole: Observed,
-    halves: tuple[Observed, TrainerSteps] | None,
-    model_config: ModelConfig,
-    calibration: Calibration,
-    replay: Replay,
-    prediction: Prediction | None,
-    rng: np.random.Generator,
-) -> ModelResult:
-    """Predict other layouts, move them to the measurements of the current one, and recommend."""
     measured = measured_staleness(whole, calibration.steps_per_version)
     forecasts = _predicted(calibration, model_config, measured)
     predicted_tokens_per_s = forecasts.today.tokens_per_s or 0.0
     anchor = Anchor.of(whole, predicted_tokens_per_s, forecasts.today.price)
-    anchored = _as_measured(forecasts, whole, anchor, measured, len(calibration.draws))
+    ceiling = trainer_rate_bound(whole, len(calibration.draws))
+    anchored = cap_at_trainer_rate(scale_to_measured(forecasts, anchor, measured), ceiling)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    grounds = _grounds(anchored.today.staleness, model_config, anchor)
-    grounds = replace(grounds, long_enough=halves is not None, lengths=lengths, replayed=replay.explains)
+    grounds = replace(
+        _grounds(anchored.today.staleness, model_config),
+        long_enough=halves is not None,
+        replayed=replay.explains,
+        lengths=lengths,
+        anchor=anchor,
+    )
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.granularity)
     reached = ranking.reached(whole.trained_tokens_per_s)
@@ -235,19 +231,13 @@ def _advised(
     )
 
 
-def _as_measured(
-    forecasts: Forecasts, whole: Observed, anchor: Anchor, measured: StalenessForecast | None, draws: int
-) -> Forecasts:
-    """Scale the forecasts to the measured level, with measured staleness, capped at trainers that never wait."""
-    anchored = scale_to_measured(forecasts, anchor, measured)
-    anchored = replace(anchored, today=replace(anchored.today, price=anchored.today.price.without_intervals()))
-    ceiling = trainer_rate_bound(whole, draws)
-    return anchored if ceiling is None else cap_at_trainer_rate(anchored, ceiling)
-
-
 def _predicted(calibration: Calibration, model_config: ModelConfig, measured: StalenessForecast | None) -> Forecasts:
-    layouts = _layouts(calibration, model_config.granularity)
-    affordable = partial(affords, grounds=_grounds(measured, model_config, Anchor()))
+    workload, own = calibration.system.workload, calibration.layout
+    capacity_tokens = calibration.system.engine.kv_capacity_tokens
+    load = steady_kv_load(workload.prompt_tokens, workload.lengths)
+    most = None if capacity_tokens is None else safe_batch(load, capacity_tokens)
+    layouts = possible_layouts(own.gpus, model_config.granularity, running_limits(own.max_running, most))
+    affordable = partial(affords, grounds=_grounds(measured, model_config))
     forecasts = predict_layouts(calibration, layouts, model_config.most_staleness, affordable)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("the model says that the run's own layout cannot run under its limits")
@@ -261,7 +251,7 @@ def time_to_finish(
 
     The interval of the recommended layout combines the ends of both intervals, which is the widest it can be.
     """
-    today = Estimate(*(remaining_steps * seconds / SECONDS_PER_HOUR for seconds in step_s))
+    today = step_s.mapped(lambda seconds: remaining_steps * seconds / SECONDS_PER_HOUR)
     recommended = gain_ratio and Estimate(
         today.value / (1.0 + gain_ratio.value),
         today.low / (1.0 + gain_ratio.high),
@@ -272,7 +262,7 @@ def time_to_finish(
     return TimeToFinish(remaining_steps, current, best, gpus, gpu_hour_price)
 
 
-def _grounds(staleness: StalenessForecast | None, model_config: ModelConfig, anchor: Anchor) -> Grounds:
+def _grounds(staleness: StalenessForecast | None, model_config: ModelConfig) -> Grounds:
     admission = model_config.scheduling.admission
     waits = admission.staleness_policy == "publication_waits"
     return Grounds(
@@ -280,7 +270,6 @@ def _grounds(staleness: StalenessForecast | None, model_config: ModelConfig, anc
         most_staleness=model_config.most_staleness,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
-        anchor=anchor,
     )
 
 
@@ -301,26 +290,6 @@ def _calibrated(
         others=model_config.others,
         draw_count=draw_count,
     )
-
-
-def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
-    workload, capacity_tokens = calibration.system.workload, calibration.system.engine.kv_capacity_tokens
-    load = steady_kv_load(workload.prompt_tokens, workload.lengths)
-    most = None if capacity_tokens is None else safe_batch(load, capacity_tokens)
-    limits = running_limits(calibration.layout.max_running, most)
-    return possible_layouts(calibration.layout.gpus, granularity, limits)
-
-
-def _prediction(
-    halves: tuple[Observed, TrainerSteps] | None,
-    model_config: ModelConfig,
-    rng: np.random.Generator,
-) -> Prediction | None:
-    if halves is None:
-        return None
-    first, rest = halves
-    calibration = scheduled(_calibrated(first, model_config, rng, PREDICTED_DRAWS), model_config.scheduling)
-    return compare(calibration, rest, rng)
 
 
 def _finish(

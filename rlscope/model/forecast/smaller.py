@@ -18,9 +18,9 @@ from rlscope.model.forecast.change import with_engine_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import closed_rates, predict
 from rlscope.model.forecast.price import UNTESTED_LOG
-from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds, gains_over
+from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Grounds
 from rlscope.model.observed import Observed
-from rlscope.model.system import Granularity, Layout, Side, System, smaller_layouts
+from rlscope.model.system import Granularity, Layout, Side, smaller_layouts
 
 _MOST_TRIED: Final = 2
 """Smaller layouts that are predicted: each takes 0.02 to 0.5 s."""
@@ -46,7 +46,9 @@ def cheaper_action(
 def _keeping(calibration: Calibration, granularity: Granularity, side: Side) -> tuple[Layout, ...]:
     """Return the layouts with fewer GPUs on a side that keep the rate by the closed forms, the smallest first."""
     smaller, own = smaller_layouts(calibration.layout, granularity, side), calibration.layout
-    slowed = [_slowed(each, side) for each in calibration.draws]
+    with_speed = with_engine_speed if side == "sampler_gpus" else with_trainer_speed
+    # A side may be slower than predicted by as much as the model errs.
+    slowed = [with_speed(each, math.exp(-UNTESTED_LOG)) for each in calibration.draws]
     now = closed_rates(calibration, calibration.draws, (own,))
 
     def keeps(layout: Layout) -> bool:
@@ -65,7 +67,7 @@ def _action(
     smaller = predict(calibration, layout, form_error=False)
     if now.drawn_tokens_per_s is None or smaller.drawn_tokens_per_s is None:
         return None
-    gains, price = gains_over(smaller, now), grounds.anchor.moved(smaller.price)
+    gains, price = smaller.gains_over(now), grounds.anchor.moved(smaller.price)
     spared_ratio = 1.0 - layout.gpus / before.gpus
     is_fresh = grounds.within_staleness_budget(price.staleness) and not price.exceeds_cap(grounds.most_staleness)
     is_costly = price.is_high(today.price) or not is_fresh or (price.staleness is not None and price.staleness.grows)
@@ -86,11 +88,3 @@ def _action(
         price=price,
         grade=today.grade,
     )
-
-
-def _slowed(system: System, side: Side) -> System:
-    """Slow a side down by as much as it may be slower than predicted."""
-    speed = math.exp(-UNTESTED_LOG)
-    if side == "sampler_gpus":
-        return with_engine_speed(system, speed)
-    return replace(system, trainer=with_trainer_speed(system.trainer, speed))

@@ -18,9 +18,9 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.estimate import Estimate
-from rlscope.model.forecast.change import Change, changed_systems, warnings_of
+from rlscope.model.forecast.change import Change, applied, warnings_of
 from rlscope.model.forecast.layouts import Forecast, anchored
-from rlscope.model.forecast.predict import closed_rates, predict, predict_layouts
+from rlscope.model.forecast.predict import changed, closed_rates, predict, predict_layouts
 from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
@@ -140,7 +140,7 @@ def _forecast(model: ModelResult, asked: Calibration, change: Change, layouts: S
     calibration, now = model.calibration, model.forecasts.today
     asked = replace(asked, layout=_fastest(asked, layouts, _most_staleness(model.model_config, change)))
     obstacle: Obstacle | None = _refusal(asked, asked.layout)
-    predicted = Forecast.of_none(asked.layout, None)
+    predicted = Forecast(asked.layout, None)
     if change == Change():
         predicted = now
     elif not obstacle:
@@ -167,14 +167,13 @@ def _forecast(model: ModelResult, asked: Calibration, change: Change, layouts: S
 
 def _asked(model: ModelResult, change: Change) -> Calibration:
     """Apply the change to the calibration, except for its layout."""
-    calibration, new_cap_policy = model.calibration, model.model_config.new_cap_policy
-    systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, new_cap_policy)
-    steps_per_version = float(change.publish_every or calibration.steps_per_version)
-    samples, before = (each.workload.samples_per_step for each in (changed[0], calibration.system))
-    if samples > max(_MOST_SAMPLES, before):
+    calibration, before = model.calibration, model.calibration.system.workload
+    now, new_cap_policy = calibration.steps_per_version, model.model_config.new_cap_policy
+    asked = changed(calibration, applied(change, before, now, new_cap_policy))
+    samples = asked.system.workload.samples_per_step
+    if samples > max(_MOST_SAMPLES, before.samples_per_step):
         raise ImpossibleChangeError(f"{samples:,} samples between two weight updates; at most {_MOST_SAMPLES:,}")
-    return replace(calibration, system=changed[0], draws=changed[1:], steps_per_version=steps_per_version)
+    return replace(asked, steps_per_version=float(change.publish_every or now))
 
 
 def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tuple[Layout, ...]:

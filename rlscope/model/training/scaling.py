@@ -17,6 +17,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from rlscope.model.arrays import Reals
 from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
+from rlscope.model.numerics.stratified import uniforms
 from rlscope.model.system import Trainer
 
 PRIOR_EXPONENT: Final = 0.8
@@ -158,7 +159,8 @@ def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) 
     indices = np.vstack((np.arange(work.size), block_draws(rng, work.size, block, draws)))
     work, times = work[indices], times[indices]
     line = _line(work, times)
-    sure, positive = _is_identified(line), (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    sure = bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
     overhead_s = np.where(positive & sure, line.overhead_s, 0.0)
     token_s = np.where(positive & sure, line.token_s, times.sum(axis=1) / work.sum(axis=1))
     outwards = few_blocks_factor(work.shape[1], block)
@@ -177,12 +179,6 @@ def _line(work: Reals, times: Reals) -> StepTimeLine:
     flat = variance <= 1e-12 * (work**2).sum(axis=-1)
     slope = (spread * times).sum(axis=-1) / np.where(flat, np.nan, variance)
     return StepTimeLine(mean_time - slope * mean_work, slope)
-
-
-def _is_identified(line: StepTimeLine) -> bool:
-    """Whether the draws have a positive overhead, and know the seconds per token well."""
-    positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
-    return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
 
 
 def _seen_elasticity(work: Reals, times: Reals, line: StepTimeLine) -> Elasticity | None:
@@ -205,8 +201,13 @@ def _elasticity(seen: Elasticity | None, is_identified: bool) -> Elasticity | No
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
     """Return the prior's median, then `draws` draws of it: a normal distribution cut to 0..MOST_EXPONENT."""
-    low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
-    return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
+    return exponents_at(_uniform(rng, draws), PRIOR_EXPONENT, PRIOR_EXPONENT_SD)
+
+
+def exponents_at(uniform: Reals | float, middle: float, sd: float) -> Reals:
+    """Quantiles of a normal distribution cut to 0..MOST_EXPONENT."""
+    low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - middle) / sd)
+    return middle + sd * ndtri(low + (high - low) * uniform)
 
 
 def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
@@ -322,7 +323,7 @@ def _log_density(elasticity: Elasticity) -> Reals:
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:
     """Return 0.5, for the median, then `draws` draws from 0 to 1, spread evenly: their median depends on no seed."""
-    return np.append(0.5, (rng.permutation(draws) + 0.5) / draws)
+    return np.append(0.5, uniforms(rng, draws))
 
 
 def _drawn(log_density: Reals, grid: Reals, uniform: Reals) -> Reals:

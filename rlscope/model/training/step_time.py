@@ -76,13 +76,11 @@ def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdateCost,
 
 def at_pace_of(trainer: Trainer, other: Trainer, workload: Workload) -> Trainer:
     """Return the trainer with another's passes and overhead at the GPUs seen; only its scaling differs."""
-    speed = _seen_s(trainer, workload) / _seen_s(other, workload)
+    own_s, other_s = (
+        float(trainer_step(each, workload, WeightUpdateCost(), each.seen_gpus).compute_s) for each in (trainer, other)
+    )
+    speed = own_s / other_s
     return replace(trainer, tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed, overhead_s=trainer.overhead_s / speed)
-
-
-def _seen_s(trainer: Trainer, workload: Workload) -> float:
-    tokens_per_s = trainer.tokens_per_gpu_s * trainer.seen_gpus
-    return trained_tokens_per_step(workload) / tokens_per_s + trainer.overhead_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.model.forecast.change import NO_LIMIT, update_seconds
+from rlscope.model.forecast.change import NO_LIMIT
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
@@ -98,7 +98,7 @@ def _inputs(answer: WhatIf) -> list[_Row]:
         (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
         (change.trainer_speed, "training speed", "", _times),
         (change.engine_speed, "engine speed", "", _times),
-        (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
+        (change.weight_update_s, "weight update time", fmt.duration(system.update.seconds), fmt.duration),
         (change.queue_capacity_samples, "queue capacity", _limit(admission.queue_capacity_samples), _limit),
         (change.max_in_flight_samples, "max samples in flight", _limit(admission.max_in_flight_samples), _limit),
         (change.publish_every, "steps per weight update", fmt.significant(steps_per_version), fmt.count),

@@ -66,7 +66,7 @@ def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None
     points = DecodePoints.of(RUNNING, typical_s * stalled, typical_s=typical_s, rows=100, kv_tokens=KV_TOKENS)
     fit = fitted(points, None)
     higher = float((typical_s * stalled).sum() / typical_s.sum())
-    assert fit.stall_ratio == pytest.approx(higher)
+    assert fit.cells.stall_ratio == pytest.approx(higher)
     assert fit.mape_ratio < 0.02
     ratio = (fit.curve.pass_s(RUNNING) + fit.curve.kv_s_per_token * KV_TOKENS) / typical_s
     assert ratio == pytest.approx(np.full(len(RUNNING), higher), rel=0.03)

@@ -420,7 +420,7 @@ def test_a_limit_is_lowered_as_long_as_the_rate_is_kept_and_more_is_saved(
     def solved(change: Callable[[System], System]) -> Forecast:
         queue = change(found._calibration.system).admission.queue_capacity_samples
         if queue not in gains:
-            return Forecast.of_none(found._layout, "never_trains")
+            return Forecast(found._layout, "never_trains")
         return gaining(found, gains[queue], priced(dropped[queue], 4))
 
     monkeypatch.setattr(found, "_solve", solved)

@@ -73,7 +73,7 @@ def test_whole_gpus_cost_what_a_fractional_split_would_gain_and_no_action_can():
 def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
     # Perfect scaling, and both sides take equally long.
     layout, truth = Layout(4, 4, 64), replace(TRUTH, update=WeightUpdateCost())
-    even = replace(truth, trainer=with_trainer_speed(truth.trainer, load_ratio(truth, layout)))
+    even = with_trainer_speed(truth, load_ratio(truth, layout))
     run = observed(even, layout, noise=0.0)
     found = replace(calibration_of(run), system=even)
     forecasts = predict_layouts(found, possible_layouts(8, SPLITS, (64,)))

@@ -184,7 +184,7 @@ def test_the_interval_of_a_p95_is_wide_where_some_draws_let_the_queue_grow_and_n
 
 def test_the_interval_of_a_p95_is_that_of_the_draws_moved_to_the_best_estimate() -> None:
     plain = calibration(Admission(max_in_flight_samples=900))
-    slower = tuple(replace(each, trainer=with_trainer_speed(each.trainer, 0.5)) for each in plain.draws)
+    slower = tuple(with_trainer_speed(each, 0.5) for each in plain.draws)
     staleness = StalenessForecast(1.0, 9, 9, steps_per_version=2.0)
     low, high = interval(plain, KEEPING_UP, staleness)
     assert low <= 2.0 * 9 <= high <= 2.0 * 12

@@ -113,7 +113,7 @@ def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_us
 ):
     system = with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_oldest")
     balance = 1.0 / (1.0 - steady_states(system, (LAYOUT,))[0].dropped_ratio)
-    faster = replace(system, trainer=with_trainer_speed(system.trainer, balance * speed))
+    faster = with_trainer_speed(system, balance * speed)
     run = simulate(faster, LAYOUT, steps=20, seed=1)
     found = with_intervals(price(0.0), faster, [faster] * 3, LAYOUT, run).dropped_ratio
     assert (found.value, found.low) == (0.0, 0.0)

@@ -19,7 +19,7 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.forecast.price import Anchor
-from rlscope.model.forecast.recommend import Grounds, gains_over, recommend
+from rlscope.model.forecast.recommend import Grounds, recommend
 from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Granularity, Layout, possible_layouts, running_limits
@@ -234,7 +234,7 @@ def test_layouts_with_todays_trainers_are_held_to_the_ceiling_and_others_are_not
     )
     held = cap_at_trainer_rate(Forecasts(today, (fast, *plain.others)), ceiling)
     (found,) = (each for each in held.others if each.layout == fast.layout)
-    assert gains_over(found, today) == pytest.approx(0.0 * ceiling)
+    assert found.gains_over(today) == pytest.approx(0.0 * ceiling)
     assert found.tokens_per_s == pytest.approx(today.tokens_per_s)
     assert found.timing.step_s == pytest.approx(2.0 * fast.timing.step_s)
     others = {each.layout: each for each in held.others if each.layout.trainer_gpus != today.layout.trainer_gpus}
@@ -261,7 +261,7 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
         assert after.layout == before.layout
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)
         assert after.timing.step_s == pytest.approx(before.timing.step_s / 0.8)
-        assert gains_over(after, moved.today) == pytest.approx(gains_over(before, plain.today))
+        assert after.gains_over(moved.today) == pytest.approx(before.gains_over(plain.today))
 
 
 def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():

@@ -11,10 +11,9 @@ from rlscope.errors import ImpossibleChangeError
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import (
     Change,
-    changed_systems,
+    applied,
     changed_workload,
     timed_update,
-    update_seconds,
     warnings_of,
     with_engine_speed,
     with_trainer_speed,
@@ -22,6 +21,7 @@ from rlscope.model.forecast.change import (
 from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.forecast.what_if import WhatIf, asked_layouts, what_if
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import (
     CHECKPOINTS_PHASE,
     Admission,
@@ -62,6 +62,12 @@ def queued_model() -> ModelResult:
 
 def rate(found: WhatIf) -> float:
     return found.predicted.tokens_per_s
+
+
+def changed_by(
+    change: Change, system: System, per_version: float = 1.0, policy: StalenessPolicy = "admission"
+) -> System:
+    return applied(change, system.workload, per_version, policy)(system)
 
 
 def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
@@ -203,17 +209,14 @@ def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str 
     ],
 )
 def test_a_limit_is_set_moved_or_removed(today: Admission, change: Change, expected: Admission):
-    (changed,) = changed_systems((replace(TRUTH, admission=today),), change, 1.0, "admission")
-    assert changed.admission == expected
+    assert changed_by(change, replace(TRUTH, admission=today)).admission == expected
 
 
 def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
     often, rare = TrainerPhase("log-probabilities", 2.0, True), TrainerPhase("checkpoints", 1.0, False, every_steps=10)
     trainer = Trainer(100.0, 2, overhead_s=1.0, phases=(often, rare))
     workload = replace(TRUTH.workload, prefetched_batches=1.0)
-    (changed,) = changed_systems(
-        (replace(TRUTH, trainer=trainer, workload=workload),), Change(publish_every=4), 1.0, "admission"
-    )
+    changed = changed_by(Change(publish_every=4), replace(TRUTH, trainer=trainer, workload=workload))
     assert (changed.workload.samples_per_step, changed.workload.samples_per_batch) == (1_024, 256)
     assert changed.workload.prefetched_batches == 0.25
     # What comes every 10 steps comes every 2 or 3 versions of 4 steps.
@@ -237,8 +240,7 @@ def test_an_evaluation_of_the_engines_comes_after_as_many_steps_however_many_tok
 ):
     curve = replace(TRUTH.engine.curve, other_s_per_request=6e-4)
     system = replace(TRUTH, engine=replace(TRUTH.engine, curve=curve))
-    (changed,) = changed_systems((system,), change, 1.0, "admission")
-    assert changed.engine.curve.other_s_per_request == pytest.approx(other_s)
+    assert changed_by(change, system).engine.curve.other_s_per_request == pytest.approx(other_s)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_seconds_of_checkpoints_are_added_to_each_step_of_a_version(
 ):
     own = TrainerPhase(CHECKPOINTS_PHASE, 2.0, False, every_steps=5)
     system = replace(TRUTH, trainer=Trainer(100.0, 2, phases=(TrainerPhase("log-probabilities", 1.0, True), own)))
-    (changed,) = changed_systems((system,), Change(added_checkpoint_s=added_s), per_version, "admission")
+    changed = changed_by(Change(added_checkpoint_s=added_s), system, per_version)
     left = [replace(own, step_s=seconds) for seconds in left_s]
     assert changed.trainer.phases == (TrainerPhase("log-probabilities", 1.0, True), *left)
 
@@ -351,8 +353,7 @@ def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
 def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_waits():
     change = Change(max_staleness=2)
     for policy, warnings in (("drop", ()), ("admission", ("cap_by_admission",))):
-        (changed,) = changed_systems((TRUTH,), change, 1.0, policy)
-        assert changed.admission == Admission(None, "wait", 2, staleness_policy=policy)
+        assert changed_by(change, TRUTH, policy=policy).admission == Admission(None, "wait", 2, staleness_policy=policy)
         assert warnings_of(change, TRUTH, 2, policy) == warnings
 
 
@@ -360,8 +361,8 @@ def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still(
     assert timed_update(WeightUpdateCost(0.5, 1.0, 1.5), 1.0) == WeightUpdateCost(0.25, 0.5, 0.75)
     assert timed_update(WeightUpdateCost(), 1.0) == WeightUpdateCost(1.0, 1.0, 0.0)
     # It lasts until the slower side goes on.
-    assert update_seconds(WeightUpdateCost(0.5, 1.0, 0.4)) == 1.0
-    assert update_seconds(WeightUpdateCost(0.5, 1.0, 0.6)) == 1.1
+    assert WeightUpdateCost(0.5, 1.0, 0.4).seconds == 1.0
+    assert WeightUpdateCost(0.5, 1.0, 0.6).seconds == 1.1
     found = what_if(model(), Change(weight_update_s=0.0))
     assert found.warnings == ()
     assert rate(found) > rate(what_if(model(), Change()))
@@ -370,9 +371,8 @@ def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still(
 def test_a_faster_trainer_computes_faster_and_writes_checkpoints_no_faster():
     phases = TrainerPhase("log-probabilities", 2.0, True), TrainerPhase("checkpoints", 3.0, False)
     expected = TrainerPhase("log-probabilities", 1.0, True), TrainerPhase("checkpoints", 3.0, False)
-    assert with_trainer_speed(Trainer(100.0, 2, overhead_s=1.0, phases=phases), 2.0) == Trainer(
-        200.0, 2, overhead_s=0.5, phases=expected
-    )
+    slower = replace(TRUTH, trainer=Trainer(100.0, 2, overhead_s=1.0, phases=phases))
+    assert with_trainer_speed(slower, 2.0).trainer == Trainer(200.0, 2, overhead_s=0.5, phases=expected)
 
 
 def test_faster_engines_prefill_faster():

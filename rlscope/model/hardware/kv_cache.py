@@ -16,8 +16,6 @@ SAFE_Z: Final = 2.33
 """Standard deviations that the safe batch keeps free: the cache overflows 1% of the time."""
 _BLOCK_TOKENS: Final = 16
 """Tokens per cache block, the default of engines."""
-_MEMORY_RATIO: Final = 0.9
-"""Share of device memory that engines claim by default."""
 _RESERVED_BYTES: Final = 4e9
 """Activations, captured graphs and communication buffers of a GPU: an assumption, engines measure their own."""
 
@@ -52,18 +50,13 @@ def safe_batch(load: KvLoad, capacity_tokens: float, group_size: int = 1, group_
     return (root / (2 * load.mean_tokens)) ** 2
 
 
-def capacity_from_device(
-    shape: ModelShape,
-    device_memory_bytes: float | None,
-    gpus: int,
-    memory_ratio: float = _MEMORY_RATIO,
-) -> int | None:
+def capacity_from_device(shape: ModelShape, device_memory_bytes: float, gpus: int, memory_ratio: float) -> int | None:
     """Tokens that the KV cache of an engine of `gpus` GPUs holds if the engine did not log it; None if unknown or 0.
 
     (ratio * memory * gpus - weights - reserved * gpus) / bytes per token, rounded down to blocks of 16 tokens.
     """
     weight_bytes, token_bytes = shape.weight_bytes, shape.kv_bytes_per_token(gpus)
-    if device_memory_bytes is None or weight_bytes is None or not token_bytes:
+    if weight_bytes is None or not token_bytes:
         return None
     free_bytes = gpus * (memory_ratio * device_memory_bytes - _RESERVED_BYTES) - weight_bytes
     blocks = int(free_bytes // (token_bytes * _BLOCK_TOKENS))

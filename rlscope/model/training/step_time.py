@@ -128,7 +128,7 @@ def expert_routing_s_per_token(layers: int, experts_per_token: int, hidden_size:
 
 
 def prior_tokens_per_gpu_s(
-    model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float, mfu_ratio: float = LIKELY_MFU.median
+    model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float, mfu_ratio: float
 ) -> float:
     """Tokens per second and GPU at a share of the peak of one GPU: assumed, not measured."""
     return mfu_ratio * peak_flops_per_s / training_flops_per_token(model, sequence_tokens)

@@ -194,7 +194,7 @@ class Counterfactuals:
         removed: gains if a cause were gone. What cannot gain enough to be listed is not solved: a limit raised gains no
         more than the limit removed, and a side made 10% faster no more than one made twice as fast.
         """
-        for tried in (*self._fixes(), *self._faster_sides(removed), *self._limits(removed)):
+        for tried in (*self._fixes(removed), *self._limits(removed)):
             if tried is not None and tried.gain_ratio.value > 0.0:
                 yield tried
 
@@ -303,7 +303,7 @@ class Counterfactuals:
         rng, error = np.random.default_rng([_SEED, number + _SEEDED_CAUSES]), _FORM_ERROR * error_ratio
         return (1.0 + gains) * np.exp(self._calibration.error_ratio * error * normals(rng, gains.size)) - 1.0
 
-    def _fixes(self) -> Iterator[Action | None]:
+    def _fixes(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         system, observed = self._calibration.system, self._observed
         seconds = system.update.seconds
         if seconds or not system.update.kv_kept:
@@ -324,8 +324,6 @@ class Counterfactuals:
             forecast = predict(replace(even, engine_slowness=None), self._layout)
             action = self._action("fix", "slow_engines", Cause.SAMPLERS, None, None, forecast, within=(0.0, np.inf))
             yield action and replace(action, engines=names)
-
-    def _faster_sides(self, removed: Mapping[LossCause, Reals]) -> Iterator[Action | None]:
         if _is_worth_solving(Cause.SAMPLERS, removed):
             yield self._fix("engine_speed", Cause.SAMPLERS, 1.0, lambda each: with_engine_speed(each, _FASTER), _FASTER)
         if _is_worth_solving(Cause.TRAINERS, removed):
@@ -353,7 +351,7 @@ class Counterfactuals:
             cause = Cause.TRAINERS if holds_trainers else Cause.STALENESS_CAP
             if limit is not None and (is_capped or cause != Cause.STALENESS_CAP):
                 yield self._limit(what, cause, limit, _LIMIT_FACTOR * limit)
-        yield from self._publications()
+        yield self._rarer_publications()
 
     def _raised_cap(self, cap: int) -> Action | None:
         """Raise the cap by the fewest versions that gain enough, or by one if no raise does."""
@@ -365,15 +363,15 @@ class Counterfactuals:
             tried.append(action)
         return tried[0]
 
-    def _publications(self) -> Iterator[Action | None]:
+    def _rarer_publications(self) -> Action | None:
         """Publish half as often: each version costs the same, and there are half as many."""
         system, now = self._calibration.system, self._calibration.steps_per_version
         if not system.update.seconds:
-            return
+            return None
         after = max(2, round(_LIMIT_FACTOR * now))
         rarer = applied(Change(publish_every=after), system.workload, now, "admission")
         forecast = self._solve(rarer, holds=True)
-        yield self._action("change", "publish_every", Cause.WEIGHT_UPDATES, now, float(after), forecast)
+        return self._action("change", "publish_every", Cause.WEIGHT_UPDATES, now, float(after), forecast)
 
     def _fix(
         self,
@@ -413,7 +411,7 @@ class Counterfactuals:
         gains = np.clip(self._with_error(known, get_args(ActionWhat).index(what), error_ratio), *within)
         gains = self._below_ceiling(what, gains, forecast)
         is_sure = self._grounds.replayed and share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
-        return Action(
+        action = Action(
             kind="probe" if kind == "change" and not is_sure else kind,
             what=what,
             cause=cause,
@@ -423,22 +421,16 @@ class Counterfactuals:
             price_before=self._today.price,
             price=self._grounds.anchor.moved(forecast.price),
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._affords(what, before, after, forecast.staleness),
             in_flight_limit=forecast.in_flight_limit,
         )
+        return replace(action, is_staler=kind == "change" and not self._affords(action))
 
-    def _affords(
-        self,
-        what: ActionWhat,
-        before: Layout | float | None,
-        after: Layout | float | None,
-        staleness: StalenessForecast | None,
-    ) -> bool:
+    def _affords(self, action: Action) -> bool:
         """Whether samples stay fresh enough. A version that spans more steps is staler by the same factor."""
-        grounds = self._grounds
-        if what in _LOOSENS_CAP:
+        grounds, staleness, before, after = self._grounds, action.staleness, action.before, action.after
+        if action.what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
-        if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
+        if action.what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
             staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
         return grounds.within_staleness_budget(staleness)
 

@@ -88,16 +88,16 @@ def explain_gap(
     to reach. The bound is the best over the tried limits on running requests. A forecast may err upwards, and a run may
     do better than modeled, so the bound is raised to at least those rates.
     """
-    free = _freed(calibration.system, observed)
-    limits = {each.layout.max_running for each in (forecasts.today, *forecasts.others)}
-    bounds = {limit: most_tokens_per_s(free, calibration.layout.gpus, float(limit)) for limit in limits}
-    drawn = [each.drawn_tokens_per_s for each in (forecasts.today, *forecasts.others)]
-    medians = (float(np.median(rates)) for rates in drawn if rates is not None)
-    best_estimates = (each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.others))
+    free, own, every = _freed(calibration.system, observed), calibration.layout, (forecasts.today, *forecasts.others)
+    limits = {each.layout.max_running for each in every}
+    bounds = {limit: most_tokens_per_s(free, own.gpus, float(limit)) for limit in limits}
+    medians = (each.median_rate for each in every if each.drawn_tokens_per_s is not None)
+    best_estimates = (each.tokens_per_s or 0.0 for each in every)
     bound = max(*bounds.values(), *best_estimates, *medians, *reached, observed.trained_tokens_per_s)
     left, steps = bound, list[GapStep]()
-    own_bound = bounds[calibration.layout.max_running]
-    whole = _whole_rate(calibration, free, forecasts)
+    own_bound = bounds[own.max_running]
+    alike = {each.layout for each in forecasts.others if each.layout.max_running == own.max_running}
+    whole = max(_rate(free, layout) for layout in (own, *alike))
     for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
         # A limit never helps: if the closed forms differ by rounding, nothing is charged.
         kept = rate if cause == Cause.UNEXPLAINED else min(left, rate)
@@ -172,13 +172,6 @@ def _freed(system: System, observed: Observed) -> System:
         update=WeightUpdateCost(),
         admission=_FREE,
     )
-
-
-def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:
-    """Trained tokens per second of the best split of whole GPUs at the current limit on running requests."""
-    today = calibration.layout
-    alike = {each.layout for each in forecasts.others if each.layout.max_running == today.max_running}
-    return max(_rate(free, layout) for layout in (today, *alike))
 
 
 def _rates(

@@ -5,7 +5,7 @@ measured one from the variation between steps. Not covered: which part of the mo
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -78,7 +78,6 @@ def _log_variance(interval: Estimate) -> float:
 
 def compare(calibration: Calibration, judged: TrainerSteps, rng: np.random.Generator) -> Prediction | None:
     """Compare the calibration's prediction for the run's own layout with the held-out part; None if it cannot run."""
-    calibration = replace(calibration, draws=calibration.draws[:PREDICTED_DRAWS])
     drawn = predict(calibration, calibration.layout, form_error=False, is_reference=True).drawn_tokens_per_s
     if drawn is None or not drawn.any():
         return None

@@ -255,11 +255,9 @@ def _held_run(
 
     The closed forms mostly know that it would, so that one simulation is enough.
     """
-    if not holds:
-        return calibration, simulated_run(calibration, layout)
-    if state.sample_p95 is not None:
-        simulated = simulated_run(calibration, layout)
-        if simulated is None or not staleness_simulated(simulated, calibration.system.admission).grows:
+    if not holds or state.sample_p95 is not None:
+        simulated, admission = simulated_run(calibration, layout), calibration.system.admission
+        if not holds or simulated is None or not staleness_simulated(simulated, admission).grows:
             return calibration, simulated
     limited = held(calibration, layout)
     return limited, simulated_run(limited, layout)

@@ -244,14 +244,20 @@ def _predicted(calibration: Calibration, model_config: ModelConfig, measured: St
     return forecasts
 
 
-def time_to_finish(
-    remaining_steps: int, step_s: Estimate, gain_ratio: Estimate | None, gpus: int, gpu_hour_price: float | None
-) -> TimeToFinish:
-    """Return the time for the remaining optimizer steps; gain_ratio: of the recommended layout over the current one.
+def _finish(
+    whole: Observed, recommendation: Recommendation, layout: Layout, model_config: ModelConfig, rng: np.random.Generator
+) -> TimeToFinish | None:
+    """Return the time for the remaining optimizer steps; None if their number is unknown, or none is left.
 
     The interval of the recommended layout combines the ends of both intervals, which is the widest it can be.
     """
+    remaining_steps, gpu_hour_price = model_config.remaining_steps, model_config.gpu_hour_price
+    if not remaining_steps:
+        return None
+    periods_s, gpus = whole.steps.period_s, layout.gpus + model_config.auxiliary_gpus
+    step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
     today = step_s.mapped(lambda seconds: remaining_steps * seconds / SECONDS_PER_HOUR)
+    gain_ratio = recommendation.gain_ratio if recommendation.changes else None
     recommended = gain_ratio and Estimate(
         today.value / (1.0 + gain_ratio.value),
         today.low / (1.0 + gain_ratio.high),
@@ -290,22 +296,6 @@ def _calibrated(
         others=model_config.others,
         draw_count=draw_count,
     )
-
-
-def _finish(
-    whole: Observed,
-    recommendation: Recommendation,
-    layout: Layout,
-    model_config: ModelConfig,
-    rng: np.random.Generator,
-) -> TimeToFinish | None:
-    if not model_config.remaining_steps:
-        return None
-    periods_s = whole.steps.period_s
-    step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
-    gain_ratio = recommendation.gain_ratio if recommendation.changes else None
-    gpus = layout.gpus + model_config.auxiliary_gpus
-    return time_to_finish(model_config.remaining_steps, step_s, gain_ratio, gpus, model_config.gpu_hour_price)
 
 
 def _warnings(

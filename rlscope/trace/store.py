@@ -32,7 +32,7 @@ from rlscope.trace.locked import LockedConnection
 from rlscope.trace.manifest import RunManifest, read_manifest
 from rlscope.trace.questions import OPENED, SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.sessions import keep_sessions_apart
+from rlscope.trace.sessions import Sessions, keep_sessions_apart
 from rlscope.trace.shares import BUCKETED, Partition, PartitionedRun, merge_answers
 from rlscope.trace.sql import literals
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
@@ -144,24 +144,13 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
     """
     folder = folder.resolve()
     given = _read_files(folder, read_all)
-    manifest, config, stored = given.manifest, given.config, given.stored
-    tables = stored.tables
+    tables = given.stored.tables
     with _connected(folder, _stored_bytes(tables), sum(files.rows for files in tables.values())) as opened:
         connection, scratch = opened
         _suit_size(connection, {table: files.rows for table, files in tables.items()})
-        rows = _create_tables(connection, scratch / "run", stored, given.journals)
-        counts = rows.counts
-        with _reading(folder):
-            sessions = keep_sessions_apart(connection, stored.workers)
-            connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
-            # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
-            found = estimate_run_clocks(connection, sessions.workers if manifest.imported is None else ())
-            if sessions.settings is not None:
-                manifest = replace(manifest, config={**manifest.config, **sessions.settings})
-                config = read_config(manifest.config)[0]
-                counts = {table: len(connection.table(table)) for table in TABLES}
-            correct_tables(connection, sessions.workers, found)
-        stored = replace(stored, workers=sessions.workers, found=found)
+        rows = _create_tables(connection, scratch / "run", given.stored, given.journals)
+        sessions, manifest, counts, found = _last_session(connection, given, rows)
+        stored = replace(given.stored, workers=sessions.workers, found=found)
         # A share of workers cannot detect a sample that another worker stored too, nor an id that was reused there.
         is_divided = divide is not None and "samples" not in rows.distinct and not sessions.replaced
         with divide(stored) if divide is not None and is_divided else nullcontext() as split:
@@ -175,7 +164,7 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
                     folder=folder,
                     run_id=manifest.run_id,
                     created_ns=manifest.created_ns,
-                    config=config,
+                    config=read_config(manifest.config)[0],
                     connection=connection,
                     locked=locked,
                     row_counts=counts,
@@ -188,6 +177,23 @@ def open_run(folder: Path, *, read_all: bool = False, divide: Partitioner | None
                     clocks=found.clocks,
                     split=split,
                 )
+
+
+def _last_session(
+    connection: DuckDBPyConnection, given: "_Given", rows: "_Rows"
+) -> tuple[Sessions, RunManifest, dict[str, int], FoundClocks]:
+    """Leave the rows and the settings of the last recording, and correct the times in the tables."""
+    manifest, counts = given.manifest, rows.counts
+    with _reading(given.stored.folder):
+        sessions = keep_sessions_apart(connection, given.stored.workers)
+        connection.from_arrow(workers_table(sessions.workers)).create_view("workers")
+        # The importer may have constructed the times of an imported run, so they prove nothing about clocks.
+        found = estimate_run_clocks(connection, sessions.workers if manifest.imported is None else ())
+        if sessions.settings is not None:
+            manifest = replace(manifest, config={**manifest.config, **sessions.settings})
+            counts = {table: len(connection.table(table)) for table in TABLES}
+        correct_tables(connection, sessions.workers, found)
+    return sessions, manifest, counts, found
 
 
 def read_run(
@@ -235,7 +241,6 @@ class _Given(NamedTuple):
     """Facts about a run folder that are known before any row is read."""
 
     manifest: RunManifest
-    config: RunConfig
     stored: StoredRun
     skipped: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
@@ -246,7 +251,7 @@ class _Given(NamedTuple):
 def _read_files(folder: Path, read_all: bool) -> _Given:
     """Read run.json, the worker files and the footers, and compare them with each other. read_all: as in `open_run`."""
     manifest = read_manifest(folder)
-    config, gaps = read_config(manifest.config)
+    _, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
     journals = JournalRows()
@@ -259,7 +264,6 @@ def _read_files(folder: Path, read_all: bool) -> _Given:
     manifest, created_gaps = usual_creation(manifest, window)
     return _Given(
         manifest=manifest,
-        config=config,
         stored=StoredRun(folder, workers, checked.tables, window, checked.unsure),
         skipped=(*skipped, *checked.skipped),
         gaps=(*gaps, *time_gaps, *created_gaps, *identity_gaps(workers)),

@@ -181,18 +181,8 @@ def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, mod
     layout cannot run.
     """
     rng = np.random.default_rng(_SEED)
-    calibration = _calibrated(whole, model_config, rng)
-    replay = replay_run(calibration, whole, model_config.candidates)
+    calibration, replay, prediction = _checked(whole, halves, model_config, rng)
     model_config = replace(model_config, candidates=(replay.scheduling,))
-    prediction = None
-    if halves is not None:
-        of_first_half = scheduled(_calibrated(halves[0], model_config, rng, PREDICTED_DRAWS), replay.scheduling)
-        prediction = compare(of_first_half, halves[1], rng)
-    calibration = scheduled(calibration, replay.scheduling)
-    failed = replay.is_rough or (prediction is not None and prediction.misses)
-    error_ratio = _FAILED_ERROR_RATIO if failed else 1.0
-    calibration = replace(calibration, level_log_sd=level_log_sd(prediction), error_ratio=error_ratio)
-    calibration = held_by_auxiliary(calibration, model_config.auxiliary_busy_ratio or 0.0)
     measured = measured_staleness(whole, calibration.steps_per_version)
     forecasts = _predicted(calibration, model_config, measured)
     predicted_tokens_per_s = forecasts.today.tokens_per_s or 0.0
@@ -229,6 +219,29 @@ def model_run(whole: Observed, halves: tuple[Observed, TrainerSteps] | None, mod
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
+
+
+def _checked(
+    whole: Observed,
+    halves: tuple[Observed, TrainerSteps] | None,
+    model_config: ModelConfig,
+    rng: np.random.Generator,
+) -> tuple[Calibration, Replay, Prediction | None]:
+    """Calibrate, replay the run, and check the second half of the steady state against what the first predicts."""
+    calibration = _calibrated(whole, model_config, rng)
+    replay = replay_run(calibration, whole, model_config.candidates)
+    prediction = None
+    if halves is not None:
+        known = replace(model_config, candidates=(replay.scheduling,))
+        of_first_half = scheduled(_calibrated(halves[0], known, rng, PREDICTED_DRAWS), replay.scheduling)
+        prediction = compare(of_first_half, halves[1], rng)
+    failed = replay.is_rough or (prediction is not None and prediction.misses)
+    calibration = replace(
+        scheduled(calibration, replay.scheduling),
+        level_log_sd=level_log_sd(prediction),
+        error_ratio=_FAILED_ERROR_RATIO if failed else 1.0,
+    )
+    return held_by_auxiliary(calibration, model_config.auxiliary_busy_ratio or 0.0), replay, prediction
 
 
 def _predicted(calibration: Calibration, model_config: ModelConfig, measured: StalenessForecast | None) -> Forecasts:

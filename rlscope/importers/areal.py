@@ -17,7 +17,7 @@ from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import epoch_ns, number
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _SESSIONS: Final = "sessions-r*.jsonl"
@@ -79,7 +79,7 @@ def _dumps(folder: Path) -> Iterator[Path]:
             yield from sorted(version.glob("*.jsonl"))
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add the sessions, with lengths and versions of dumped tasks. Raises ImportFileError if there are no sessions."""
     run = _Run(target, progress)
     folder = source.path if source.path.is_dir() else None
@@ -99,9 +99,9 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             expected="sessions-r*.jsonl files, which have the trajectories' times",
             next_step="Set perf_tracer.session_tracer.enabled=true in AReaL's config.",
         )
-    target.add_worker(_SAMPLER, "sampler", gpu_count=options.gpus.get("sampler"))
+    target.add_worker(_SAMPLER, "sampler", gpu_count=target.options.gpus.get("sampler"))
     run.in_flight.write(_SAMPLER, target)
-    _deliver(run, options)
+    _deliver(run)
     _say(run)
 
 
@@ -212,7 +212,7 @@ def _spans(record: Mapping[str, Any]) -> list[tuple[int, int]]:
     return sorted(spans)
 
 
-def _deliver(run: _Run, options: ImportOptions) -> None:
+def _deliver(run: _Run) -> None:
     """Add the deliveries. The trainer's version is at least the newest version of any sample that finished before."""
     run.seen.sort()
     times = [time for time, _ in run.seen]
@@ -223,7 +223,7 @@ def _deliver(run: _Run, options: ImportOptions) -> None:
             row |= {"step": version, "consumer_version": version}
         run.target.add("deliveries", row)
     if run.taken:
-        run.target.add_worker(_TRAINER, "trainer", gpu_count=options.gpus.get("trainer", 0))
+        run.target.add_worker(_TRAINER, "trainer", gpu_count=run.target.options.gpus.get("trainer", 0))
         taken_ns = [row["taken_ns"] for row in run.taken]
         run.target.extend_worker(_TRAINER, min(taken_ns), max(taken_ns))
 

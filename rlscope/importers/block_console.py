@@ -21,7 +21,7 @@ from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount,
 from rlscope.importers.rows import MetricRow
 from rlscope.importers.step_rows import fill
 from rlscope.importers.steps import step_log
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _TOTAL: Final = "total"
@@ -95,11 +95,9 @@ def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
     )
 
 
-def _read(
-    blocks: _Blocks, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> None:
+def _read(blocks: _Blocks, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
-    clock = open_clock(source.path, blocks.stamp, target, options)
+    clock = open_clock(source.path, blocks.stamp, target)
     log = LogFile(source.path, progress)
     steps = [step for step in _steps(blocks, log, clock) if step.values.get(_TOTAL)]
     rows = list(_rows(blocks, steps))
@@ -111,7 +109,7 @@ def _read(
             expected=f"the console log of a {blocks.title} run with at least one finished step",
             next_step="Pass the driver's log, or name another framework with --as.",
         )
-    fill(replace(found, sampler_id=blocks.console.workers.get("sampler", "sampler")), target, options)
+    fill(replace(found, sampler_id=blocks.console.workers.get("sampler", "sampler")), target)
     if between_s := sum(row.values.get(_BETWEEN, 0.0) for row in rows):
         target.say_origin("activities", Certainty.INFERRED, _WRITES)
         target.note(

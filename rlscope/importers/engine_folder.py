@@ -8,7 +8,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import offset_into_run_s
-from rlscope.importers.target import TIMES, ImportOptions, ImportTarget
+from rlscope.importers.target import TIMES, ImportTarget
 from rlscope.trace.imported import Certainty, SourceFile
 from rlscope.trace.manifest import RUN_FILE
 from rlscope.trace.query import stored_rows
@@ -23,7 +23,7 @@ def _recognize(source: ImportSource) -> bool:
     return (source.path / RUN_FILE).is_file()
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, _progress: Progress) -> None:
     """Add the engines of a run folder with their rows, those that lie within the run.
 
     Raises ImportFileError if there are none, and the errors of `open_run`.
@@ -47,7 +47,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, _p
         return _missing(source, target, "engines of before or after the run", "engines that served the run")
     for name, extent_ns in inside.items():
         # A scrape assumes one GPU.
-        gpus = options.gpus_per_engine or max(engines[name].gpu_count, target.gpus_per_engine or 0)
+        gpus = target.options.gpus_per_engine or max(engines[name].gpu_count, target.gpus_per_engine or 0)
         target.add_engine(name, gpu_count=gpus, **{fact: getattr(engines[name], fact) for fact in _FACTS})
         target.extend_worker(name, *extent_ns)
     rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))

@@ -13,7 +13,7 @@ from typing import Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK_BYTES: Final = 1 << 20
@@ -62,7 +62,7 @@ class Importer:
     """Kind of file, for example "SGLang engine log"."""
     recognize: Callable[[ImportSource], bool]
     """Returns whether the file is of this kind, by its name and its head."""
-    read: Callable[[ImportSource, ImportTarget, ImportOptions, Progress], None]
+    read: Callable[[ImportSource, ImportTarget, Progress], None]
     """Fills the target. Raises ImportFileError if there is nothing to read."""
     is_companion: bool = False
     """Whether the file, such as an engine log, only adds to a run that another file describes."""

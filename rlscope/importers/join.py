@@ -15,7 +15,7 @@ from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.format import some
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import NO_OPTIONS, ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 from rlscope.trace.manifest import RUN_FILE, run_folder
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rlscope.importers.importer import Progress
     from rlscope.importers.recognize import Recognized
 
-NO_OPTIONS: Final = ImportOptions()
 _STORE: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
 """Start of an address in an object store; a Path keeps only one of its slashes."""
 RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
@@ -124,23 +123,26 @@ def import_run(
             tuple(unpacked(each, Path(temporary)) for each in given)
             for given in ((path, *options.with_files), options.engine_logs)
         )
-        options = replace(options, with_files=files[1:], engine_logs=logs)
         try:
             target = ImportTarget(
-                folder, files[0].resolve().stem or "imported", relative_origin_ns=relative_origin_ns, given=files[0]
+                folder,
+                files[0].resolve().stem or "imported",
+                replace(options, with_files=files[1:], engine_logs=logs),
+                relative_origin_ns=relative_origin_ns,
+                given=files[0],
+                is_growing=is_growing,
             )
-            target.is_growing = is_growing
-            return _import(target, options, progress)
+            return _import(target, progress)
         except ImportFileError as error:
             # An unpacked file has the path of the compressed one below the temporary folder.
             raise ImportFileError(str(error).replace(temporary, "")) from error
 
 
-def _import(target: ImportTarget, options: ImportOptions, progress: "Progress") -> Imported:
+def _import(target: ImportTarget, progress: "Progress") -> Imported:
     from rlscope.importers.recognize import NAMED, recognize, rotated_parts
     from rlscope.importers.steps import has_steps_of
 
-    path, folder, is_growing = target.given, target.folder, target.is_growing
+    path, folder, options = target.given, target.folder, target.options
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
             folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
@@ -148,16 +150,26 @@ def _import(target: ImportTarget, options: ImportOptions, progress: "Progress") 
     first = recognize(path, options.framework, options.own)
     others = [_joined(each, first.importer.name, options) for each in options.with_files]
     # The engines of a run that goes on may come later.
-    logs = [each for each in options.engine_logs if not is_growing or each.is_file() or (each / RUN_FILE).is_file()]
+    logs = options.engine_logs
+    if target.is_growing:
+        logs = [each for each in logs if each.is_file() or (each / RUN_FILE).is_file()]
     engines = [_of_engines(each, options) for each in logs]
-    _refuse_same_steps((first, *others))
+    files = (first, *others)
+    _refuse_same_steps(files)
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
         target.note(f"Not read: {some(unread, NAMED)}. Pass one by name, or with --with if it is part of this run")
     if parts := rotated_parts(first.source.path):
         name, join = first.source.path.name, f"zcat -f {' '.join(parts)} {first.source.path.name} > all.log"
         target.note(f"Not read: {some(parts, NAMED)}, earlier parts of {name}. Join them: {join}")
-    target.knows_samplers = bool(engines) or any(has_steps_of("sampler", each.source) for each in (first, *others))
-    _read_all((first, *others), engines, target, options, progress)
+    target.knows_samplers = bool(engines) or any(has_steps_of("sampler", each.source) for each in files)
+    # The trainer's metrics come first, then other files, then files that only add to them.
+    for each in sorted(files, key=lambda each: 2 if each.importer.is_companion else not each.tells_trainer):
+        each.importer.read(each.source, target, progress)
+    for each in files:
+        for companion in each.companions:
+            companion.read(each.source, target, no_progress)
+    for each in engines:
+        each.importer.read(each.source, target, progress)
     if target.extent() is None:
         raise ImportFileError.of(
             path,
@@ -166,24 +178,6 @@ def _import(target: ImportTarget, options: ImportOptions, progress: "Progress") 
             next_step="Pass another file of the run.",
         )
     return target.finish(first.importer.name)
-
-
-def _read_all(
-    files: "Sequence[Recognized]",
-    engines: "Sequence[Recognized]",
-    target: ImportTarget,
-    options: ImportOptions,
-    progress: "Progress",
-) -> None:
-    """Read all files into the target."""
-    # The trainer's metrics come first, then other files, then files that only add to them.
-    for each in sorted(files, key=lambda each: 2 if each.importer.is_companion else not each.tells_trainer):
-        each.importer.read(each.source, target, options, progress)
-    for each in files:
-        for companion in each.companions:
-            companion.read(each.source, target, options, no_progress)
-    for each in engines:
-        each.importer.read(each.source, target, options, progress)
 
 
 def _refuse_same_steps(files: "Sequence[Recognized]") -> None:

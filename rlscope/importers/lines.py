@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import ImportSource, Progress, open_regular, open_source
 from rlscope.importers.rows import Tally, mapping, parsed_json
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 
 _CHUNK_BYTES: Final = 1 << 20
 LONGEST_LINE_BYTES: Final = 1 << 20
@@ -292,9 +292,9 @@ def process_of(line: ConsoleLine, name: str, own: re.Pattern[str] | None = None)
     return f"{name}-{source}" if line.collected and (source := _LINE_NUMBER.sub("", line.collected).strip()) else name
 
 
-def engine_name(path: Path, target: ImportTarget, options: ImportOptions) -> str:
+def engine_name(path: Path, target: ImportTarget) -> str:
     """Return the name of the engine of a log: the file's own, with its folder if another log has the same name."""
-    logs = {each.absolute() for each in (path, target.given, *options.engine_logs) if each.stem == path.stem}
+    logs = {each.absolute() for each in (path, target.given, *target.options.engine_logs) if each.stem == path.stem}
     return path.stem if len(logs) == 1 else os.path.relpath(path, os.path.commonpath([each.parent for each in logs]))
 
 
@@ -322,13 +322,17 @@ class LogClock:
         return self._last[1]
 
 
-def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, options: ImportOptions) -> LogClock | None:
+def open_clock(
+    path: Path, pattern: re.Pattern[str], target: ImportTarget, utc_offset_s: int | None = None
+) -> LogClock | None:
     """Return the clock of a log whose timestamps match the pattern's group `ts`; None for a log without timestamps.
 
     The time zone is that of the timestamps, else `--utc-offset`, else the quarter-hour offset that fits the log into
     the run it is joined to. A log by itself keeps local times, and the target's clock says so. If the run's own times
     are local or relative, those of a log with a zone are fitted too. A missing year is that of the run, else that of
     the file's last change.
+
+    utc_offset_s: the offset if another reader of the file knows it, in the place of `--utc-offset`.
 
     Raises ImportFileError if no zone fits the log into the run, or several do and UTC is not among them.
     """
@@ -341,7 +345,9 @@ def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, optio
     logged_ns = _ns(start, 0), _ns(end, 0)
     if start.tzinfo is not None:
         return LogClock(start, 0, offset_into_run_s(path, logged_ns, target))
-    return LogClock(start, _offset_s(path, logged_ns, target, options))
+    if utc_offset_s is None:
+        utc_offset_s = target.options.utc_offset_s
+    return LogClock(start, _offset_s(path, logged_ns, target) if utc_offset_s is None else utc_offset_s)
 
 
 def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTarget) -> int:
@@ -359,9 +365,7 @@ def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTa
     return 0 if target.clock == "relative" else _QUARTER_HOUR_S * round(ahead_s / _QUARTER_HOUR_S)
 
 
-def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options: ImportOptions) -> int:
-    if options.utc_offset_s is not None:
-        return options.utc_offset_s
+def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget) -> int:
     run = target.extent()
     if run is None:
         if target.clock == "wall":

@@ -25,7 +25,7 @@ from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, s
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, epoch_ns, factors_in, number
 from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _META: Final = "meta.json"
@@ -126,7 +126,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
     return [*([flat] if flat.is_file() else []), *sorted((folder / stream).glob("*.jsonl"))]
 
 
-def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
     folder = _dashboard(source.path)
     if folder is None:

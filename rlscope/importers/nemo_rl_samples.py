@@ -14,7 +14,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import number
 from rlscope.importers.rows import items
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
@@ -34,7 +34,7 @@ def _step(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _read(source: ImportSource, target: ImportTarget, _options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add the samples of the steps that the console reports. Raises ImportFileError if it reports none of them."""
     if not target.steps or target.samplers_id is None:
         raise ImportFileError.of(

@@ -22,7 +22,7 @@ from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
 from rlscope.importers.step_rows import fill
 from rlscope.importers.steps import gpus_of, read_steps, recognize_steps, stated_settings
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import read_regular
 from rlscope.trace.imported import Certainty
@@ -58,7 +58,7 @@ def _metrics(folder: Path) -> ImportSource | None:
     return source if source is not None and recognize_steps(_TABLE, source) else None
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add everything that the folder records. Raises ImportFileError if it has neither steps nor episodes."""
     folder, run = source.path, _Run(target)
     settings, log = _settings(folder), next((folder / name for name in _LOGS if (folder / name).is_file()), None)
@@ -66,11 +66,11 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         log = None
     target.knows_samplers = target.knows_samplers or log is not None or (folder / "rollouts").is_dir()
     if metrics := _metrics(folder):
-        fill(read_steps(metrics, _TABLE, target, progress, settings), target, options)
+        fill(read_steps(metrics, _TABLE, target, progress, settings), target)
     for role in (_TRAINER, _SAMPLER):
-        target.add_worker(role, role, gpu_count=options.gpus.get(role, gpus_of(settings, _TABLE, role)))
+        target.add_worker(role, role, gpu_count=target.options.gpus.get(role, gpus_of(settings, _TABLE, role)))
     target.add_config(**stated_settings(settings, _TABLE))
-    _read_inference(run, log, options, progress)
+    _read_inference(run, log, progress)
     _read_rollouts(run, folder / "rollouts", progress)
     if metrics is None and not run.samples:
         raise ImportFileError.of(
@@ -99,14 +99,14 @@ def _take_settings(table: Mapping[str, Any], found: dict[str, int]) -> None:
             found.setdefault(name, value)
 
 
-def _read_inference(run: _Run, log: Path | None, options: ImportOptions, progress: Progress) -> None:
+def _read_inference(run: _Run, log: Path | None, progress: Progress) -> None:
     if log is None:
         run.target.note(
             "No inference.log found, so engine step times are unknown. Pass it with --engine-log.",
             unless="engine_steps",
         )
         return
-    VLLM_LOG.read(open_source(log), run.target, options, progress)
+    VLLM_LOG.read(open_source(log), run.target, progress)
     if len(run.target.engines) == 1:
         (run.engine,) = run.target.engines
     else:

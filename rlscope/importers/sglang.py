@@ -31,7 +31,7 @@ from rlscope.importers.lines import (
     to_ns,
 )
 from rlscope.importers.quantities import RefusedNumberError, amount, whole
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 STAMPED: Final = re.compile(
@@ -170,11 +170,16 @@ class _Placed(NamedTuple):
     """Rows in order, up to the decode line, each with its length in ns."""
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
-    """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none."""
+def read_engines(
+    source: ImportSource, target: ImportTarget, progress: Progress, utc_offset_s: int | None = None
+) -> None:
+    """Add one sampler for each engine of the log, with its rows. Raises ImportFileError if there are none.
+
+    utc_offset_s: that of its timestamps, if known.
+    """
     if not target.claim(source.path, SGLANG_LOG.kind):
         return
-    clock = open_clock(source.path, STAMPED, target, options)
+    clock = open_clock(source.path, STAMPED, target, utc_offset_s)
     if clock is None:
         raise ImportFileError.of(
             source.path,
@@ -184,14 +189,14 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
         )
     survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, progress)
     lanes: dict[str, _Lane] = {}
-    for entry, gap in _entries(log, clock, engine_name(source.path, target, options)):
+    for entry, gap in _entries(log, clock, engine_name(source.path, target)):
         lane = lanes.setdefault(entry.engine, _Lane(entry.engine, target))
         target.extend_worker(entry.engine, entry.time_ns, entry.time_ns)
         if gap is not None and (placed := _placed(gap, survey)):
             lane.take(placed)
     for lane in lanes.values():
         lane.place()
-        _add_engine(lane, target, options, survey.settings)
+        _add_engine(lane, target, survey.settings)
     _say(target, log, lanes.values())
     target.add_file("engine log", log.tally.source_file(source.path))
 
@@ -422,13 +427,13 @@ class _Lane:
         self._target.add("engine_steps", row)
 
 
-def _add_engine(lane: _Lane, target: ImportTarget, options: ImportOptions, settings: Mapping[str, int]) -> None:
+def _add_engine(lane: _Lane, target: ImportTarget, settings: Mapping[str, int]) -> None:
     """Add an engine as a sampler. Data-parallel ranks, each an engine here, may share one server's GPUs and limits."""
     ranks = settings.get("dp_size", 1) if _SHARES_ATTENTION in settings else 1
     gpus, running = settings.get("tp_size"), settings.get("max_running_requests")
     target.add_engine(
         lane.engine,
-        gpu_count=options.gpus_per_engine or (gpus and gpus * settings.get("pp_size", 1) // ranks),
+        gpu_count=target.options.gpus_per_engine or (gpus and gpus * settings.get("pp_size", 1) // ranks),
         kv_capacity_tokens=settings.get("max_total_num_tokens"),
         max_running=settings.get(_OWN_LIMIT, None if running is None else running // ranks),
     )
@@ -452,4 +457,4 @@ def _say(target: ImportTarget, log: LogFile, lanes: Collection[_Lane]) -> None:
     log.say_merged(target, {lane.engine: lane.rows for lane in lanes})
 
 
-SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", partial(prints, STAMPED), _read, is_companion=True)
+SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", partial(prints, STAMPED), read_engines, is_companion=True)

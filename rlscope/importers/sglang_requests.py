@@ -8,7 +8,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id
 from rlscope.importers.quantities import MOST_STEPS, epoch_ns, number, whole
 from rlscope.importers.rows import mapping
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _KEYS: Final = ('"request_received_ts"', '"request_finished_ts"')
@@ -20,7 +20,7 @@ def _recognize(source: ImportSource) -> bool:
     return any(all(key in line for key in _KEYS) for line in source.text.splitlines())
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add each request as a sample. Raises ImportFileError if no record has times."""
     file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
     folder = source.path.parent.name
@@ -44,7 +44,7 @@ def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, pr
             expected="JSON records with request_received_ts and request_finished_ts",
             next_step="Start SGLang with --export-metrics-to-file and --enable-metrics.",
         )
-    target.add_engine(engine, gpu_count=options.gpus_per_engine)
+    target.add_engine(engine, gpu_count=target.options.gpus_per_engine)
     target.extend_worker(engine, first_ns, last_ns)
     target.say_origin("samples", Certainty.RECORDED)
     if versions.is_unknown:

@@ -29,7 +29,7 @@ from rlscope.importers.layout import (
 )
 from rlscope.importers.quantities import columns_of
 from rlscope.importers.steps import ProcessSteps, Step, StepLog, derived_gpus, read_steps, recognize_steps
-from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
+from rlscope.importers.target import ImportTarget, StepTimes
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
 
 _OVER_RATIO: Final = 0.03
@@ -51,29 +51,29 @@ _UNKNOWN_SAMPLERS: Final = (
 )
 
 
-def _read(
-    framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> None:
+def _read(framework: Framework, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     log = read_steps(source, framework, target, progress)
-    if target.clock == "local" and options.utc_offset_s is not None:
+    offset_s = target.options.utc_offset_s
+    if target.clock == "local" and offset_s is not None:
         target.clock = "wall"
         for step in chain.from_iterable(each.steps for each in log.processes):
-            step.end_ns = step.end_ns and step.end_ns - options.utc_offset_s * 10**9
-    fill(log, target, options)
+            step.end_ns = step.end_ns and step.end_ns - offset_s * 10**9
+    fill(log, target)
 
 
-def _settled(log: StepLog, target: ImportTarget, options: ImportOptions) -> StepLog:
+def _settled(log: StepLog, target: ImportTarget) -> StepLog:
     """Decide whether samplers have their own GPUs: by the file, else by the options, else refuse a verdict."""
+    gpus = target.options.gpus
     if log.framework.placement.separate_unless_phases_add_up and not log.is_separate:
         ratios = [open_ratio(durations_of(each, is_separate=False)) for each in log.processes]
         return replace(log, is_separate=any(abs(ratio or 0.0) > _SUM_RATIO for ratio in ratios))
     if log.is_stated:
         unused, how = ("colocated", "have GPUs of their own") if log.is_separate else ("sampler", "share the trainer's")
-        if unused in options.gpus:
-            target.note(f"--gpus {unused}={options.gpus[unused]} has no effect: by the file, samplers {how}")
+        if unused in gpus:
+            target.note(f"--gpus {unused}={gpus[unused]} has no effect: by the file, samplers {how}")
         return log
-    if options.gpus.keys() & {"sampler", "colocated"}:
-        return replace(log, is_separate="colocated" not in options.gpus)
+    if gpus.keys() & {"sampler", "colocated"}:
+        return replace(log, is_separate="colocated" not in gpus)
     if not log.is_doubtful:
         return log
     why = "the config that it prints cannot be parsed" if log.is_config_unread else "the file does not state which"
@@ -90,9 +90,9 @@ def step_importer(framework: Framework) -> Importer:
     return Importer(framework.name, kind, partial(recognize_steps, framework), partial(_read, framework))
 
 
-def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
+def fill(log: StepLog, target: ImportTarget) -> None:
     """Add the workers and rows of a log of steps."""
-    log = _settled(log, target, options)
+    log = _settled(log, target)
     if log.is_config_unread:
         target.note(UNREAD_CONFIG)
     if log.changed:
@@ -112,19 +112,19 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
         _check_coverage(worker_id, each, placed, log, target)
         _check_sums(open_ratio(durations), log, target)
-        target.add_worker(worker_id, role, gpu_count=_gpus(log, each, role, options))
+        target.add_worker(worker_id, role, gpu_count=_gpus(log, each, role, target))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
         if each.process.role == "trainer":
             _fill_trainer(log, worker_id, placed, target)
             if log.is_separate and not any(other.process.role == "sampler" for other in log.processes):
-                _infer_sampler(log, placed, target, options)
+                _infer_sampler(log, placed, target)
         else:
             # Its log has no versions.
             target.say_origin("activities", Certainty.PLACED)
             for piece in chain.from_iterable(step.pieces for step in placed):
                 _add_activity(target, worker_id, piece, is_separate=False)
         _report(log, worker_id, placed, target, reported)
-    target.add_config(gpus_per_engine=options.gpus_per_engine)
+    target.add_config(gpus_per_engine=target.options.gpus_per_engine)
     target.add_config(**log.settings())
 
 
@@ -156,12 +156,13 @@ def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target:
     target.restarts += [(each.start_ns + (each.step.before_ns or each.start_ns)) // 2 for each in again]
 
 
-def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, options: ImportOptions) -> int | None:
+def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTarget) -> int | None:
     """Return a worker's GPUs: from the options, the config or the rates; None if these do not tell."""
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
-    stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
+    gpus = target.options.gpus
+    stated = gpus.get(role) or gpus.get(side) or log.gpus(side)
     if stated or steps is None:
         return stated
     # In some releases, the GPUs that follow from the rates include those of the samplers.
@@ -299,9 +300,9 @@ def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_s
     target.add_phase(worker_id, kind, piece.start_ns, piece.end_ns)
 
 
-def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
+def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
-    target.sampler_gpus = _gpus(log, None, "sampler", options)
+    target.sampler_gpus = _gpus(log, None, "sampler", target)
     if target.knows_samplers:
         return
     target.add_worker(log.sampler_id, "sampler", gpu_count=target.sampler_gpus)

@@ -63,6 +63,9 @@ class ImportOptions:
     """`--engine-log`: one log per engine, or run folders of engines."""
 
 
+NO_OPTIONS: Final = ImportOptions()
+
+
 class StepTimes(NamedTuple):
     """Times and version of a step, which its samples need."""
 
@@ -82,16 +85,25 @@ class ImportTarget:
     Times are nanoseconds since the UTC epoch. Times of a file without timestamps count from `relative_origin_ns`.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int, given: Path = Path()) -> None:
-        """Start an empty run. given: the imported file or folder; paths of its files are stored relative to it."""
-        self.folder = folder
-        self.given = given
-        self.run_id = run_id
-        self.relative_origin_ns = relative_origin_ns
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str,
+        options: ImportOptions = NO_OPTIONS,
+        *,
+        relative_origin_ns: int,
+        given: Path = Path(),
+        is_growing: bool = False,
+    ) -> None:
+        """Start an empty run.
+
+        given: the imported file or folder; paths of its files are stored relative to it.
+        is_growing: whether the run goes on, so that no worker has an end.
+        """
+        self.folder, self.run_id, self.options = folder, run_id, options
+        self.relative_origin_ns, self.given, self.is_growing = relative_origin_ns, given, is_growing
         self.clock: Clock = "wall"
         self.is_incomplete = False
-        self.is_growing = False
-        """Whether the run goes on, so that no worker has an end."""
         self.thinned_evenly: list[str] = []
         self.knows_samplers = False
         """Whether some file records the samplers' work, so that it need not be inferred."""

@@ -8,7 +8,6 @@ for samples. Timers inside it take precedence.
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -30,10 +29,10 @@ from rlscope.importers.quantities import (
     seconds,
     whole,
 )
-from rlscope.importers.sglang import SGLANG_LOG, STAMPED
+from rlscope.importers.sglang import STAMPED, read_engines
 from rlscope.importers.spans import Spans
 from rlscope.importers.steps import gpus_of, recognize_steps, runs_separately, stated_settings
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.importers.timers import PrintedSettings, Timers
 from rlscope.trace.imported import Certainty
 
@@ -267,11 +266,9 @@ def _recognize(framework: Framework, source: ImportSource) -> bool:
     return bool(printed) and (trains or has_rest or not recognize_steps(framework, source))
 
 
-def _read(
-    framework: Framework, source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress
-) -> None:
+def _read(framework: Framework, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add trainer, samplers and engines of one console. Raises ImportFileError if no timer ended."""
-    clock = open_clock(source.path, re.compile(framework.console.timer or ""), target, options)
+    clock = open_clock(source.path, re.compile(framework.console.timer or ""), target)
     if clock is None:
         raise _no_timer(source, framework)
     log, reader = LogFile(source.path, progress), _Reader(framework, target, clock)
@@ -283,12 +280,12 @@ def _read(
     if not reader.ended:
         raise _no_timer(source, framework)
     reader.add_training()
-    reader.add_workers(options.gpus)
+    reader.add_workers(target.options.gpus)
     reader.add_held()
     _say(reader, log)
     target.add_file("console", log.tally.source_file(source.path))
     if reader.engine_lines:
-        SGLANG_LOG.read(source, target, replace(options, utc_offset_s=clock.offset_s), lambda _bytes: None)
+        read_engines(source, target, lambda _bytes: None, clock.offset_s)
 
 
 def _no_timer(source: ImportSource, framework: Framework) -> ImportFileError:

@@ -27,7 +27,7 @@ from rlscope.importers.lines import (
 )
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
 from rlscope.importers.spans import Spans
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
 _STATS: Final = re.compile(
@@ -90,7 +90,6 @@ class _Engine:
 @dataclass(slots=True)
 class _Reader:
     target: ImportTarget
-    options: ImportOptions
     name: str
     """Name of an engine that Ray does not name."""
     clock: LogClock
@@ -190,7 +189,7 @@ class _Reader:
         for engine in self.engines.values():
             engine.idle.write_idle(engine.worker_id, self.target)
             ranks = self.settings.get("tensor_parallel")
-            gpus = self.options.gpus_per_engine or (ranks and ranks * self.settings.get("pipeline_parallel", 1))
+            gpus = self.target.options.gpus_per_engine or (ranks and ranks * self.settings.get("pipeline_parallel", 1))
             self.target.add_engine(
                 engine.worker_id,
                 gpu_count=gpus and gpus * engine.count,
@@ -204,15 +203,15 @@ class _Reader:
         return stated and stated * engine.count
 
 
-def _read(source: ImportSource, target: ImportTarget, options: ImportOptions, progress: Progress) -> None:
+def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, VLLM_LOG.kind):
         return
-    clock, log = open_clock(source.path, _STATS, target, options), LogFile(source.path, progress)
+    clock, log = open_clock(source.path, _STATS, target), LogFile(source.path, progress)
     engines: Collection[_Engine] = ()
     if clock is not None:
         window_ns = _usual_window_s(source.path, copy(clock)) * _SECOND_NS
-        reader = _Reader(target, options, engine_name(source.path, target, options), clock, window_ns)
+        reader = _Reader(target, engine_name(source.path, target), clock, window_ns)
         for line in log:
             try:
                 reader.take(line)

@@ -59,9 +59,9 @@ class Filled:
 def fill(folder: Path, *files: tuple[Path, Importer], origin_ns: int = 0, **options: Any) -> Filled:
     """Import the files, in this order, into one run. Raises ImportFileError as the importers do."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    target = ImportTarget(folder, "run", relative_origin_ns=origin_ns)
+    target = ImportTarget(folder, "run", ImportOptions(**options), relative_origin_ns=origin_ns)
     for path, importer in files:
-        importer.read(open_source(path), target, ImportOptions(**options), lambda _bytes: None)
+        importer.read(open_source(path), target, lambda _bytes: None)
     return Filled(folder, target.finish(files[0][1].name))
 
 

@@ -10,10 +10,9 @@ import pytest
 from rlscope.errors import ImportFileError
 from rlscope.importers import lines
 from rlscope.importers.lines import LogFile, clean, open_clock, safe_worker_id
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import NO_OPTIONS, ImportOptions, ImportTarget
 
 NS = 1_000_000_000
-NO_OPTIONS = ImportOptions()
 STAMPED = re.compile(r"^(?P<ts>\S+(?: [\d:.,]+)?) ")
 
 
@@ -29,15 +28,17 @@ def written(tmp_path: Path, *stamps: str, changed_ns: int | None = None) -> Path
     return path
 
 
-def target_of(tmp_path: Path, run_ns: tuple[int, int] | None = None) -> ImportTarget:
-    target = ImportTarget(tmp_path / "run", "run", relative_origin_ns=0)
+def target_of(
+    tmp_path: Path, run_ns: tuple[int, int] | None = None, options: ImportOptions = NO_OPTIONS
+) -> ImportTarget:
+    target = ImportTarget(tmp_path / "run", "run", options, relative_origin_ns=0)
     if run_ns is not None:
         target.extend_worker("trainer", *run_ns)
     return target
 
 
-def times_ns(path: Path, target: ImportTarget, options: ImportOptions = NO_OPTIONS) -> list[int | None]:
-    clock = open_clock(path, STAMPED, target, options)
+def times_ns(path: Path, target: ImportTarget) -> list[int | None]:
+    clock = open_clock(path, STAMPED, target)
     assert clock is not None
     return [
         clock.time_ns(match["ts"]) for line in LogFile(path, lambda _bytes: None) if (match := STAMPED.match(line.text))
@@ -152,7 +153,7 @@ def test_the_year_of_a_log_is_that_of_its_file_and_goes_on_at_new_year(
 @pytest.mark.parametrize(("offset", "hour"), [(0, 12), (2 * 3600, 10), (-int(3.5 * 3600), 15)])
 def test_an_offset_that_is_given_is_taken(tmp_path: Path, offset: int, hour: int) -> None:
     path = written(tmp_path, "2026-03-22 12:00:00", "2026-03-22 12:00:01")
-    (first, _) = times_ns(path, target_of(tmp_path), ImportOptions(utc_offset_s=offset))
+    (first, _) = times_ns(path, target_of(tmp_path, options=ImportOptions(utc_offset_s=offset)))
     assert first == epoch_ns(2026, 3, 22, hour, 30 if offset < 0 else 0)
 
 
@@ -196,7 +197,7 @@ def test_a_log_that_joins_steps_without_times_is_laid_from_their_start(tmp_path:
 def test_text_without_a_stamp_has_no_clock(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("nothing here\n")
-    assert open_clock(path, re.compile(r"^(?P<ts>\d\d:\d\d:\d\d) "), target_of(tmp_path), ImportOptions()) is None
+    assert open_clock(path, re.compile(r"^(?P<ts>\d\d:\d\d:\d\d) "), target_of(tmp_path)) is None
 
 
 def test_the_last_stamp_is_found_behind_a_long_end_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +205,6 @@ def test_the_last_stamp_is_found_behind_a_long_end_without_any(tmp_path: Path, m
     path = tmp_path / "run.log"
     path.write_text("12-31 23:59:59 x\n01-01 00:00:01 x\n" + "no time in this line\n" * 20)
     os.utime(path, ns=(epoch_ns(2026, 1, 1, 3), epoch_ns(2026, 1, 1, 3)))
-    clock = open_clock(path, re.compile(r"^(?P<ts>\d\d-\d\d [\d:]+) x"), target_of(tmp_path), ImportOptions())
+    clock = open_clock(path, re.compile(r"^(?P<ts>\d\d-\d\d [\d:]+) x"), target_of(tmp_path))
     assert clock is not None
     assert clock.time_ns("12-31 23:59:59") == epoch_ns(2025, 12, 31, 23, 59, 59)

@@ -24,8 +24,7 @@ from rlscope.alerts.receiver import Receiver
 from rlscope.analysis.result import Alert, Severity, at_least
 from rlscope.errors import ImportFileError, OutputError, RlscopeError
 from rlscope.format import duration
-from rlscope.importers.join import NO_OPTIONS
-from rlscope.importers.target import ImportOptions
+from rlscope.importers.target import NO_OPTIONS, ImportOptions
 from rlscope.trace.manifest import RUN_FILE
 
 _NS_PER_S: Final = 1_000_000_000

@@ -13,7 +13,8 @@ from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.log import LiveLog
 from rlscope.alerts.live.watch import Look, WatchClock, watch_run
-from rlscope.importers.join import NO_OPTIONS, resolve
+from rlscope.importers.join import resolve
+from rlscope.importers.target import NO_OPTIONS
 from rlscope.pipeline import analyze
 from rlscope.reports.text.verdict import label
 from rlscope.reports.text.watch import fact_rows

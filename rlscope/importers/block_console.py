@@ -18,7 +18,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import longest_pause_ns
 from rlscope.importers.lines import LogClock, LogFile, open_clock, prints, to_ns
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, whole
-from rlscope.importers.rows import MetricRow
+from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.step_rows import fill
 from rlscope.importers.steps import step_log
 from rlscope.importers.target import ImportTarget
@@ -98,7 +98,7 @@ def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
 def _read(blocks: _Blocks, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
     clock = open_clock(source.path, blocks.stamp, target)
-    log = LogFile(source.path, progress)
+    log = LogFile(source.path, Tally(progress))
     steps = [step for step in _steps(blocks, log, clock) if step.values.get(_TOTAL)]
     rows = list(_rows(blocks, steps))
     found = step_log(iter(rows), blocks.table, log.tally)

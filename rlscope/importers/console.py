@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import Framework
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import ImportSource
 from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
@@ -110,9 +110,9 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 """The note about a config that began but could not be read."""
 
 
-def _rows(path: Path, tally: Tally, progress: Progress, leads: Leads = _LEADS) -> Iterator[MetricRow]:
+def _rows(path: Path, tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     config, table, is_head = PrintedConfig(tally), _PrintedTable(), True
-    lines = map(without_time, _unwrapped(LogFile(path, progress, tally=tally)))
+    lines = map(without_time, _unwrapped(LogFile(path, tally)))
     for line in _closed(lines, leads[:-1]):
         text = line.text
         found = _STEP_LINE.search(text) if "step:" in text else None
@@ -310,12 +310,12 @@ def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
     return replace(CONSOLE, rows=partial(_pair_rows, pair))
 
 
-def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally) -> Iterator[MetricRow]:
     step: float | None = None
     values: dict[str, float] = {}
     is_after: bool | None = None
     time_ns: int | None = None
-    for line in LogFile(path, progress, tally=tally):
+    for line in LogFile(path, tally):
         text = line.text
         stated = _PAIR_STEP.search(text)
         found = [(name, _in_unit_of(name, real(value), unit)) for name, value, unit in pair.findall(text)]

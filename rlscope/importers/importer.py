@@ -27,6 +27,10 @@ Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
 
 
+def no_progress(_bytes: int) -> None:
+    """Ignore progress in bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImportSource:
     """A file or folder, with the bytes that recognition may read."""

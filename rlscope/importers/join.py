@@ -15,13 +15,13 @@ from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.format import some
+from rlscope.importers.importer import Progress, no_progress, open_source, unpacked
 from rlscope.importers.target import NO_OPTIONS, ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 from rlscope.trace.manifest import RUN_FILE, run_folder
 
 if TYPE_CHECKING:
     # The importers are slow to import, and a run folder needs none of them.
-    from rlscope.importers.importer import Progress
     from rlscope.importers.recognize import Recognized
 
 _STORE: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
@@ -44,11 +44,7 @@ class RunFolder:
         return Path(name) if self._is_temporary else self.path / name
 
 
-def no_progress(_bytes: int) -> None:
-    """Ignore progress in bytes."""
-
-
-def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
+def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> Progress:
     """Return a progress callback that reports messages such as "reading run.log: 40%"."""
     total = sum(path.stat().st_size for path in paths if path.is_file())
     read, shown, name = 0, -1, paths[0].name
@@ -103,7 +99,7 @@ def import_run(
     path: Path,
     folder: Path,
     options: ImportOptions = NO_OPTIONS,
-    progress: "Progress" = no_progress,
+    progress: Progress = no_progress,
     *,
     is_growing: bool = False,
     relative_origin_ns: int = RELATIVE_ORIGIN_NS,
@@ -116,8 +112,6 @@ def import_run(
     Raises ImportFileError if no importer recognizes the file or it contains no step, OutputError if the folder is not
     empty or cannot be written.
     """
-    from rlscope.importers.importer import unpacked
-
     with TemporaryDirectory(prefix="rlscope-unpacked-") as temporary:
         files, logs = (
             tuple(unpacked(each, Path(temporary)) for each in given)
@@ -138,7 +132,7 @@ def import_run(
             raise ImportFileError(str(error).replace(temporary, "")) from error
 
 
-def _import(target: ImportTarget, progress: "Progress") -> Imported:
+def _import(target: ImportTarget, progress: Progress) -> Imported:
     from rlscope.importers.recognize import NAMED, recognize, rotated_parts
     from rlscope.importers.steps import has_steps_of
 
@@ -215,7 +209,6 @@ def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recog
 def _of_engines(path: Path, options: ImportOptions) -> "Recognized":
     """Detect what an engine's log is; it may be the run folder of engines, which no other option takes."""
     from rlscope.importers.engine_folder import ENGINE_FOLDER
-    from rlscope.importers.importer import open_source
     from rlscope.importers.recognize import Recognized
 
     folder = run_folder(path)

@@ -96,19 +96,12 @@ class ConsoleLine(NamedTuple):
 class LogFile:
     """A file of lines that counts the lines read and the bad ones."""
 
-    def __init__(
-        self,
-        path: Path,
-        progress: Progress = lambda _bytes: None,
-        longest_bytes: int = LONGEST_LINE_BYTES,
-        tally: Tally | None = None,
-    ) -> None:
+    def __init__(self, path: Path, tally: Tally | None = None, longest_bytes: int = LONGEST_LINE_BYTES) -> None:
         """Start at the beginning. Lines over the limit are bad. tally: where to count, if not in one of its own."""
         self.path = path
         self.tally = tally or Tally()
         self.merged_lines = 0
         """Number of lines that Ray's driver merged into others; their contents are lost."""
-        self._progress = progress
         self._longest_bytes = longest_bytes
 
     def __iter__(self) -> Iterator[ConsoleLine]:
@@ -149,8 +142,7 @@ class LogFile:
 
     def _chunks(self, file: BufferedReader) -> Iterator[bytes]:
         while chunk := file.read(_CHUNK_BYTES):
-            self.tally.bytes += len(chunk)
-            self._progress(len(chunk))
+            self.tally.count(len(chunk))
             yield chunk
 
     def say_merged(self, target: ImportTarget, rows: Mapping[str, int]) -> None:
@@ -167,7 +159,7 @@ class LogFile:
 
 def records_of(path: Path, target: ImportTarget, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:
     """Yield the JSON objects of a file with one per line, each with the file, and then add the file to the target."""
-    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
+    file = LogFile(path, Tally(progress), LONGEST_RECORD_BYTES)
     for record in file.records():
         yield file, record
     target.add_file("jsonl", file.tally.source_file(path))

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from rlscope.importers.importer import ImportSource, Progress, open_source
+from rlscope.importers.importer import ImportSource, open_source
 from rlscope.importers.lines import LogFile
 from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import (
@@ -29,8 +29,8 @@ _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
 
 
-def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    return filter(None, map(row_of, LogFile(path, progress, tally=tally).records()))
+def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    return filter(None, map(row_of, LogFile(path, tally).records()))
 
 
 def _fits(source: ImportSource) -> bool:
@@ -38,14 +38,14 @@ def _fits(source: ImportSource) -> bool:
     return source.path.suffix in (".jsonl", ".json") and first.startswith(b"{") and len(first) > 2
 
 
-def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     """Yield the rows of a list, or of `log_history`."""
-    tally.bytes = path.stat().st_size
-    if tally.bytes > _LARGEST_STATE_BYTES:
+    if path.stat().st_size > _LARGEST_STATE_BYTES:
+        tally.bytes = path.stat().st_size
         tally.bad_lines += 1
         return
     document = parsed_json(path.read_bytes())
-    progress(tally.bytes)
+    tally.count(path.stat().st_size)
     history = mapping(document).get("log_history", document)
     tally.bad_lines += not isinstance(history, list)
     for each in items(history):
@@ -61,9 +61,9 @@ def _is_state(source: ImportSource) -> bool:
     return source.path.suffix == ".json" and (is_list or b'"log_history"' in source.head)
 
 
-def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _csv_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     mark = _delimiter(open_source(path).head)
-    lines = (raw.decode("utf-8", errors="replace") for raw in LogFile(path, progress, tally=tally).raw_lines())
+    lines = (raw.decode("utf-8", errors="replace") for raw in LogFile(path, tally).raw_lines())
     try:
         reader = csv.DictReader(lines, delimiter=mark)
         for record in reader:
@@ -90,9 +90,8 @@ def _is_csv(source: ImportSource) -> bool:
     return source.path.suffix in (".csv", ".tsv") and has_columns and (b"step" in header or b"_timestamp" in header)
 
 
-def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _sqlite_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     """Read the table `metrics` of MLflow (one value per row) or trackio (one JSON object per row), without writing."""
-    tally.bytes = path.stat().st_size
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             columns = {str(row[1]) for row in connection.execute("PRAGMA table_info(metrics)")}
@@ -105,7 +104,7 @@ def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[Metri
                 yield from _trackio_rows(connection, tally)
         except sqlite3.DatabaseError:
             tally.bad_lines += 1
-    progress(tally.bytes)
+    tally.count(path.stat().st_size)
 
 
 def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, cast
 
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import ImportSource, Progress, no_progress
 from rlscope.importers.quantities import epoch_ns, real
 from rlscope.trace.imported import SourceFile
 
@@ -41,6 +41,8 @@ class MetricRow:
 class Tally:
     """Counts kept while a file is read, and what the file says about the run besides its rows."""
 
+    progress: Progress = no_progress
+    """Called with the bytes that were counted."""
     lines: int = 0
     bad_lines: int = 0
     bytes: int = 0
@@ -54,6 +56,11 @@ class Tally:
     """Whether a dictionary that is printed over several lines, as a config is, could not be read."""
     is_local: bool = False
     """Whether times of the rows are local, without a zone."""
+
+    def count(self, size: int) -> None:
+        """Count bytes that were read."""
+        self.bytes += size
+        self.progress(size)
 
     def source_file(self, path: Path) -> SourceFile:
         """Return the entry of this file for run.json."""
@@ -70,7 +77,7 @@ class Carrier:
     """Patterns for the names of such files in a folder, most likely first."""
     fits: Callable[[ImportSource], bool]
     """Returns whether a file has this format, judged by its name and its first bytes."""
-    rows: Callable[[Path, Tally, Progress], Iterator[MetricRow]]
+    rows: Callable[[Path, Tally], Iterator[MetricRow]]
 
 
 def row_of(document: Mapping[str, Any]) -> MetricRow | None:

@@ -31,6 +31,7 @@ from rlscope.importers.lines import (
     to_ns,
 )
 from rlscope.importers.quantities import RefusedNumberError, amount, whole
+from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -187,7 +188,7 @@ def read_engines(
             expected="the log of an SGLang engine at --log-level info",
             next_step="Set the engine's log level to info (AReaL and some other frameworks start it at warning).",
         )
-    survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, progress)
+    survey, log = _look_over(source.path, copy(clock)), LogFile(source.path, Tally(progress))
     lanes: dict[str, _Lane] = {}
     for entry, gap in _entries(log, clock, engine_name(source.path, target)):
         lane = lanes.setdefault(entry.engine, _Lane(entry.engine, target))

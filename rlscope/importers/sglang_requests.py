@@ -7,7 +7,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id
 from rlscope.importers.quantities import MOST_STEPS, epoch_ns, number, whole
-from rlscope.importers.rows import mapping
+from rlscope.importers.rows import Tally, mapping
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -22,7 +22,7 @@ def _recognize(source: ImportSource) -> bool:
 
 def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add each request as a sample. Raises ImportFileError if no record has times."""
-    file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
+    file = LogFile(source.path, Tally(progress), LONGEST_RECORD_BYTES)
     folder = source.path.parent.name
     engine = next(iter(target.engines)) if len(target.engines) == 1 else safe_worker_id(f"sglang-{folder}")
     versions = _Versions()

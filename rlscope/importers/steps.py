@@ -143,14 +143,15 @@ def names_in(source: ImportSource) -> frozenset[str]:
 
 
 def _rows_names(source: ImportSource, carrier: Carrier) -> frozenset[str]:
-    tally, names = Tally(), set[str]()
+    names = set[str]()
 
     def stop(_bytes: int) -> None:
         if tally.bytes >= FURTHER_BYTES:
             raise _EnoughReadError
 
+    tally = Tally(stop)
     with suppress(_EnoughReadError, OSError, ImportFileError):
-        for row in islice(carrier.rows(source.path, tally, stop), _ROWS_TO_KNOW):
+        for row in islice(carrier.rows(source.path, tally), _ROWS_TO_KNOW):
             names |= row.values.keys()
     return frozenset(names)
 
@@ -370,9 +371,9 @@ def read_steps(
     settings: those that other files state, by name.
     """
     carrier, release = carrier_of(source), _release_of(framework, names_in(source))
-    tally, log = Tally(), None
+    tally, log = Tally(progress), None
     if carrier is not None and release is not None:
-        rows = _rows_of(carrier, source, tally, progress)
+        rows = _rows_of(carrier, source, tally)
         log = step_log(rows, release, tally, settings)
     if carrier is None or log is None:
         raise ImportFileError.of(
@@ -412,9 +413,9 @@ def _tell_of_unmet(source: ImportSource, log: StepLog, target: ImportTarget) -> 
             target.note(f"No step has {', '.join(f'`{name}`' for name in unmet)}, which you named")
 
 
-def _rows_of(carrier: Carrier, source: ImportSource, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _rows_of(carrier: Carrier, source: ImportSource, tally: Tally) -> Iterator[MetricRow]:
     for path in source.paths:
-        yield from carrier.rows(path, tally, progress)
+        yield from carrier.rows(path, tally)
         if path != source.paths[-1]:
             tally.earlier.append({**tally.config})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Final
 
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import ImportSource
 from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.quantities import epoch_ns
 from rlscope.importers.rows import Carrier, MetricRow, Tally, joined_by_step
@@ -26,13 +26,13 @@ _TENSOR_VALUES: Final = (4, 5, 6)
 _EVENT_FILE: Final = b"brain.Event:"
 
 
-def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     """Yield one row per step: writers add each scalar in its own event."""
-    return joined_by_step(_events(path, tally, progress))
+    return joined_by_step(_events(path, tally))
 
 
-def _events(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    for record in _records(path, tally, progress):
+def _events(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    for record in _records(path, tally):
         try:
             event = _event(record)
         except BrokenMessageError:
@@ -57,7 +57,7 @@ def _scalar(message: bytes) -> dict[str, float]:
     return {tag: value} if tag and value is not None else {}
 
 
-def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+def _records(path: Path, tally: Tally) -> Iterator[bytes]:
     with path.open("rb") as file:
         while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
             (length,) = unpack("<Q", head[:8])
@@ -67,8 +67,7 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
                 tally.bad_lines += 1
                 return
             record = file.read(length + _CHECKSUM_BYTES)
-            tally.bytes += len(head) + len(record)
-            progress(len(head) + len(record))
+            tally.count(len(head) + len(record))
             if len(record) < length + _CHECKSUM_BYTES:
                 tally.bad_lines += 1
                 return

@@ -14,7 +14,7 @@ from typing import Final
 
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind
-from rlscope.importers.importer import Importer, ImportSource, Progress
+from rlscope.importers.importer import Importer, ImportSource, Progress, no_progress
 from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.quantities import (
     COUNTS,
@@ -29,6 +29,7 @@ from rlscope.importers.quantities import (
     seconds,
     whole,
 )
+from rlscope.importers.rows import Tally
 from rlscope.importers.sglang import STAMPED, read_engines
 from rlscope.importers.spans import Spans
 from rlscope.importers.steps import gpus_of, recognize_steps, runs_separately, stated_settings
@@ -271,7 +272,7 @@ def _read(framework: Framework, source: ImportSource, target: ImportTarget, prog
     clock = open_clock(source.path, re.compile(framework.console.timer or ""), target)
     if clock is None:
         raise _no_timer(source, framework)
-    log, reader = LogFile(source.path, progress), _Reader(framework, target, clock)
+    log, reader = LogFile(source.path, Tally(progress)), _Reader(framework, target, clock)
     for line in log:
         try:
             reader.take(line)
@@ -285,7 +286,7 @@ def _read(framework: Framework, source: ImportSource, target: ImportTarget, prog
     _say(reader, log)
     target.add_file("console", log.tally.source_file(source.path))
     if reader.engine_lines:
-        read_engines(source, target, lambda _bytes: None, clock.offset_s)
+        read_engines(source, target, no_progress, clock.offset_s)
 
 
 def _no_timer(source: ImportSource, framework: Framework) -> ImportFileError:

@@ -26,6 +26,7 @@ from rlscope.importers.lines import (
     safe_worker_id,
 )
 from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
+from rlscope.importers.rows import Tally
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
@@ -207,7 +208,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     """Add the engines of a log with their windows. Raises ImportFileError if there are none."""
     if not target.claim(source.path, VLLM_LOG.kind):
         return
-    clock, log = open_clock(source.path, _STATS, target), LogFile(source.path, progress)
+    clock, log = open_clock(source.path, _STATS, target), LogFile(source.path, Tally(progress))
     engines: Collection[_Engine] = ()
     if clock is not None:
         window_ns = _usual_window_s(source.path, copy(clock)) * _SECOND_NS

@@ -14,7 +14,7 @@ from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
-from rlscope.importers.importer import ImportSource, Progress
+from rlscope.importers.importer import ImportSource
 from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
@@ -36,8 +36,8 @@ _VALUES: Final[Mapping[int, Callable[[int | bytes], Any]]] = {
 """Functions that read the value of an item, by the field that holds it."""
 
 
-def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    for record in _records(path, tally, progress):
+def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    for record in _records(path, tally):
         try:
             yield from _read_record(record, tally)
         except BrokenMessageError:
@@ -61,11 +61,11 @@ def _items(message: bytes) -> Iterator[tuple[str, Any]]:
         yield name, next((read(held[part]) for part, read in _VALUES.items() if part in held), None)
 
 
-def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+def _records(path: Path, tally: Tally) -> Iterator[bytes]:
     with path.open("rb") as file:
         tally.bytes += len(file.read(_HEADER_BYTES))
         held: list[bytes] | None = None
-        for kind, data in _parts(file, tally, progress):
+        for kind, data in _parts(file, tally):
             if kind in (_FULL, _FIRST):
                 tally.lines += 1
                 tally.bad_lines += held is not None
@@ -85,12 +85,11 @@ def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
                 held = None
 
 
-def _parts(file: BufferedReader, tally: Tally, progress: Progress) -> Iterator[tuple[int, bytes]]:
+def _parts(file: BufferedReader, tally: Tally) -> Iterator[tuple[int, bytes]]:
     """Yield type and data of each part; type 0 if the checksum is wrong. The first block is shorter by the header."""
     size = _BLOCK_BYTES - _HEADER_BYTES
     while block := file.read(size):
-        tally.bytes += len(block)
-        progress(len(block))
+        tally.count(len(block))
         at = 0
         while len(block) - at >= _PART_BYTES:
             checksum, length, kind = unpack("<IHB", block[at : at + _PART_BYTES])

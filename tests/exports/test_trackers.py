@@ -76,7 +76,7 @@ def test_tensorboard_has_every_number_every_step_and_the_page(summary: Summary, 
     assert str(tmp_path / "logs") in where
     (path,) = (tmp_path / "logs").glob("events.*")
     scalars, texts = dict[tuple[str, int], float](), dict[str, str]()
-    for event in map(Event.FromString, tensorboard._records(path, Tally(), lambda _bytes: None)):
+    for event in map(Event.FromString, tensorboard._records(path, Tally())):
         for value in event.summary.value:
             if value.HasField("simple_value"):
                 scalars[value.tag, event.step] = value.simple_value
@@ -132,7 +132,7 @@ def test_wandb_offline_has_the_summary_the_history_and_the_page(
     assert where == "run abc123 of Weights & Biases, kept offline; `wandb sync` sends it"
     (path,) = tmp_path.rglob("*.wandb")
     values, steps, artifacts = dict[str, str](), 0, list[str]()
-    for record in map(Record.FromString, wandb._records(path, Tally(), lambda _bytes: None)):
+    for record in map(Record.FromString, wandb._records(path, Tally())):
         kind = record.WhichOneof("record_type")
         if kind == "summary":
             values |= {each.key or "/".join(each.nested_key): each.value_json for each in record.summary.update}

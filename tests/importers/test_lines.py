@@ -40,9 +40,7 @@ def target_of(
 def times_ns(path: Path, target: ImportTarget) -> list[int | None]:
     clock = open_clock(path, STAMPED, target)
     assert clock is not None
-    return [
-        clock.time_ns(match["ts"]) for line in LogFile(path, lambda _bytes: None) if (match := STAMPED.match(line.text))
-    ]
+    return [clock.time_ns(match["ts"]) for line in LogFile(path) if (match := STAMPED.match(line.text))]
 
 
 @pytest.mark.parametrize("chunk_bytes", range(1, 12))
@@ -52,7 +50,7 @@ def test_lines_are_the_same_wherever_a_block_of_the_file_ends(
     path = tmp_path / "run.log"
     path.write_bytes("é one\r\ntwo\n\n10%\r20%\rlast".encode())
     monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
-    log = LogFile(path, lambda _bytes: None)
+    log = LogFile(path)
     assert [line.text for line in log] == ["é one", "two", "10%", "20%", "last"]
     assert (log.tally.lines, log.tally.bad_lines, log.tally.bytes) == (5, 0, 25)
 
@@ -64,7 +62,7 @@ def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
     path = tmp_path / "run.log"
     path.write_bytes(b"a\n" + b"x" * length + b"\nb\n")
     monkeypatch.setattr(lines, "_CHUNK_BYTES", 64)
-    log = LogFile(path, lambda _bytes: None, longest_bytes=100)
+    log = LogFile(path, longest_bytes=100)
     assert [len(line.text) for line in log] == [1, *([] if bad else [length]), 1]
     assert (log.tally.lines, log.tally.bad_lines) == (3, bad)
 
@@ -86,7 +84,7 @@ def test_a_log_is_wrapped_if_three_parts_and_half_of_the_lines_without_a_beginni
 ) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"{part(columns)}\nend\n" * wrapped + f"{STAMP}begins\nother\n" * others)
-    lines_read = [line.text for line in LogFile(path, lambda _bytes: None)]
+    lines_read = [line.text for line in LogFile(path)]
     assert lines_read[:2] == ([f"{part(columns)}end"] * 2 if is_joined else [part(columns), "end"])
 
 
@@ -116,7 +114,7 @@ def test_a_part_of_a_wrapped_line_has_no_beginning_and_follows_a_full_part(
 ) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"{part(60)}\nend\n" * 3 + f"{before}\n{line}\n")
-    read = [each.text for each in LogFile(path, lambda _bytes: None)][3:]
+    read = [each.text for each in LogFile(path)][3:]
     assert read == ([joined] if joined else [before, clean(line).text])
 
 

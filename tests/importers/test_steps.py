@@ -446,7 +446,7 @@ def test_a_config_that_never_ends_is_not_parsed_again_at_every_line_that_might_e
     monkeypatch.setattr(printed.ast, "literal_eval", parse)
     ends = f"{PREFIX}'z': {{'y': {{'x': 1}}}}\n" * 200
     endless = f"{PREFIX}{{'a': 1,\n" + f"{PREFIX}{line.format(text='e' * 1000)}\n" * 200 + ends
-    list(CONSOLE.rows(console(tmp_path / "a.log", range(1, 3), ASYNC, 5 * endless), Tally(), lambda _bytes: None))
+    list(CONSOLE.rows(console(tmp_path / "a.log", range(1, 3), ASYNC, 5 * endless), Tally()))
     # 8 times the longest config, and the last attempt: a parse for each of 4 strays, and one more.
     assert 2**18 < sum(parsed) <= (8 + 5) * 2**18
 

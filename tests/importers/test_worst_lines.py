@@ -77,7 +77,7 @@ def test_the_slowest_line_of_a_console_is_read_in_time(tmp_path: Path, line: str
     path = tmp_path / "run.log"
     path.write_text(line + verl_line(1, ASYNC) + line + verl_line(2, ASYNC), encoding="utf-8")
     with limited_cpu():
-        rows = list(CONSOLE.rows(path, Tally(), lambda _bytes: None))
+        rows = list(CONSOLE.rows(path, Tally()))
     assert [row.values for row in rows if "timing_s/step" in row.values] == [ASYNC, ASYNC]
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from rlscope.errors import ImportFileError
@@ -75,30 +75,32 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _compiles(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"a regular expression ({error})") from error
-    return pattern
-
-
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 """Names of metrics or settings; one name may be written without a list."""
-Pattern = Annotated[Text, AfterValidator(_compiles)]
+NO_LINE: Final = re.compile(r"(?!)")
+"""Matches nothing, in the place of a pattern that a table lacks."""
 
 
-def _with_groups(*names: str) -> AfterValidator:
-    def check(pattern: str) -> str:
-        if missing := {*names} - re.compile(_compiles(pattern)).groupindex.keys():
+def _with_groups(*names: str) -> BeforeValidator:
+    """Compile a regular expression that has these groups."""
+
+    def compiled(text: object) -> re.Pattern[str]:
+        if not isinstance(text, str):
+            raise ValueError("a regular expression")
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise ValueError(f"a regular expression ({error})") from error
+        if missing := {*names} - pattern.groupindex.keys():
             found = ", ".join(sorted(missing))
             raise ValueError(f"a regular expression with the groups {', '.join(names)} (it lacks {found})")
         return pattern
 
-    return AfterValidator(check)
+    return BeforeValidator(compiled)
 
 
+Pattern = Annotated[re.Pattern[str], _with_groups()]
 Role = Literal["trainer", "sampler", "controller"]
 
 
@@ -230,9 +232,9 @@ class Placement:
 class Console:
     """Lines of a framework's console: dictionaries of metrics, timers that start and end, or a block for each step."""
 
-    lead: Pattern | None = None
+    lead: Pattern = NO_LINE
     """Regular expression of the text before a printed dictionary of metrics; its group `step` is the step."""
-    timer: Annotated[Text, _with_groups("ts", "name", "end", "s")] | None = None
+    timer: Annotated[re.Pattern[str], _with_groups("ts", "name", "end", "s")] = NO_LINE
     """Regular expression of a timer's line, with the groups `ts`, `name`, `end` (if the timer ends) and `s`."""
     timers: Mapping[str, PhaseKind] = field(default_factory=dict[str, PhaseKind])
     """Timers and what the worker does while they run."""
@@ -240,21 +242,21 @@ class Console:
     """Timers of the parts of a weight update, in program order."""
     several_print_timers: bool = False
     """Whether several processes print timers of the same names, as a critic beside the trainer does."""
-    heading: Annotated[Text, _with_groups("step")] | None = None
+    heading: Annotated[re.Pattern[str], _with_groups("step")] = NO_LINE
     """Regular expression of the line that opens a step's block, with the group `step`, or an epoch, with the group
     `epoch`, if steps are counted from the beginning of their epoch."""
-    total: Annotated[Text, _with_groups("s")] | None = None
+    total: Annotated[re.Pattern[str], _with_groups("s")] = NO_LINE
     """Regular expression of the line that states a step's duration, with the group `s`."""
-    phase: Annotated[Text, _with_groups("name", "s")] | None = None
+    phase: Annotated[re.Pattern[str], _with_groups("name", "s")] = NO_LINE
     """Regular expression of the line of a phase in the block, with the groups `name` and `s`. The phases, their order
     and what lies inside another are those of the trainer's metrics, whose names end in these names."""
     nested: Names = ()
     """Phases of the block whose time lies inside another phase."""
-    stamp: Annotated[Text, _with_groups("ts")] | None = None
+    stamp: Annotated[re.Pattern[str], _with_groups("ts")] = NO_LINE
     """Regular expression of other lines of a block that have a time, with the group `ts`."""
-    numbers: Mapping[str, Pattern] = field(default_factory=dict[str, str])
+    numbers: Mapping[str, Pattern] = field(default_factory=dict[str, re.Pattern[str]])
     """Regular expressions of further numbers, by the name that `columns` below uses."""
-    facts: Pattern | None = None
+    facts: Pattern = NO_LINE
     """Regular expression of the text before a printed dictionary of a step's results, with the groups `ts` and
     `number` if the line has them."""
     step_ends_with: Names = ()
@@ -275,7 +277,7 @@ class Console:
     """The lines that identify the console, in words, for messages."""
     file: Text | None = None
     """The file that has them, in words."""
-    unread: Pattern | None = None
+    unread: Pattern = NO_LINE
     """Regular expression of a line without the durations of phases (a name and a colon finds metrics files too, whose
     names are searched as a console prints them), or of an engine that may log no statistics. `file` is what to pass
     instead."""

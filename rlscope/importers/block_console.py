@@ -5,14 +5,13 @@ between the blocks have timestamps, a step starts at the first timestamp inside 
 steps visible. Otherwise the steps are laid end to end.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from rlscope.errors import ImportFileError
-from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric
+from rlscope.frameworks.table import NO_LINE, Framework, PhaseKind, PhaseMetric
 from rlscope.importers.console import PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import longest_pause_ns
@@ -34,7 +33,7 @@ _WRITES: Final = "between steps, the trainer writes logs and files"
 
 
 class _Blocks:
-    """The patterns of a framework's console, and the table of the rows that its blocks become."""
+    """A framework's console, and the table of the rows that its blocks become."""
 
     def __init__(self, framework: Framework) -> None:
         self.title, self.console = framework.title, framework.console
@@ -46,22 +45,19 @@ class _Blocks:
         process = replace(process, order=(*process.order, *others), gpu_ratio=self.console.gpu_ratio)
         trainer = self.console.workers.get("trainer", "trainer")
         self.table = replace(framework, phases={trainer: process}, columns=self.console.columns)
-        self.heading = re.compile(self.console.heading or "")
-        self.total = re.compile(self.console.total or "")
-        self.phase = re.compile(self.console.phase or "")
-        self.stamp = re.compile(self.console.stamp or r"(?P<ts>(?!))")
-        self.numbers = {name: re.compile(pattern) for name, pattern in self.console.numbers.items()}
 
     def take(self, values: dict[str, float], text: str) -> None:
         """Add the phase or the number of a line to the values of its step. Raises RefusedNumberError."""
-        if phase := self.phase.search(text):
+        if phase := self.console.phase.search(text):
             name = phase["name"]
             if self.prefix + name in self.table.wanted:
                 values[self.prefix + name] = seconds(phase["s"])
             elif not ("/" in name or name in self.console.nested):
                 values[_UNLISTED] = values.get(_UNLISTED, 0.0) + seconds(phase["s"])
             return
-        values |= {name: amount(found[1]) for name, pattern in self.numbers.items() if (found := pattern.search(text))}
+        values |= {
+            name: amount(found[1]) for name, pattern in self.console.numbers.items() if (found := pattern.search(text))
+        }
 
 
 @dataclass(slots=True)
@@ -77,9 +73,8 @@ class _Step:
 
 def prints_blocks(framework: Framework) -> bool:
     """Return whether a framework's table describes such blocks, and the step and phases in them."""
-    return (
-        framework.console.total is not None and "trainer" in framework.phases and bool(framework.phases["trainer"].step)
-    )
+    trainer = framework.phases.get("trainer")
+    return framework.console.total is not NO_LINE and trainer is not None and bool(trainer.step)
 
 
 def block_console(framework: Framework) -> Importer:
@@ -90,14 +85,15 @@ def block_console(framework: Framework) -> Importer:
 
 
 def _recognize(blocks: _Blocks, source: ImportSource) -> bool:
-    return prints(blocks.total, source) or (
-        prints(blocks.heading, source) and any(prints(pattern, source) for pattern in blocks.numbers.values())
+    console = blocks.console
+    return prints(console.total, source) or (
+        prints(console.heading, source) and any(prints(pattern, source) for pattern in console.numbers.values())
     )
 
 
 def _read(blocks: _Blocks, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Lay out the steps of a console. Raises ImportFileError if no step has durations."""
-    clock = open_clock(source.path, blocks.stamp, target)
+    clock = open_clock(source.path, blocks.console.stamp, target)
     log = LogFile(source.path, Tally(progress))
     steps = [step for step in _steps(blocks, log, clock) if step.values.get(_TOTAL)]
     rows = list(_rows(blocks, steps))
@@ -133,7 +129,7 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_S
     config, steps_before, before = PrintedConfig(log.tally), dict[int, int](), 0
     for line in log:
         try:
-            if opening := blocks.heading.search(line.text):
+            if opening := blocks.console.heading.search(line.text):
                 if epoch := opening.groupdict().get("epoch"):
                     before = steps_before.setdefault(whole(epoch, MOST_STEPS), step.step if has_begun else 0)
                     continue
@@ -143,8 +139,10 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_S
                     yield step
                 step, has_begun, has_heading = _Step(number), True, True
                 continue
-            total = blocks.total.search(line.text)
-            again = (pattern.search(line.text) for name, pattern in blocks.numbers.items() if name in step.values)
+            total = blocks.console.total.search(line.text)
+            again = (
+                pattern.search(line.text) for name, pattern in blocks.console.numbers.items() if name in step.values
+            )
             if step.values.get(_TOTAL) and (total or any(again)):
                 yield step
                 step = _Step(step.step + 1)
@@ -154,7 +152,7 @@ def _steps(blocks: _Blocks, log: LogFile, clock: LogClock | None) -> Iterator[_S
             blocks.take(step.values, line.text)
             config.read(line)
             is_first = has_begun and step.stamped_ns is None and not line.merged
-            if is_first and clock and (found := blocks.stamp.search(line.text)):
+            if is_first and clock and (found := blocks.console.stamp.search(line.text)):
                 step.stamped_ns = clock.time_ns(found["ts"])
         except RefusedNumberError:
             log.tally.bad_lines += 1

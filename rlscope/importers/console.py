@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework
+from rlscope.frameworks.table import NO_LINE, Framework
 from rlscope.importers.importer import ImportSource
 from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
@@ -74,11 +74,13 @@ Leads = tuple[re.Pattern[str], ...]
 """Patterns of the text before a printed dictionary of metrics, with the step if the text names it."""
 
 
-def _leads_of(patterns: Iterable[str | None]) -> Leads:
-    return tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in patterns if lead is not None)
+def _leads_of(tables: Iterable[Framework]) -> Leads:
+    """Return the patterns before the dictionaries of these frameworks, and before any dictionary."""
+    stated = [each.console.lead.pattern for each in tables if each.console.lead is not NO_LINE]
+    return tuple(re.compile(rf"(?:{lead})(?=\{{)") for lead in (*stated, _BAR, r"\s*"))
 
 
-_LEADS: Final = _leads_of((*(each.console.lead for each in frameworks()), _BAR, r"\s*"))
+_LEADS: Final = _leads_of(frameworks())
 _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#│|]?\s*(\d{1,9})(?![\w.])")
 _DATED: Final = re.compile(
     r".{0,40}?\b(?P<ts>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?P<zone>Z|[+-]\d\d:?\d\d)?"
@@ -290,8 +292,9 @@ class PrintedConfig:
 
 def console_of(framework: Framework) -> Carrier:
     """Return the carrier of a console whose printed dictionaries follow the text that a user's table states."""
-    lead = framework.console.lead
-    return CONSOLE if lead is None else replace(CONSOLE, rows=partial(_rows, leads=_leads_of([lead]) + _LEADS))
+    if framework.console.lead is NO_LINE:
+        return CONSOLE
+    return replace(CONSOLE, rows=partial(_rows, leads=_leads_of((framework, *frameworks()))))
 
 
 def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rlscope.errors import ArgumentError, ImportFileError
-from rlscope.frameworks.table import Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
+from rlscope.frameworks.table import NO_LINE, Framework, PhaseKind, PhaseMetric, Placement, Process, read_table
 from rlscope.importers.quantities import MOST_GPUS
 from rlscope.importers.target import ImportOptions
 from rlscope.input_file import did_you_mean
@@ -60,7 +60,7 @@ def _own_table(path: Path) -> Framework:
     """Return the user's table, which needs a metric or a timer of training."""
     table = read_table(path)
     console = table.console
-    has_timers = console.timer is not None and PhaseKind.TRAIN in console.timers.values()
+    has_timers = console.timer is not NO_LINE and PhaseKind.TRAIN in console.timers.values()
     if not table.known_by and not has_timers:
         raise ImportFileError.of(
             f"{path}, phases",

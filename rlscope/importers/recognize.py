@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.format import counted, printable, some
 from rlscope.frameworks import frameworks
-from rlscope.frameworks.table import Framework
+from rlscope.frameworks.table import NO_LINE, Framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
 from rlscope.importers.console import CONSOLE, durations_in, is_duration
@@ -41,7 +41,7 @@ from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 def _consoles(table: Framework) -> list[Importer]:
     """Return the importers of the consoles that a framework's table describes."""
-    timers = [timer_console(table)] if table.console.timer is not None else []
+    timers = [timer_console(table)] if table.console.timer is not NO_LINE else []
     return [*timers, *([block_console(table)] if prints_blocks(table) else [])]
 
 
@@ -346,8 +346,7 @@ def _without_phases(source: ImportSource, *, is_engine: bool = False) -> ImportF
     kind = "console log" if carrier_of(source) is CONSOLE else "metrics file"
     for each in frameworks():
         printed = "".join(f"'{each.bare(name)}': " for name in names_in(source))
-        unread = each.console.unread if bool(each.phases) is not is_engine else None
-        if unread and re.search(unread, source.text + printed):
+        if bool(each.phases) is not is_engine and each.console.unread.search(source.text + printed):
             title = each.title.partition(" (")[0]
             lacks = "has none of its statistics" if is_engine else "does not show how long the phases of a step take"
             return ImportFileError.of(

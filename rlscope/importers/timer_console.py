@@ -68,7 +68,6 @@ class _Reader:
         self.engine_lines = 0
         self._printed = deque[tuple[str, str | None]](maxlen=_REMEMBERED)
         """The last lines with a time: text and actor."""
-        self._timer, self._facts = re.compile(console.timer or ""), re.compile(console.facts or r"(?!)")
         names = "|".join(map(re.escape, sorted(factors_in(chain(*console.columns.values())))))
         self._result = re.compile(rf"(?<![\w/.])({names})\s?[:=]\s?({FINITE})" if names else r"(?!)")
         self._held: list[tuple[PhaseKind, _Span, int]] = []
@@ -81,7 +80,7 @@ class _Reader:
         """The training whose results are still printed, and the version that it started from."""
         self._trainings = 0
         self._results: dict[str, float] = {}
-        self._step = 0 if "number" in self._facts.groupindex else 1
+        self._step = 0 if "number" in console.facts.groupindex else 1
         """Number of the training that is held."""
 
     @property
@@ -97,10 +96,10 @@ class _Reader:
     def take(self, line: ConsoleLine) -> None:
         """Read one line. Raises RefusedNumberError."""
         text = line.text
-        if (found := self._timer.search(text)) and (time_ns := self.clock.time_ns(found["ts"])) is not None:
+        if (found := self.console.timer.search(text)) and (time_ns := self.clock.time_ns(found["ts"])) is not None:
             if not self._is_copy(line):
                 self._take_timer(self._timers_of(line.actor, time_ns), found, time_ns)
-        elif found := self._facts.search(text):
+        elif found := self.console.facts.search(text):
             if not (found.groupdict().get("ts") and self._is_copy(line)):
                 self._take_facts(found)
         elif self.console.engine and " batch" in text and STAMPED.search(text):
@@ -260,7 +259,7 @@ def timer_console(framework: Framework) -> Importer:
 
 def _recognize(framework: Framework, source: ImportSource) -> bool:
     """Return whether timers are printed. A part of a log may have none of training, but the metrics that repeat all."""
-    timer, kinds = re.compile(framework.console.timer or ""), framework.console.timers
+    timer, kinds = framework.console.timer, framework.console.timers
     printed = [found for line in clean_lines(source.text) if (found := timer.search(line.text))]
     trains = any(found["end"] and kinds.get(found["name"]) is PhaseKind.TRAIN for found in printed)
     has_rest = source.size > len(source.head)
@@ -269,7 +268,7 @@ def _recognize(framework: Framework, source: ImportSource) -> bool:
 
 def _read(framework: Framework, source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add trainer, samplers and engines of one console. Raises ImportFileError if no timer ended."""
-    clock = open_clock(source.path, re.compile(framework.console.timer or ""), target)
+    clock = open_clock(source.path, framework.console.timer, target)
     if clock is None:
         raise _no_timer(source, framework)
     log, reader = LogFile(source.path, Tally(progress)), _Reader(framework, target, clock)
@@ -304,7 +303,7 @@ def _say(reader: _Reader, log: LogFile) -> None:
     if PhaseKind.TAKE in reader.kinds and not reader.is_separate:
         rule = "GPUs generate when they are not training, saving or updating weights"
         target.say_origin("activities", Certainty.INFERRED, rule)
-    if reader.steps and console.facts and "(?P<number>" in console.facts:
+    if reader.steps and "number" in console.facts.groupindex:
         target.say_coverage(reader.trainer, len(reader.steps) / (max(reader.steps) - min(reader.steps) + 1))
     log.tally.bad_lines += sum(timers.unpaired for timers in reader.timers)
     if "tokens" not in console.columns:

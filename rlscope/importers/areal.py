@@ -7,7 +7,7 @@ The dumps have lengths and versions but no times; the sessions have times but no
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -17,7 +17,7 @@ from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import epoch_ns, number
 from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
-from rlscope.importers.target import ImportTarget
+from rlscope.importers.target import ImportTarget, version_runs
 from rlscope.trace.imported import Certainty
 
 _SESSIONS: Final = "sessions-r*.jsonl"
@@ -173,11 +173,6 @@ def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
 def _add_sample(
     run: _Run, name: str, group: str, dumped: _Dumped, submitted_ns: int, spans: list[tuple[int, int]]
 ) -> None:
-    bounds = pairwise(accumulate((tokens for _, tokens in dumped.versions), initial=0))
-    runs = [
-        {"version": version, "start": start, "end": end}
-        for (version, _), (start, end) in zip(dumped.versions, bounds, strict=True)
-    ]
     started_ns, finished_ns = spans[0][0], spans[-1][1]
     run.samples += 1
     if dumped.versions:
@@ -194,7 +189,7 @@ def _add_sample(
             "finished_ns": finished_ns,
             "prompt_tokens": dumped.prompt_tokens,
             "output_tokens": dumped.output_tokens,
-            "versions": runs,
+            "versions": version_runs(dumped.versions),
             "version_source": "segment" if dumped.is_exact else "admission",
             # Between two calls of the engine, a session waits for its tools or its environment.
             "env_wait_ns": max(0, finished_ns - started_ns - sum(end - start for start, end in spans)),

@@ -7,7 +7,7 @@ which are never read.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, s
 from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, epoch_ns, factors_in, number
 from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
-from rlscope.importers.target import ImportTarget
+from rlscope.importers.target import ImportTarget, version_runs
 from rlscope.trace.imported import Certainty
 
 _META: Final = "meta.json"
@@ -81,8 +81,6 @@ class _Run:
     is_colocated: bool = False
     numbers: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     """Metrics by step and name."""
-    logged: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Time of each row of metrics, and its step."""
     starts: list[_Start] = field(default_factory=lambda: [_Start(0, 0, 0)])
     ranks: dict[int, int] = field(default_factory=dict[int, int])
     """Number of GPUs of each trainer rank."""
@@ -138,8 +136,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
         )
     run = _Run(target, folder, progress)
     run.is_colocated = bool(mapping(_meta(folder).get("args")).get("colocate"))
-    _read_metrics(run)
-    _find_starts(run)
+    _find_starts(run, sorted(_read_metrics(run)))
     _read_topology(run)
     _read_phases(run)
     _add_ranks(run)
@@ -163,7 +160,8 @@ def _is_rank(value: object) -> TypeGuard[int]:
 # The trainer
 
 
-def _read_metrics(run: _Run) -> None:
+def _read_metrics(run: _Run) -> Iterator[tuple[int, int]]:
+    """Read the metrics of each step. Yield the time of each row, and its step."""
     for file, record in _records(run, "metrics"):
         step = record.get("step")
         if isinstance(step, int):
@@ -173,13 +171,13 @@ def _read_metrics(run: _Run) -> None:
             file.tally.bad_lines += len(facts) < len(names)
             run.numbers.setdefault(step, {}).update(facts)
             if (time_ns := epoch_ns(record.get("ts"))) is not None:
-                run.logged.append((time_ns, step))
+                yield time_ns, step
 
 
-def _find_starts(run: _Run) -> None:
+def _find_starts(run: _Run, logged: Sequence[tuple[int, int]]) -> None:
     """Find the starts of the run between the phases of rank 0, and leave out the time and the steps lost between them.
 
-    The first step of a start is that of its first metrics.
+    The first step of a start is that of its first metrics. logged: times of metrics, in order, and their steps.
     """
     phases, trained_ns, updated_ns = Spans(), list[int](), list[int]()
     for path in _files(run.folder, "phases"):
@@ -192,7 +190,7 @@ def _find_starts(run: _Run) -> None:
                 updated_ns += [span[1]] if kind is PhaseKind.UPDATE else []
     trained_ns.sort()
     longest_ns, starts, pauses = longest_pause_ns(trained_ns), list[_Start](), list[tuple[int, int]]()
-    spans, logged = phases.spans(), sorted(run.logged)
+    spans = phases.spans()
     ups = [(a[1], b[0]) for a, b in pairwise(spans) if b[0] - a[1] > longest_ns]
     for down_ns, up_ns in [*(2 * (start_ns,) for start_ns, _ in spans[:1]), *ups]:
         own_ns = [end_ns for end_ns in trained_ns if starts and starts[-1].begin_ns < end_ns <= down_ns]
@@ -257,9 +255,8 @@ def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
     numbers = run.numbers.get(step, {}) if rank == 0 else {}
     if rank == 0:
         run.taken[step] = (span[0], version)
-    row = {"worker_id": _rank(rank), "step": step, "start_ns": span[0], "end_ns": span[1]}
-    row |= {"version_in": version, "version_out": version + 1}
-    run.target.add("train_steps", row | columns_of(numbers, _CONSOLE.columns))
+    columns = columns_of(numbers, _CONSOLE.columns)
+    run.target.add_training(_rank(rank), step, (version, version + 1), span, columns)
 
 
 def _add_ranks(run: _Run) -> None:
@@ -364,16 +361,12 @@ def _read_columns(run: _Run, folder: Path) -> None:
         try:
             for batch in pq.ParquetFile(path).iter_batches(columns=list(_COLUMNS)):
                 for row in batch.to_pylist():
-                    _take_lengths(run, int(number), row)
+                    response = row["response_length"]
+                    mask = row["loss_mask"] or [1] * response
+                    turns = tuple(sum(1 for _ in tokens) for is_sampled, tokens in groupby(mask) if is_sampled)
+                    run.lengths[row["sample_index"]] = _Lengths(int(number), row["total_length"] - response, turns)
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             run.target.note(f"{path.name} cannot be read: {error}")
-
-
-def _take_lengths(run: _Run, step: int, row: Mapping[str, Any]) -> None:
-    index, response, total = row["sample_index"], row["response_length"], row["total_length"]
-    mask = row["loss_mask"] or [1] * response
-    turns = tuple(sum(1 for _ in tokens) for is_sampled, tokens in groupby(mask) if is_sampled)
-    run.lengths[index] = _Lengths(step, total - response, turns)
 
 
 def _read_trajectories(run: _Run) -> None:
@@ -415,7 +408,6 @@ def _add_turn(
     output = lengths.turns[segment]
     group, version = record.get("group_index"), number(record.get("weight_version"), MOST_STEPS)
     before = run.start_at(end_ns).versions
-    runs = [] if version is None or not output else [{"version": before + int(version), "start": 0, "end": output}]
     run.samples += 1
     run.target.add(
         "samples",
@@ -428,7 +420,7 @@ def _add_turn(
             "finished_ns": end_ns,
             "prompt_tokens": lengths.prompt_tokens + sum(lengths.turns[:segment]),
             "output_tokens": output,
-            "versions": runs,
+            "versions": version_runs([] if version is None else [(before + int(version), output)]),
             "version_source": "segment",
         },
     )
@@ -441,8 +433,7 @@ def _deliver(run: _Run, segments: Mapping[int, int]) -> None:
         if taken is None or not segments.get(index):
             continue
         taken_ns, version = taken
-        known = {"outcome": "trained", "step": lengths.step, "consumer_version": version, "taken_ns": taken_ns}
-        run.target.add("deliveries", {"sample_id": str(index), "worker_id": _rank(0), **known})
+        run.target.add_trained(str(index), _rank(0), lengths.step, version, taken_ns)
 
 
 def _say(run: _Run) -> None:

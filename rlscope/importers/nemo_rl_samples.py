@@ -14,7 +14,7 @@ from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import records_of
 from rlscope.importers.quantities import number
 from rlscope.importers.rows import items
-from rlscope.importers.target import ImportTarget
+from rlscope.importers.target import ImportTarget, version_runs
 from rlscope.trace.imported import Certainty
 
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
@@ -72,8 +72,6 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
             continue
         index = record.get("idx", order)
         name = f"{step}-{index}"
-        # Only in a synchronous step is the version of the weights that sampled it certain.
-        runs = [{"version": times.version, "start": 0, "end": output}] if times.is_synchronous and output else []
         sample: dict[str, object] = {
             "sample_id": name,
             "segment": 0,
@@ -82,21 +80,15 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
             "finished_ns": times.generated_ns,
             "prompt_tokens": total - output,
             "output_tokens": output,
-            "versions": runs,
+            # Only in a synchronous step is the version of the weights that sampled it certain.
+            "versions": version_runs([(times.version, output)] if times.is_synchronous else []),
             "version_source": "segment",
         }
-        delivery: dict[str, object] = {
-            "sample_id": name,
-            "step": step,
-            "worker_id": target.trainer_id,
-            "queued_ns": times.generated_ns,
-            "taken_ns": times.trained_ns,
-            "outcome": "trained",
-            "consumer_version": times.version,
-            "reward": number(_only(record.get("rewards"))),
-        }
         target.add("samples", sample)
-        target.add("deliveries", delivery)
+        reward = number(_only(record.get("rewards")))
+        target.add_trained(
+            name, target.trainer_id, step, times.version, times.trained_ns, queued_ns=times.generated_ns, reward=reward
+        )
 
 
 def _group(step: int, index: object, group_size: object) -> str | None:

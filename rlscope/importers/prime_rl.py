@@ -22,7 +22,7 @@ from rlscope.importers.rows import items, mapping
 from rlscope.importers.spans import Spans
 from rlscope.importers.step_rows import fill
 from rlscope.importers.steps import gpus_of, read_steps, recognize_steps, stated_settings
-from rlscope.importers.target import ImportTarget
+from rlscope.importers.target import ImportTarget, version_runs
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.input_file import read_regular
 from rlscope.trace.imported import Certainty
@@ -157,9 +157,9 @@ def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained
             if any(queued_ns < again_ns <= taken_ns for again_ns in run.target.restarts):
                 run.target.add("deliveries", {**delivery, "outcome": "abandoned", "taken_ns": queued_ns})
                 continue
-            known = {"outcome": "trained", "step": step, "consumer_version": version, "taken_ns": taken_ns}
             # The orchestrator packs a batch before its step begins, but on another clock.
-            run.target.add("deliveries", {**delivery, **known, "queued_ns": min(queued_ns, taken_ns)})
+            facts = {"queued_ns": min(queued_ns, taken_ns), "reward": delivery["reward"]}
+            run.target.add_trained(str(name), _TRAINER, step, version, taken_ns, **facts)
         elif is_over:
             run.target.add("deliveries", {**delivery, "outcome": _why_not(episode), "taken_ns": queued_ns})
 
@@ -203,7 +203,7 @@ def _versions(policy: Mapping[str, Any], output_tokens: int) -> dict[str, object
     start, end = policy.get("start"), policy.get("end")
     if not isinstance(start, int):
         return {"versions": [], "version_source": "admission"}
-    runs = [{"version": start, "start": 0, "end": output_tokens}] if output_tokens else []
+    runs = version_runs([(start, output_tokens)])
     return {"versions": runs, "version_source": "segment" if start == end else "admission"}
 
 

@@ -257,11 +257,9 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], ta
                 _add_activity(target, worker_id, piece, log.is_separate)
         if trained:
             start_ns, sampled = trained[0].start_ns, each.of(*_SAMPLING)
-            row = {"worker_id": worker_id, "step": number, "samples": samples}
-            row |= {"start_ns": start_ns, "end_ns": trained[-1].end_ns}
-            row |= {"version_in": version_in, "version_out": version_out}
             values = others.get(number, {}) | each.step.values
-            target.add("train_steps", row | columns_of(values, log.framework.columns))
+            columns = {"samples": samples, **columns_of(values, log.framework.columns)}
+            target.add_training(worker_id, number, (version_in, version_out), (start_ns, trained[-1].end_ns), columns)
             generated_ns = sampled[-1].end_ns if sampled else each.start_ns
             target.steps[number] = StepTimes(generated_ns, start_ns, version_in, not log.is_separate)
 

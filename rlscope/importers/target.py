@@ -5,7 +5,7 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -172,6 +172,25 @@ class ImportTarget:
         """Add a publication of a version of the weights, its application or a part, from its start to its end in ns."""
         row = {"worker_id": worker_id, "phase": phase, "version": version}
         self.add("weight_updates", {**row, "start_ns": start_ns, "end_ns": end_ns})
+
+    def add_training(
+        self,
+        worker_id: str,
+        step: int,
+        versions: tuple[int, int],
+        span_ns: tuple[int, int],
+        columns: Mapping[str, object],
+    ) -> None:
+        """Add a training step. versions: the one that it trains, and the one that it leaves. span_ns: start and end."""
+        row = {"worker_id": worker_id, "step": step, "version_in": versions[0], "version_out": versions[1]}
+        self.add("train_steps", {**row, "start_ns": span_ns[0], "end_ns": span_ns[1], **columns})
+
+    def add_trained(
+        self, sample_id: str, worker_id: str | None, step: int, version: int, taken_ns: int, **facts: object
+    ) -> None:
+        """Add the delivery of a sample that a step trained on. version: that of the weights before the step."""
+        row = {"sample_id": sample_id, "worker_id": worker_id, "outcome": "trained", "step": step}
+        self.add("deliveries", {**row, "consumer_version": version, "taken_ns": taken_ns, **facts})
 
     def add_worker(self, worker_id: str, role: str, **facts: object) -> None:
         """Add a worker, or facts that earlier files lacked: host, gpu_count, device_name, max_running, ..."""
@@ -475,6 +494,16 @@ class ImportTarget:
             raise OutputError.of(
                 path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."
             ) from error
+
+
+def version_runs(parts: Iterable[tuple[int, int]]) -> list[dict[str, int]]:
+    """Return the versions of a sample in the form of the format. parts: version and number of tokens, in order."""
+    runs, start = list[dict[str, int]](), 0
+    for version, tokens in parts:
+        if tokens:
+            runs.append({"version": version, "start": start, "end": start + tokens})
+        start += tokens
+    return runs
 
 
 def _fits(table: str, row: Mapping[str, Any]) -> bool:

@@ -201,12 +201,11 @@ class _Reader:
         """Add the training that is held, with the results printed since."""
         if self._training is None:
             return
-        (start_ns, end_ns), version = self._training
+        span_ns, version = self._training
         step = self._step if self._step not in self.steps else max(self.steps) + 1
-        row = {"worker_id": self.trainer, "step": step, "start_ns": start_ns, "end_ns": end_ns}
-        row |= {"version_in": version, "version_out": version + 1}
         samples = stated_settings(self.settings.config, self.framework).get("samples_per_step")
-        self.target.add("train_steps", {"samples": samples, **row, **columns_of(self._results, self.console.columns)})
+        columns = {"samples": samples, **columns_of(self._results, self.console.columns)}
+        self.target.add_training(self.trainer, step, (version, version + 1), span_ns, columns)
         self.steps.add(step)
         self._step = step + 1
         self._training, self._results = None, {}

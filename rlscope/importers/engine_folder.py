@@ -8,6 +8,7 @@ from rlscope_otel.schema import TABLES
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.lines import offset_into_run_s
+from rlscope.importers.quantities import SECOND_NS
 from rlscope.importers.target import TIMES, ImportTarget
 from rlscope.trace.imported import Certainty, SourceFile
 from rlscope.trace.manifest import RUN_FILE
@@ -16,7 +17,6 @@ from rlscope.trace.store import open_run
 from rlscope.trace.worker_files import read_workers
 
 _FACTS: Final = ("host", "device_name", "kv_capacity_tokens", "max_running")
-_SECOND_NS: Final = 1_000_000_000
 
 
 def _recognize(source: ImportSource) -> bool:
@@ -34,7 +34,7 @@ def _read(source: ImportSource, target: ImportTarget, _progress: Progress) -> No
     if not engines:
         return _missing(source, target, "no sampler", "the run folder of engines")
     recorded_ns = min(start for start, _ in extents.values()), max(end for _, end in extents.values())
-    shift_ns = _SECOND_NS * offset_into_run_s(source.path, recorded_ns, target)
+    shift_ns = SECOND_NS * offset_into_run_s(source.path, recorded_ns, target)
     from_ns, until_ns = target.extent() or recorded_ns
     if target.is_growing:
         # The engines are ahead of the newest line of the log.

@@ -12,12 +12,13 @@ from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
 from rlscope.frameworks.table import PhaseKind, Process
+from rlscope.importers.quantities import SECOND_NS, to_ns
 from rlscope.importers.steps import ProcessSteps, Step, phase_value
 
 _LATE_RATIO: Final = 0.05
 """Tolerance for rows written late: the steps may last longer than the time between their rows by this share."""
-_LATE_NS: Final = 60 * 10**9
-LONGEST_PAUSE_NS: Final = 600 * 10**9
+_LATE_NS: Final = 60 * SECOND_NS
+LONGEST_PAUSE_NS: Final = 600 * SECOND_NS
 _LONGEST_PAUSE_STEPS: Final = 10.0
 _OUTSIDE: Final = {"auto": "before", "auto_after": "after"}
 """Where phases lie that some releases time inside the step, if this one does not."""
@@ -65,7 +66,7 @@ class Durations(NamedTuple):
     def lengths_ns(self) -> tuple[int, int, int]:
         """Return the lengths of the part before the step, of the step, and of the part after it."""
         before_s, after_s = (sum(seconds for _, seconds in parts) for parts in (self.before, self.after))
-        return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
+        return to_ns(before_s), to_ns(self.step_s), to_ns(after_s)
 
 
 def durations_of(steps: ProcessSteps, is_separate: bool) -> list[Durations]:
@@ -168,7 +169,7 @@ def laid_out(
 ) -> Iterator[tuple[_Name, int, int]]:
     """Yield names with start and end in ns, one after the other within a stretch, if they take any time."""
     for name, seconds in durations_s:
-        stop_ns = min(end_ns, start_ns + round(1e9 * seconds))
+        stop_ns = min(end_ns, start_ns + to_ns(seconds))
         if stop_ns > start_ns:
             yield name, start_ns, stop_ns
         start_ns = stop_ns

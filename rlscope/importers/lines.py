@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import ImportSource, Progress, open_regular, open_source
+from rlscope.importers.quantities import SECOND_NS
 from rlscope.importers.rows import Tally, mapping, parsed_json
 from rlscope.importers.target import ImportTarget
 
@@ -63,7 +64,6 @@ _ALIKE: Final = 3
 """Characters at their beginning in which two lines of the same kind agree."""
 _REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
-_SECOND_NS: Final = 1_000_000_000
 _STAMP: Final = re.compile(
     r"(?:(?:(?P<year>\d{4})-)?(?P<day>\d\d-\d\d)[ T])?"
     r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?P<zone>Z|[+-]\d\d:?\d\d)?$"
@@ -268,11 +268,6 @@ def _line_of(parts: Sequence[ConsoleLine], columns: int) -> ConsoleLine:
     return first._replace(text=text.rstrip(), merged=sum(each.merged for each in parts))
 
 
-def to_ns(seconds: float) -> int:
-    """Convert seconds to whole nanoseconds."""
-    return round(seconds * _SECOND_NS)
-
-
 def process_of(line: ConsoleLine, name: str, own: re.Pattern[str] | None = None) -> str:
     """Return the name of the process that printed a line of an engine: that of Ray's actor, else that of the log.
 
@@ -332,7 +327,7 @@ def open_clock(
     if first is None or last is None:
         return None
     run = target.extent() if target.clock != "relative" and "-" in first[:5] else None
-    ended = datetime.fromtimestamp(run[1] / _SECOND_NS if run else path.stat().st_mtime, UTC).replace(tzinfo=None)
+    ended = datetime.fromtimestamp(run[1] / SECOND_NS if run else path.stat().st_mtime, UTC).replace(tzinfo=None)
     start, end = _stretch(first, last, ended)
     logged_ns = _ns(start, 0), _ns(end, 0)
     if start.tzinfo is not None:
@@ -353,7 +348,7 @@ def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTa
     if not target.is_growing:
         return _fitting_offset_s(path, recorded_ns, run, target)
     # The newest line of a log in local time was written when the file last changed.
-    ahead_s = target.given.stat().st_mtime - run[1] / _SECOND_NS
+    ahead_s = target.given.stat().st_mtime - run[1] / SECOND_NS
     return 0 if target.clock == "relative" else _QUARTER_HOUR_S * round(ahead_s / _QUARTER_HOUR_S)
 
 
@@ -374,7 +369,7 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
         best = [offset for offset in offsets if inside[offset] == most]
         if len(best) > 1:
             # A run that was down for hours has room for the log in zones in which it would be of no step.
-            shifts_ns = {offset: offset * _SECOND_NS for offset in best}
+            shifts_ns = {offset: offset * SECOND_NS for offset in best}
             best = [each for each, by_ns in shifts_ns.items() if target.is_up(naive[0] - by_ns, naive[1] - by_ns)]
         if len(best) == 1:
             return best[0]
@@ -385,7 +380,7 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
             return 0
     if target.clock == "relative" and most <= 0:
         if target.aligned_s is None:
-            target.aligned_s = (naive[0] - run[0]) // _SECOND_NS
+            target.aligned_s = (naive[0] - run[0]) // SECOND_NS
             target.note(
                 f"{path.name} and the run's steps share no clock. They are aligned at their starts, so engine states "
                 "may be matched to the wrong steps. Pass a step log with timestamps to align them."
@@ -408,7 +403,7 @@ def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], 
 
 
 def _overlap_ns(naive: tuple[int, int], run: tuple[int, int], offset_s: int) -> int:
-    shift = offset_s * _SECOND_NS
+    shift = offset_s * SECOND_NS
     # Add 1 ns, so that a log of one line, which has no length, can overlap the run.
     return min(naive[1] - shift, run[1]) - max(naive[0] - shift, run[0]) + 1
 

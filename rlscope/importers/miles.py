@@ -21,8 +21,18 @@ from rlscope.frameworks import framework
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import longest_pause_ns
-from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id, to_ns
-from rlscope.importers.quantities import LATEST_S, MOST, MOST_GPUS, MOST_STEPS, columns_of, epoch_ns, factors_in, number
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, records_of, safe_worker_id
+from rlscope.importers.quantities import (
+    LATEST_S,
+    MOST,
+    MOST_GPUS,
+    MOST_STEPS,
+    columns_of,
+    epoch_ns,
+    factors_in,
+    number,
+    to_ns,
+)
 from rlscope.importers.rows import items, mapping, parsed_json
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportTarget, version_runs

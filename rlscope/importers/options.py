@@ -18,6 +18,7 @@ _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
 OWN: Final = "custom"
 """Name of the framework of `--phases`."""
 _STEP: Final = "step"
+_PHASES: Final = (_STEP, *map(str, PhaseKind))
 _PHASES_EXAMPLE: Final = "Example: --phases step=time/total,generate=time/sampling,train=time/train_step."
 
 
@@ -35,7 +36,12 @@ def import_options(
 
     Raises ArgumentError if one is invalid or contradicts another, ImportFileError if the table is.
     """
-    _refuse_several({"--as": framework, "--framework": table, "--phases": phases})
+    answers = {"--as": framework, "--framework": table, "--phases": phases}
+    given = [name for name, value in answers.items() if value is not None]
+    if len(given) > 1:
+        raise ArgumentError.of(
+            " and ".join(given), found="several answers", expected="one framework", next_step="Pass one of them."
+        )
     by_role = {} if gpus is None else _gpus_by_role(gpus)
     return ImportOptions(
         framework=framework,
@@ -46,14 +52,6 @@ def import_options(
         with_files=tuple(with_files),
         engine_logs=tuple(path for pattern in engine_logs for path in _matches(pattern)),
     )
-
-
-def _refuse_several(options: Mapping[str, object]) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise ArgumentError.of(
-            " and ".join(given), found="several answers", expected="one framework", next_step="Pass one of them."
-        )
 
 
 def _own_table(path: Path) -> Framework:
@@ -77,8 +75,14 @@ def _own_phases(text: str, gpus: Mapping[str, int]) -> Framework:
     order: list[PhaseMetric] = []
     for part in text.split(","):
         kind, _, metric = (each.strip() for each in part.partition("="))
-        if not metric or kind not in (_STEP, *PhaseKind):
-            raise _bad_phase(part, kind)
+        if not metric or kind not in _PHASES:
+            hint = did_you_mean(kind, _PHASES)
+            raise ArgumentError.of(
+                "--phases",
+                found=repr(part.strip()),
+                expected=f"PHASE=METRIC with PHASE one of {', '.join(_PHASES)}",
+                next_step=f"{hint} {_PHASES_EXAMPLE}" if hint else _PHASES_EXAMPLE,
+            )
         if kind == _STEP:
             step.append(metric)
         else:
@@ -91,17 +95,6 @@ def _own_phases(text: str, gpus: Mapping[str, int]) -> Framework:
     is_separate = "sampler" in gpus or any(each.kind is PhaseKind.WAIT_SAMPLES for each in order)
     process = Process(tuple(order), tuple(step))
     return Framework(name=OWN, phases={"trainer": process}, placement=Placement(separate=is_separate))
-
-
-def _bad_phase(part: str, kind: str) -> ArgumentError:
-    kinds = (_STEP, *(str(each) for each in PhaseKind))
-    hint = did_you_mean(kind, kinds)
-    return ArgumentError.of(
-        "--phases",
-        found=repr(part.strip()),
-        expected=f"PHASE=METRIC with PHASE one of {', '.join(kinds)}",
-        next_step=f"{hint} {_PHASES_EXAMPLE}" if hint else _PHASES_EXAMPLE,
-    )
 
 
 def _gpus_by_role(text: str) -> dict[str, int]:

@@ -22,6 +22,7 @@ LONGEST_S: Final = 1e7
 MOST_GPUS: Final = 10**6
 EARLIEST_S: Final = 1e9
 """A time in the year 2001. Smaller times count from the start of a process or a machine."""
+SECOND_NS: Final = 1_000_000_000
 LATEST_S: Final = LATEST_NS / 1e9
 """A time in the year 2116."""
 COUNTS: Final = ("tokens", "samples")
@@ -68,6 +69,11 @@ def amount(value: object, most: float = MOST) -> float:
 def whole(value: object, most: int = MOST) -> int:
     """Return a number of plausible size, without its fraction. Raises RefusedNumberError."""
     return int(amount(value, most))
+
+
+def to_ns(seconds: float) -> int:
+    """Convert seconds to whole nanoseconds."""
+    return round(seconds * SECOND_NS)
 
 
 def epoch_ns(seconds: object) -> int | None:

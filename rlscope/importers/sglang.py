@@ -28,9 +28,8 @@ from rlscope.importers.lines import (
     prints,
     process_of,
     safe_worker_id,
-    to_ns,
 )
-from rlscope.importers.quantities import RefusedNumberError, amount, whole
+from rlscope.importers.quantities import SECOND_NS, RefusedNumberError, amount, to_ns, whole
 from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportTarget
 from rlscope.trace.imported import Certainty
@@ -72,7 +71,6 @@ _STRETCH_ROWS: Final = 10_000
 """Maximum number of lines held before they are placed, so that memory does not grow with the log."""
 _FINEST_NS: Final = 50_000_000
 """Assumed resolution of timestamps: lines are printed a little after their passes, so finer digits are not trusted."""
-_SECOND_NS: Final = 1_000_000_000
 
 
 class _Entry(NamedTuple):
@@ -116,7 +114,7 @@ class _Gap(NamedTuple):
         """The longest time that the engine can have worked since it was idle; infinite if it was never idle."""
         if self.resumed_ns is None:
             return math.inf
-        return (self.after.time_ns + self.after.resolution_ns - self.resumed_ns) / _SECOND_NS
+        return (self.after.time_ns + self.after.resolution_ns - self.resumed_ns) / SECOND_NS
 
     @property
     def grown_tokens(self) -> int | None:
@@ -308,7 +306,7 @@ def _entry(line: ConsoleLine, found: re.Match[str], clock: LogClock, stem: str) 
         return _Entry(
             engine=safe_worker_id(f"{name}-dp{ranks['DP']}" if "DP" in ranks else name),
             time_ns=time_ns,
-            resolution_ns=_FINEST_NS if re.search(r"[.,]\d{2}", stamp) else _SECOND_NS,
+            resolution_ns=_FINEST_NS if re.search(r"[.,]\d{2}", stamp) else SECOND_NS,
             is_decode=found["kind"] == "Decode",
             running=whole(pairs["#running-req"]),
             waiting=whole(pairs.get("#queue-req", 0)),

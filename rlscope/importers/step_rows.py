@@ -110,7 +110,7 @@ def fill(log: StepLog, target: ImportTarget) -> None:
             target.clock = "relative"
         worker_id = each.worker_id
         role = "colocated" if each.process.role == "trainer" and not log.is_separate else each.process.role
-        _check_coverage(worker_id, each, placed, log, target)
+        _check_coverage(each, placed, log, target)
         _check_sums(open_ratio(durations), log, target)
         target.add_worker(worker_id, role, gpu_count=_gpus(log, each, role, target))
         target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
@@ -170,11 +170,9 @@ def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTar
     return None if is_of_all else derived_gpus(steps)
 
 
-def _check_coverage(
-    worker_id: str, steps: ProcessSteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget
-) -> None:
+def _check_coverage(steps: ProcessSteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget) -> None:
     """Report how many of the steps were logged. If more than a few are missing, leave out their time."""
-    numbers = [step.number for step in steps.steps]
+    worker_id, numbers = steps.worker_id, [step.number for step in steps.steps]
     if steps.repeated:
         target.note(
             f"{counted(steps.repeated, f'duplicate {worker_id} step', f'duplicate {worker_id} steps')} in the file "

@@ -15,7 +15,7 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress, no_progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock
 from rlscope.importers.quantities import (
     COUNTS,
     FINITE,
@@ -27,6 +27,7 @@ from rlscope.importers.quantities import (
     named_reals,
     real,
     seconds,
+    to_ns,
     whole,
 )
 from rlscope.importers.rows import Tally

@@ -6,10 +6,8 @@ from itertools import chain
 from typing import Final
 
 from rlscope.frameworks.table import Framework
-from rlscope.importers.lines import to_ns
-from rlscope.importers.quantities import factors_in
+from rlscope.importers.quantities import SECOND_NS, factors_in, to_ns
 
-_SECOND_NS: Final = 1_000_000_000
 _FITS_WITHIN_NS: Final = 1_100_000_000
 """Maximum difference between two timestamps in whole seconds and a duration printed to a tenth of a second."""
 
@@ -82,8 +80,8 @@ class Timers:
             self.first_ns = min(self.first_ns or end_ns, end_ns - length_ns)
             return end_ns - length_ns, end_ns
         started_ns, end_ns = started.start_ns, stamp_ns
-        if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
-            end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
+        if elapsed_s is not None and stamp_ns % SECOND_NS == 0:
+            end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + SECOND_NS)
             # The timer began later in its second, because the printed duration is finer than the timestamps.
             latest_ns = end_ns - length_ns if started.inner_ns is None else min(started.inner_ns, end_ns - length_ns)
             started_ns = max(started_ns, latest_ns)
@@ -104,7 +102,7 @@ class Timers:
 
     def _move(self, time_ns: int) -> int:
         """Return the time, moved forward to the last known time if it is less than a second earlier."""
-        moved_ns = max(time_ns, self.last_ns) if self.last_ns - time_ns < _SECOND_NS else time_ns
+        moved_ns = max(time_ns, self.last_ns) if self.last_ns - time_ns < SECOND_NS else time_ns
         self.first_ns = moved_ns if self.first_ns is None else min(self.first_ns, moved_ns)
         self.last_ns = max(self.last_ns, moved_ns)
         return moved_ns

@@ -25,7 +25,7 @@ from rlscope.importers.lines import (
     process_of,
     safe_worker_id,
 )
-from rlscope.importers.quantities import MOST_GPUS, RefusedNumberError, amount, whole
+from rlscope.importers.quantities import MOST_GPUS, SECOND_NS, RefusedNumberError, amount, whole
 from rlscope.importers.rows import Tally
 from rlscope.importers.spans import Spans
 from rlscope.importers.target import ImportTarget
@@ -55,7 +55,6 @@ _SURVEYED_WINDOWS: Final = 100
 """Number of windows at the start of the log from which their usual length is taken."""
 _SAME_BATCH_RATIO: Final = 0.02
 """The batch stayed the same if the requests at both ends of a window differ by at most this share."""
-_SECOND_NS: Final = 1_000_000_000
 
 
 class _Stats(NamedTuple):
@@ -141,7 +140,7 @@ class _Reader:
             return
         # vLLM prints nothing while no token comes, even if a long prompt runs.
         is_after_silence = before is not None and not (before.prompt_per_s or before.output_per_s)
-        window_ns = min(since_ns, self.window_ns + (0 if is_after_silence else _SECOND_NS))
+        window_ns = min(since_ns, self.window_ns + (0 if is_after_silence else SECOND_NS))
         self.target.extend_worker(engine.worker_id, stats.time_ns - window_ns, stats.time_ns)
         if before is not None and before.is_idle:
             engine.idle.add(before.time_ns, stats.time_ns - window_ns)
@@ -151,7 +150,7 @@ class _Reader:
             self._add_window(engine, before, stats, window_ns)
 
     def _add_window(self, engine: _Engine, before: _Stats | None, stats: _Stats, window_ns: int) -> None:
-        window_s = window_ns / _SECOND_NS
+        window_s = window_ns / SECOND_NS
         first = stats.running if before is None else before.running
         running = (first + stats.running) / 2
         decode_tokens = stats.output_per_s * window_s
@@ -211,7 +210,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     clock, log = open_clock(source.path, _STATS, target), LogFile(source.path, Tally(progress))
     engines: Collection[_Engine] = ()
     if clock is not None:
-        window_ns = _usual_window_s(source.path, copy(clock)) * _SECOND_NS
+        window_ns = _usual_window_s(source.path, copy(clock)) * SECOND_NS
         reader = _Reader(target, engine_name(source.path, target), clock, window_ns)
         for line in log:
             try:
@@ -241,7 +240,7 @@ def _usual_window_s(path: Path, clock: LogClock) -> int:
         if found is None or time_ns is None:
             continue
         engine = process_of(line, "", _OWN_PROCESSES), found["engine"]
-        if length_s := round((time_ns - last_ns.get(engine, time_ns)) / _SECOND_NS):
+        if length_s := round((time_ns - last_ns.get(engine, time_ns)) / SECOND_NS):
             lengths.append(length_s)
         last_ns[engine] = time_ns
         if len(lengths) == _SURVEYED_WINDOWS:

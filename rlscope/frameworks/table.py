@@ -310,6 +310,7 @@ class Framework:
     name: Annotated[Text, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", examples=["my-framework"])]
     """Name of the framework, as `--as` accepts it."""
     title: str = ""
+    """Name of the framework in sentences; without any, as `--as` accepts it."""
     recognize: Recognition = Recognition()
     phases: Mapping[str, Process] = field(default_factory=dict[str, Process])
     """The processes that log steps, in most frameworks the trainer alone, by the worker's name."""
@@ -345,6 +346,9 @@ class Framework:
     earlier: tuple[Earlier, ...] = ()
     docs: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict[str, Any])
     """Rows of tables in docs/frameworks.md and docs/importers.md; without a `framework`, a row is of the title."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.name)
 
     @property
     def known_by(self) -> tuple[tuple[str, ...], ...]:

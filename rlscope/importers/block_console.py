@@ -80,7 +80,7 @@ def prints_blocks(framework: Framework) -> bool:
 def block_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
     blocks = _Blocks(framework)
-    kind = f"console of {framework.title or framework.name}"
+    kind = f"console of {framework.title}"
     return Importer(framework.name, kind, partial(_recognize, blocks), partial(_read, blocks), is_console=True)
 
 

@@ -1,6 +1,5 @@
 """A run folder of engines, recorded beside a trainer's log: by `rlscope watch --scrape`, or by hooks in the engines."""
 
-from collections.abc import Collection
 from typing import Final
 
 from rlscope_otel.schema import TABLES
@@ -50,7 +49,15 @@ def _read(source: ImportSource, target: ImportTarget, _progress: Progress) -> No
         gpus = target.options.gpus_per_engine or max(engines[name].gpu_count, target.gpus_per_engine or 0)
         target.add_engine(name, gpu_count=gpus, **{fact: getattr(engines[name], fact) for fact in _FACTS})
         target.extend_worker(name, *extent_ns)
-    rows = _add_rows(source, target, inside.keys(), shift_ns, (from_ns, until_ns))
+    rows = 0
+    with open_run(source.path) as run:
+        for table in TABLES:
+            for row in stored_rows(run, table):
+                moved_ns = {name: row[name] - shift_ns for name in TIMES & row.keys() if row[name] is not None}
+                first_ns, last_ns = min(moved_ns.values()), max(moved_ns.values())
+                if row["worker_id"] in inside and first_ns < until_ns and from_ns < last_ns:
+                    target.add(table, row | moved_ns)
+                    rows += 1
     target.say_origins(Certainty.RECORDED, *TABLES)
     target.add_file("engine run folder", SourceFile(str(source.path), 0, rows))
 
@@ -64,22 +71,6 @@ def _missing(source: ImportSource, target: ImportTarget, found: str, expected: s
             expected=expected,
             next_step="Pass the folder that `rlscope watch --scrape` wrote for this run, or the engines' logs.",
         )
-
-
-def _add_rows(
-    source: ImportSource, target: ImportTarget, engines: Collection[str], shift_ns: int, within_ns: tuple[int, int]
-) -> int:
-    """Add the rows of the engines that overlap a stretch of the run's time; return how many there are."""
-    added = 0
-    with open_run(source.path) as run:
-        for table in TABLES:
-            for row in stored_rows(run, table):
-                moved = row | {name: row[name] - shift_ns for name in TIMES & row.keys() if row[name] is not None}
-                times_ns = [moved[name] for name in TIMES & row.keys() if moved[name] is not None]
-                if row["worker_id"] in engines and min(times_ns) < within_ns[1] and within_ns[0] < max(times_ns):
-                    target.add(table, moved)
-                    added += 1
-    return added
 
 
 ENGINE_FOLDER: Final = Importer("rlscope", "run folder of engines", _recognize, _read, is_companion=True)

@@ -332,9 +332,12 @@ def open_clock(
     logged_ns = _ns(start, 0), _ns(end, 0)
     if start.tzinfo is not None:
         return LogClock(start, 0, offset_into_run_s(path, logged_ns, target))
-    if utc_offset_s is None:
-        utc_offset_s = target.options.utc_offset_s
-    return LogClock(start, _offset_s(path, logged_ns, target) if utc_offset_s is None else utc_offset_s)
+    offset_s, joined_to = target.options.utc_offset_s if utc_offset_s is None else utc_offset_s, target.extent()
+    if offset_s is None and joined_to is not None:
+        offset_s = _fitting_offset_s(path, logged_ns, joined_to, target)
+    elif offset_s is None and target.clock == "wall":
+        target.clock = "local"
+    return LogClock(start, offset_s or 0)
 
 
 def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTarget) -> int:
@@ -350,15 +353,6 @@ def offset_into_run_s(path: Path, recorded_ns: tuple[int, int], target: ImportTa
     # The newest line of a log in local time was written when the file last changed.
     ahead_s = target.given.stat().st_mtime - run[1] / SECOND_NS
     return 0 if target.clock == "relative" else _QUARTER_HOUR_S * round(ahead_s / _QUARTER_HOUR_S)
-
-
-def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget) -> int:
-    run = target.extent()
-    if run is None:
-        if target.clock == "wall":
-            target.clock = "local"
-        return 0
-    return _fitting_offset_s(path, naive, run, target)
 
 
 def _fitting_offset_s(path: Path, naive: tuple[int, int], run: tuple[int, int], target: ImportTarget) -> int:

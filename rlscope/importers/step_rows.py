@@ -86,7 +86,7 @@ def _settled(log: StepLog, target: ImportTarget) -> StepLog:
 
 def step_importer(framework: Framework) -> Importer:
     """Return the importer of a framework's step metrics."""
-    kind = f"step metrics of {framework.title or framework.name}"
+    kind = f"step metrics of {framework.title}"
     return Importer(framework.name, kind, partial(recognize_steps, framework), partial(_read, framework))
 
 

@@ -253,7 +253,7 @@ class _Reader:
 
 def timer_console(framework: Framework) -> Importer:
     """Return the importer of a framework's console."""
-    kind = f"console of {framework.title or framework.name}"
+    kind = f"console of {framework.title}"
     return Importer(framework.name, kind, partial(_recognize, framework), partial(_read, framework), is_console=True)
 
 
@@ -292,7 +292,7 @@ def _no_timer(source: ImportSource, framework: Framework) -> ImportFileError:
     return ImportFileError.of(
         source.path,
         found="timers that start, and none that ends",
-        expected=f"the console log of a {framework.title or framework.name} run",
+        expected=f"the console log of a {framework.title} run",
         next_step=f"Pass {framework.console.file or 'the log that has them'}.",
     )
 

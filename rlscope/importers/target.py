@@ -5,7 +5,7 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -109,7 +109,7 @@ class ImportTarget:
         """Whether some file records the samplers' work, so that it need not be inferred."""
         self.config: dict[str, object] = {}
         """Settings added so far, by their names in run.json."""
-        self._workers: dict[str, dict[str, object]] = {}
+        self._workers: dict[str, dict[str, Any]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
         self.trainer_id: str | None = None
         self.samplers_id: str | None = None
@@ -125,15 +125,13 @@ class ImportTarget:
         self._claimed: set[tuple[str, Path]] = set()
         self.engines: dict[str, None] = {}
         """Ids of the engines added so far."""
-        self._replaced: set[str] = set()
-        """Engines in whose place another one was started."""
         self._shared: list[tuple[str, dict[str, Any]]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._metrics: dict[ReportedKind, tuple[str, ...]] = {}
         self._coverage: dict[str, float] = {}
         self._notes: dict[str, str | None] = {}
-        self._files: list[SourceFile] = []
-        self._carriers: dict[str, None] = {}
+        self._files: list[tuple[str, SourceFile]] = []
+        """Kind of each file, and the file."""
         self._refusals: dict[str, None] = {}
         self._cuts: list[tuple[int, int]] = []
         self._refused = 0
@@ -322,10 +320,10 @@ class ImportTarget:
 
     def add_file(self, carrier: str, file: SourceFile) -> None:
         """Add a file that was read, and its kind."""
-        self._carriers[carrier] = None
         path = Path(file.name)
         is_inside = path != self.given and path.is_relative_to(self.given)
-        self._files.append(replace(file, name=str(path.relative_to(self.given)) if is_inside else path.name))
+        named = replace(file, name=str(path.relative_to(self.given)) if is_inside else path.name)
+        self._files.append((carrier, named))
 
     def rows_of(self, table: str) -> int:
         """Return the number of rows added to a table so far."""
@@ -333,14 +331,14 @@ class ImportTarget:
 
     def finish(self, framework: str) -> Imported:
         """Write the remaining rows, the workers and run.json. Raises OutputError if a file cannot be written."""
-        self._settle_engines()
+        replaced = self._settle_engines()
         self._settle_gpus()
         if self._refused:
             self.note(f"{counted(self._refused, 'row', 'rows')} left out: a number or a time is out of range")
         imported = Imported(
             framework=framework,
-            carriers=tuple(self._carriers),
-            files=tuple(self._files),
+            carriers=tuple(dict.fromkeys(carrier for carrier, _ in self._files)),
+            files=tuple(file for _, file in self._files),
             clock=self.clock,
             tables=dict(self._origins),
             metrics=self._metrics,
@@ -353,7 +351,8 @@ class ImportTarget:
         for table in TABLES:
             self._flush(table)
         for worker_id in self._workers:
-            self._write_json(f"workers/{worker_id}.json", self._worker_document(worker_id))
+            has_stopped = not self.is_growing or worker_id in replaced
+            self._write_json(f"workers/{worker_id}.json", self._worker_document(worker_id, has_stopped=has_stopped))
         extent = self.extent()
         document = {
             "format": FORMAT_NAME,
@@ -367,15 +366,22 @@ class ImportTarget:
         self._write_json("run.json", document)
         return imported
 
-    def _settle_engines(self) -> None:
-        """Divide the GPUs, weight updates and idle times of the worker for all samplers among the engines."""
+    def _settle_engines(self) -> Collection[str]:
+        """Divide the GPUs, weight updates and idle times of the worker for all samplers among the engines.
+
+        Return the engines in whose place another one was started.
+        """
         if not self.engines:
-            return
+            return ()
         others = {name: worker for name, worker in self._workers.items() if name not in self.engines}
         wholes = {name: worker for name, worker in others.items() if worker["role"] == "sampler"}
-        gpus = sum(int(str(worker.get("gpu_count") or 0)) for worker in wholes.values())
+        gpus = sum(worker.get("gpu_count") or 0 for worker in wholes.values())
         is_colocated = any(worker["role"] == "colocated" for worker in others.values())
         places = self._places()
+        replaced = [engine for engines in places for engine in engines[:-1]]
+        if replaced:
+            logs = counted(len(replaced), "engine logs", "engines log")
+            self.note(f"{logs} only after another has ended: taken for that one, started again on the same GPUs")
         for engine in self.engines:
             worker = self._workers[engine]
             if is_colocated:
@@ -399,6 +405,7 @@ class ImportTarget:
                     self.add(table, {**row, "worker_id": engine})
         if self.sampler_gpus and not wholes and not is_colocated:
             self._settle_other_samplers(self.sampler_gpus, [engines[0] for engines in places])
+        return replaced
 
     def _cover(self, engines: Sequence[str], start_ns: int, end_ns: int) -> None:
         """Let the engines of a place cover a time range, each until the run was down before the next one started."""
@@ -420,11 +427,7 @@ class ImportTarget:
             if free is None:
                 places.append([engine])
             else:
-                self._replaced.add(free[-1])
                 free.append(engine)
-        if self._replaced:
-            engines = counted(len(self._replaced), "engine logs", "engines log")
-            self.note(f"{engines} only after another has ended: taken for that one, started again on the same GPUs")
         return places
 
     def _gpus_of_an_engine(self, places: int) -> int:
@@ -439,7 +442,7 @@ class ImportTarget:
 
         engines: one for each place.
         """
-        logged = sum(int(str(self._workers[each]["gpu_count"])) for each in engines)
+        logged = sum(self._workers[each]["gpu_count"] for each in engines)
         if logged > gpus:
             self.note(f"The engine logs are of {logged} GPUs, not of the {gpus} sampler GPUs that are stated")
         extent, name = self.extent(), self.samplers_id or "sampler"
@@ -462,12 +465,12 @@ class ImportTarget:
                     f"GPU-seconds are not. Pass --gpus {side}=N"
                 )
 
-    def _worker_document(self, worker_id: str) -> dict[str, object]:
+    def _worker_document(self, worker_id: str, *, has_stopped: bool) -> dict[str, object]:
         extent = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))
         start_ns, end_ns = map(self._moved, extent)
         defaults: dict[str, object] = {"host": "unknown", "gpu_count": 0}
         known = {name: value for name, value in self._workers[worker_id].items() if value is not None}
-        stopped = {} if self.is_growing and worker_id not in self._replaced else {"stopped_ns": end_ns}
+        stopped = {"stopped_ns": end_ns} if has_stopped else {}
         return {**defaults, **known, "started_ns": start_ns, **stopped, "last_flush_ns": end_ns}
 
     def _flush(self, table: str) -> None:

@@ -136,14 +136,7 @@ def _files(folder: Path, stream: str) -> list[Path]:
 
 def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
-    folder = _dashboard(source.path)
-    if folder is None:
-        raise ImportFileError.of(
-            source.path,
-            found="no dashboard/meta.json with a schema_version",
-            expected="the --dump-details folder of a miles run with --use-miles-dashboard",
-            next_step="Pass that folder, or the console log with --as slime.",
-        )
+    folder = _dashboard(source.path) or source.path
     run = _Run(target, folder, progress)
     run.is_colocated = bool(mapping(_meta(folder).get("args")).get("colocate"))
     _find_starts(run, sorted(_read_metrics(run)))

@@ -5,8 +5,9 @@ Rows are written in batches as they arrive, so that importing a log of gigabytes
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
@@ -79,65 +80,65 @@ class StepTimes(NamedTuple):
     """Whether this version generated the step's samples."""
 
 
+@dataclass(slots=True, eq=False)
 class ImportTarget:
     """Collects one run, which several importers may fill. Later facts never overwrite earlier ones.
 
     Times are nanoseconds since the UTC epoch. Times of a file without timestamps count from `relative_origin_ns`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        run_id: str,
-        options: ImportOptions = NO_OPTIONS,
-        *,
-        relative_origin_ns: int,
-        given: Path = Path(),
-        is_growing: bool = False,
-    ) -> None:
-        """Start an empty run.
+    folder: Path
+    run_id: str
+    options: ImportOptions = NO_OPTIONS
+    _: KW_ONLY
+    relative_origin_ns: int
+    given: Path = Path()
+    """The imported file or folder; paths of its files are stored relative to it."""
+    is_growing: bool = False
+    """Whether the run goes on, so that no worker has an end."""
 
-        given: the imported file or folder; paths of its files are stored relative to it.
-        is_growing: whether the run goes on, so that no worker has an end.
-        """
-        self.folder, self.run_id, self.options = folder, run_id, options
-        self.relative_origin_ns, self.given, self.is_growing = relative_origin_ns, given, is_growing
-        self.clock: Clock = "wall"
-        self.is_incomplete = False
-        self.thinned_evenly: list[str] = []
-        self.knows_samplers = False
-        """Whether some file records the samplers' work, so that it need not be inferred."""
-        self.config: dict[str, object] = {}
-        """Settings added so far, by their names in run.json."""
-        self._workers: dict[str, dict[str, Any]] = {}
-        self._extents: dict[str, tuple[int, int]] = {}
-        self.trainer_id: str | None = None
-        self.samplers_id: str | None = None
-        """The worker that stands for all samplers, if there is one."""
-        self.sampler_gpus: int | None = None
-        """GPUs of all samplers that the user or the config states, for a run whose engines have logs of their own."""
-        self.steps: dict[int, StepTimes] = {}
-        """Times by step, for files that record a step's samples without times."""
-        self.restarts: list[int] = []
-        """When the run was down before it repeated steps, ns: samples from before that are lost to later steps."""
-        self.aligned_s: int | None = None
-        """Seconds from the run to further files, if its steps have no times and such a file was put at its start."""
-        self._claimed: set[tuple[str, Path]] = set()
-        self.engines: dict[str, None] = {}
-        """Ids of the engines added so far."""
-        self._shared: list[tuple[str, dict[str, Any]]] = []
-        self._origins: dict[str, TableOrigin] = {}
-        self._metrics: dict[ReportedKind, tuple[str, ...]] = {}
-        self._coverage: dict[str, float] = {}
-        self._notes: dict[str, str | None] = {}
-        self._files: list[tuple[str, SourceFile]] = []
-        """Kind of each file, and the file."""
-        self._refusals: dict[str, None] = {}
-        self._cuts: list[tuple[int, int]] = []
-        self._refused = 0
-        """Number of rows with a value that the format cannot hold."""
-        self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
-        self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
+    # What importers tell each other.
+    clock: Clock = "wall"
+    knows_samplers: bool = False
+    """Whether some file records the samplers' work, so that it need not be inferred."""
+    config: dict[str, object] = field(default_factory=dict[str, object])
+    """Settings added so far, by their names in run.json."""
+    trainer_id: str | None = None
+    samplers_id: str | None = None
+    """The worker that stands for all samplers, if there is one."""
+    sampler_gpus: int | None = None
+    """GPUs of all samplers that the user or the config states, for a run whose engines have logs of their own."""
+    engines: dict[str, None] = field(default_factory=dict[str, None])
+    """Ids of the engines added so far."""
+    steps: dict[int, StepTimes] = field(default_factory=dict[int, StepTimes])
+    """Times by step, for files that record a step's samples without times."""
+    restarts: list[int] = field(default_factory=list[int])
+    """When the run was down before it repeated steps, ns: samples from before that are lost to later steps."""
+    aligned_s: int | None = None
+    """Seconds from the run to further files, if its steps have no times and such a file was put at its start."""
+    _claimed: set[tuple[str, Path]] = field(default_factory=set[tuple[str, Path]])
+
+    # What run.json says of the import.
+    is_incomplete: bool = False
+    thinned_evenly: list[str] = field(default_factory=list[str])
+    _origins: dict[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
+    _metrics: dict[ReportedKind, tuple[str, ...]] = field(default_factory=dict[ReportedKind, tuple[str, ...]])
+    _coverage: dict[str, float] = field(default_factory=dict[str, float])
+    _notes: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    _refusals: dict[str, None] = field(default_factory=dict[str, None])
+    _files: list[tuple[str, SourceFile]] = field(default_factory=list[tuple[str, SourceFile]])
+    """Kind of each file, and the file."""
+
+    # Workers and rows.
+    _workers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    _extents: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    _cuts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    _shared: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
+    """Rows of samplers that each engine has too."""
+    _rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {table: [] for table in TABLES})
+    _written: Counter[str] = field(default_factory=Counter[str])
+    _refused: int = 0
+    """Number of rows with a value that the format cannot hold."""
 
     def add(self, table: str, row: Mapping[str, object]) -> None:
         """Add a row; omitted columns, NaN and infinite values become NULL.

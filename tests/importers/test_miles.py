@@ -127,5 +127,5 @@ def test_a_folder_without_telemetry_is_an_error(tmp_path: Path) -> None:
     assert not MILES_DASHBOARD.recognize(open_source(tmp_path))
     assert MILES_DASHBOARD.recognize(open_source(FIXTURE))
     assert MILES_DASHBOARD.recognize(open_source(FIXTURE / "dashboard"))
-    with pytest.raises(ImportFileError, match="--use-miles-dashboard"):
+    with pytest.raises(ImportFileError, match="--dump-details"):
         fill(tmp_path / "run", (tmp_path, MILES_DASHBOARD))

@@ -40,12 +40,8 @@ def _fits(source: ImportSource) -> bool:
 
 def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     """Yield the rows of a list, or of `log_history`."""
-    if path.stat().st_size > _LARGEST_STATE_BYTES:
-        tally.bytes = path.stat().st_size
-        tally.bad_lines += 1
-        return
-    document = parsed_json(path.read_bytes())
-    tally.count(path.stat().st_size)
+    size = path.stat().st_size
+    document = parsed_json(path.read_bytes()) if size <= _LARGEST_STATE_BYTES else None
     history = mapping(document).get("log_history", document)
     tally.bad_lines += not isinstance(history, list)
     for each in items(history):
@@ -54,6 +50,8 @@ def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
             yield row
         else:
             tally.bad_lines += 1
+    # At the end: a document is read as a whole, however few of its rows tell what it is.
+    tally.count(size)
 
 
 def _is_state(source: ImportSource) -> bool:

@@ -11,6 +11,7 @@ from shutil import copy
 import pytest
 
 from rlscope.errors import ImportFileError
+from rlscope.importers import steps
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
@@ -84,6 +85,14 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
 def test_trl_s_trainer_state_is_known_by_its_history_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-30.json").write_bytes(TRL_STATE.read_bytes())
     assert import_run(tmp_path / "checkpoint-30.json", tmp_path / "run").carriers == ("trainer_state",)
+
+
+def test_a_trainer_state_is_known_by_its_first_rows_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FURTHER_BYTES", TRL_STATE.stat().st_size)
+    copy(TRL_STATE, tmp_path)
+    assert import_run(tmp_path / TRL_STATE.name, tmp_path / "run").carriers == ("trainer_state",)
 
 
 def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:

@@ -212,6 +212,27 @@ def test_a_table_names_the_text_before_printed_metrics(tmp_path: Path) -> None:
     assert spent_s(tmp_path / "run") == pytest.approx({"trainer generate": 60.0, "trainer train": 35.0})
 
 
+def test_a_framework_without_a_title_has_its_name_in_a_refusal(tmp_path: Path) -> None:
+    file = metrics(tmp_path / "m.jsonl", **{"time/total": 8.0})
+    refusal = import_run(file, tmp_path / "run", import_options(phases=PHASES, gpus="colocated=4")).refusal
+    assert refusal is not None and refusal.startswith("the known custom phases exceed the step by 18.8%")
+
+
+def test_the_blocks_of_a_console_need_neither_a_heading_nor_phases(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(
+        TABLE
+        + """
+[console]
+total = 'whole step: (?P<s>[\\d.]+)s'
+numbers = { "time/train_step" = 'trained for ([\\d.]+)' }
+"""
+    )
+    (tmp_path / "a.log").write_text(10 * "whole step: 10.0s\ntrained for 4.0\n")
+    imported = import_run(tmp_path / "a.log", tmp_path / "run", import_options(table=tmp_path / "my.toml"))
+    assert (imported.framework, imported.carriers) == ("my-rl", ("console",))
+    assert spent_s(tmp_path / "run") == {"trainer train": 40.0}
+
+
 def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path) -> None:
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
     table.write_text(TABLE)

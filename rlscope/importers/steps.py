@@ -135,13 +135,13 @@ def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
     return config.get(path) if value is None else value
 
 
-@lru_cache(maxsize=16)
 def names_in(source: ImportSource) -> frozenset[str]:
     """Return the metric names in the first rows of a file; empty if it is not a metrics file."""
     carrier = carrier_of(source)
     return _rows_names(source, carrier) if carrier is not None else frozenset()
 
 
+@lru_cache(maxsize=16)
 def _rows_names(source: ImportSource, carrier: Carrier) -> frozenset[str]:
     names = set[str]()
 

@@ -50,7 +50,6 @@ class _Run:
     """State of an import while its files are read."""
 
     target: ImportTarget
-    progress: Progress
     dumped: dict[int, list[_Dumped]] = field(default_factory=dict[int, list[_Dumped]])
     """Trajectories by task, in the order of the task's samples."""
     in_flight: Spans = field(default_factory=Spans)
@@ -81,11 +80,10 @@ def _dumps(folder: Path) -> Iterator[Path]:
 
 def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
     """Add the sessions, with lengths and versions of dumped tasks. Raises ImportFileError if there are no sessions."""
-    run = _Run(target, progress)
-    folder = source.path if source.path.is_dir() else None
-    for path in _dumps(folder) if folder else ():
-        _read_dump(run, path)
-    for path in _below(folder, _SESSIONS) if folder else (source.path,):
+    run = _Run(target)
+    for path in _dumps(source.path):
+        _read_dump(run, path, progress)
+    for path in _below(source.path, _SESSIONS) if source.path.is_dir() else (source.path,):
         seen = set[str]()
         for file, record in records_of(path, target, progress):
             if _add_session(run, record):
@@ -117,8 +115,8 @@ def _refuse_second_start(path: Path, seen: set[str], session: str) -> None:
     seen.add(session)
 
 
-def _read_dump(run: _Run, path: Path) -> None:
-    for file, record in records_of(path, run.target, run.progress):
+def _read_dump(run: _Run, path: Path, progress: Progress) -> None:
+    for file, record in records_of(path, run.target, progress):
         task, dumped = record.get("task_id"), _dumped(record)
         if isinstance(task, int) and dumped is not None:
             run.dumped.setdefault(task, []).append(dumped)

@@ -5,7 +5,7 @@ are recorded; the waits of a sample are not.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,17 +21,13 @@ _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
 def _recognize(source: ImportSource) -> bool:
-    return any(True for _ in _files(source.path))
+    return bool(_files(source.path))
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path) -> list[tuple[int, Path]]:
+    """Return the files of samples by step, each with its step."""
     paths = path.glob("train_data_step*.jsonl") if path.is_dir() else (path,)
-    yield from sorted((each for each in paths if _FILE.search(each.name)), key=_step)
-
-
-def _step(path: Path) -> int:
-    found = _FILE.search(path.name)
-    return int(found[1]) if found else 0
+    return sorted((int(found[1]), each) for each in paths if (found := _FILE.search(each.name)))
 
 
 def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> None:
@@ -44,7 +40,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
             next_step="Analyze the log, and pass this file with --with.",
         )
     untold = 0
-    for path in _files(source.path):
+    for step, path in _files(source.path):
         if not target.claim(Path(path.name), NEMO_RL_SAMPLES.kind):
             raise ImportFileError.of(
                 path,
@@ -52,8 +48,8 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
                 expected="one file for each step",
                 next_step="Pass the file of the last start that made the step.",
             )
-        if _step(path) in target.steps:
-            _read_step(path, target, progress)
+        if step in target.steps:
+            _read_step(step, path, target, progress)
         else:
             untold += 1
     if untold:
@@ -62,8 +58,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     target.say_origins(Certainty.INFERRED, "deliveries", rule="a step takes its samples when its training begins")
 
 
-def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
-    step = _step(path)
+def _read_step(step: int, path: Path, target: ImportTarget, progress: Progress) -> None:
     times = target.steps[step]
     for order, (file, record) in enumerate(records_of(path, target, progress)):
         total, output = _only(record.get("input_lengths")), _sampled_tokens(record)

@@ -50,6 +50,12 @@ class PhaseKind(StrEnum):
     EVAL = "eval"
     STARTUP = "startup"
 
+    def settled(self, *, is_separate: bool) -> "PhaseKind":
+        """Return what a trainer does, once it is known whether trainers and samplers have GPUs of their own."""
+        if self is not PhaseKind.TAKE:
+            return self
+        return PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
+
 
 ACTIVITIES: Final[Mapping[PhaseKind, tuple[str, str | None]]] = {
     PhaseKind.GENERATE: ("generate", None),

@@ -97,7 +97,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
             expected="sessions-r*.jsonl files, which have the trajectories' times",
             next_step="Set perf_tracer.session_tracer.enabled=true in AReaL's config.",
         )
-    target.add_worker(_SAMPLER, "sampler", gpu_count=target.options.gpus.get("sampler"))
+    target.add_worker(_SAMPLER, "sampler", gpu_count=target.options.gpus_of("sampler"))
     run.in_flight.write(_SAMPLER, target)
     _deliver(run)
     _say(run)
@@ -216,7 +216,7 @@ def _deliver(run: _Run) -> None:
             row |= {"step": version, "consumer_version": version}
         run.target.add("deliveries", row)
     if run.taken:
-        run.target.add_worker(_TRAINER, "trainer", gpu_count=run.target.options.gpus.get("trainer", 0))
+        run.target.add_worker(_TRAINER, "trainer", gpu_count=run.target.options.gpus_of("trainer") or 0)
         taken_ns = [row["taken_ns"] for row in run.taken]
         run.target.extend_worker(_TRAINER, min(taken_ns), max(taken_ns))
 

@@ -15,6 +15,7 @@ from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.format import some
+from rlscope.frameworks.table import Framework
 from rlscope.importers.importer import Progress, no_progress, open_source, unpacked
 from rlscope.importers.target import NO_OPTIONS, ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
@@ -142,12 +143,12 @@ def _import(target: ImportTarget, progress: Progress) -> Imported:
             folder, found="existing files", expected="a new or empty folder", next_step="Name another folder."
         )
     first = recognize(path, options.framework, options.own)
-    others = [_joined(each, first.importer.name, options) for each in options.with_files]
+    others = [_joined(each, first.importer.name, options.own) for each in options.with_files]
     # The engines of a run that goes on may come later.
     logs = options.engine_logs
     if target.is_growing:
         logs = [each for each in logs if each.is_file() or (each / RUN_FILE).is_file()]
-    engines = [_of_engines(each, options) for each in logs]
+    engines = [_of_engines(each, options.own) for each in logs]
     files = (first, *others)
     _refuse_same_steps(files)
     if unread := [str(each.relative_to(path)) for each in first.passed_over if each not in options.with_files]:
@@ -194,24 +195,24 @@ def _refuse_same_steps(files: "Sequence[Recognized]") -> None:
         )
 
 
-def _joined(path: Path, framework: str | None, options: ImportOptions) -> "Recognized":
+def _joined(path: Path, framework: str, own: Framework | None) -> "Recognized":
     """Detect what a further file is; if it is ambiguous, it is taken to be of the same framework."""
     from rlscope.importers.recognize import recognize
 
     try:
-        return recognize(path, own=options.own)
+        return recognize(path, own=own)
     except ImportFileError:
-        if framework is None or options.own is not None:
+        if own is not None:
             raise
         return recognize(path, framework)
 
 
-def _of_engines(path: Path, options: ImportOptions) -> "Recognized":
+def _of_engines(path: Path, own: Framework | None) -> "Recognized":
     """Detect what an engine's log is; it may be the run folder of engines, which no other option takes."""
     from rlscope.importers.engine_folder import ENGINE_FOLDER
-    from rlscope.importers.recognize import Recognized
+    from rlscope.importers.recognize import Recognized, recognize
 
     folder = run_folder(path)
     if (folder / RUN_FILE).is_file():
         return Recognized(open_source(folder), ENGINE_FOLDER)
-    return _joined(path, None, options)
+    return recognize(path, own=own)

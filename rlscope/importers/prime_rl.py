@@ -68,7 +68,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     if metrics := _metrics(folder):
         fill(read_steps(metrics, _TABLE, target, progress, settings), target)
     for role in (_TRAINER, _SAMPLER):
-        target.add_worker(role, role, gpu_count=target.options.gpus.get(role, gpus_of(settings, _TABLE, role)))
+        target.add_worker(role, role, gpu_count=target.options.gpus_of(role) or gpus_of(settings, _TABLE, role))
     target.add_config(**stated_settings(settings, _TABLE))
     _read_inference(run, log, progress)
     _read_rollouts(run, folder / "rollouts", progress)

@@ -18,7 +18,6 @@ from rlscope.importers.console import UNREAD_CONFIG
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import (
     Durations,
-    PlacedPhase,
     PlacedStep,
     contradicts_times,
     durations_of,
@@ -122,7 +121,7 @@ def fill(log: StepLog, target: ImportTarget) -> None:
             # Its log has no versions.
             target.say_origin("activities", Certainty.PLACED)
             for piece in chain.from_iterable(step.pieces for step in placed):
-                _add_activity(target, worker_id, piece, is_separate=False)
+                target.add_phase(worker_id, piece.kind.settled(is_separate=False), piece.start_ns, piece.end_ns)
         _report(log, worker_id, placed, target, reported)
     target.add_config(gpus_per_engine=target.options.gpus_per_engine)
     target.add_config(**log.settings())
@@ -161,8 +160,7 @@ def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTar
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
-    gpus = target.options.gpus
-    stated = gpus.get(role) or gpus.get(side) or log.gpus(side)
+    stated = target.options.gpus_of(role) or log.gpus(side)
     if stated or steps is None:
         return stated
     # In some releases, the GPUs that follow from the rates include those of the samplers.
@@ -252,7 +250,8 @@ def _fill_trainer(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], ta
                 for part, start_ns, end_ns in laid_out(parts_s.items(), piece.start_ns, piece.end_ns):
                     target.add_update(worker_id, part, version_out, start_ns, end_ns)
             elif piece.kind is not PhaseKind.TRAIN:
-                _add_activity(target, worker_id, piece, log.is_separate)
+                kind = piece.kind.settled(is_separate=log.is_separate)
+                target.add_phase(worker_id, kind, piece.start_ns, piece.end_ns)
         if trained:
             start_ns, sampled = trained[0].start_ns, each.of(*_SAMPLING)
             values = others.get(number, {}) | each.step.values
@@ -287,13 +286,6 @@ def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
         for part, names in log.framework.update_parts.items()
     }
     return {part: seconds for part, seconds in values.items() if math.isfinite(seconds) and seconds > 0.0}
-
-
-def _add_activity(target: ImportTarget, worker_id: str, piece: PlacedPhase, is_separate: bool) -> None:
-    kind = piece.kind
-    if kind is PhaseKind.TAKE:
-        kind = PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE
-    target.add_phase(worker_id, kind, piece.start_ns, piece.end_ns)
 
 
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget) -> None:

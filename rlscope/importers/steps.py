@@ -21,6 +21,7 @@ from rlscope.importers.importer import FURTHER_BYTES, ImportSource, Progress
 from rlscope.importers.lines import clean_lines
 from rlscope.importers.options import OWN
 from rlscope.importers.quantities import (
+    COUNTS,
     LONGEST_S,
     MOST,
     MOST_GPUS,
@@ -204,7 +205,7 @@ def _is_of(release: Framework, names: frozenset[str]) -> bool:
 def _limits(framework: Framework) -> dict[str, float]:
     """Return the most that the metrics of times and counts can be, by name."""
     limits = {name: LONGEST_S for process in framework.phases.values() for name in process.names}
-    for column in ("tokens", "samples"):
+    for column in COUNTS:
         limits |= dict.fromkeys(framework.columns.get(column, ()), MOST)
     return limits
 

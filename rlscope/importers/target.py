@@ -63,6 +63,10 @@ class ImportOptions:
     engine_logs: tuple[Path, ...] = ()
     """`--engine-log`: one log per engine, or run folders of engines."""
 
+    def gpus_of(self, role: str) -> int | None:
+        """Return the GPUs of a role that the user states; those of trainers may be shared with samplers."""
+        return self.gpus.get(role) or (self.gpus.get("trainer") if role == "colocated" else None)
+
 
 NO_OPTIONS: Final = ImportOptions()
 

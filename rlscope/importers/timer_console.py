@@ -7,7 +7,6 @@ for samples. Timers inside it take precedence.
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -211,20 +210,20 @@ class _Reader:
         self._step = step + 1
         self._training, self._results = None, {}
 
-    def add_workers(self, gpus: Mapping[str, int]) -> None:
-        """Add the workers and the settings. gpus: those that the user states, by role."""
-        target, config = self.target, self.settings.config
-        stated = stated_settings(config, self.framework)
+    def add_workers(self) -> None:
+        """Add the workers and the settings."""
+        target, config, framework = self.target, self.settings.config, self.framework
+        stated = stated_settings(config, framework)
         if PhaseKind.WAIT_SAMPLES not in self.kinds:
             # Without a queue between the roles, the setting has no effect.
             stated.pop("max_staleness", None)
         target.add_config(**stated)
         role = "trainer" if self.is_separate else "colocated"
-        training = gpus.get("trainer", gpus_of(config, self.framework, "trainer"))
-        target.add_worker(self.trainer, role, gpu_count=gpus.get(role, training))
+        gpus = target.options.gpus_of(role) or gpus_of(config, framework, "trainer")
+        target.add_worker(self.trainer, role, gpu_count=gpus)
         if self.is_separate:
-            sampling = gpus.get("sampler", gpus_of(config, self.framework, "sampler"))
-            target.add_worker(self.sampler, "sampler", gpu_count=sampling)
+            gpus = target.options.gpus_of("sampler") or gpus_of(config, framework, "sampler")
+            target.add_worker(self.sampler, "sampler", gpu_count=gpus)
         for timers in self.timers:
             if timers.worker_id != self.trainer:
                 target.add_worker(timers.worker_id, "trainer", gpu_count=None)
@@ -244,7 +243,7 @@ class _Reader:
             elif kind is PhaseKind.GENERATE:
                 target.add_phase(generates, kind, *span)
             if kind is not PhaseKind.UPDATE and (kind is PhaseKind.TAKE or waits):
-                target.add_phase(self.trainer, PhaseKind.WAIT_SAMPLES if is_separate else PhaseKind.GENERATE, *span)
+                target.add_phase(self.trainer, PhaseKind.TAKE.settled(is_separate=is_separate), *span)
             if kind is not PhaseKind.TAKE:
                 target.extend_worker(generates, *span)
         if is_separate:
@@ -280,7 +279,7 @@ def _read(framework: Framework, source: ImportSource, target: ImportTarget, prog
     if not reader.ended:
         raise _no_timer(source, framework)
     reader.add_training()
-    reader.add_workers(target.options.gpus)
+    reader.add_workers()
     reader.add_held()
     _say(reader, log)
     target.add_file("console", log.tally.source_file(source.path))

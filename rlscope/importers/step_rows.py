@@ -155,13 +155,11 @@ def _leave_out_pauses(steps: ProcessSteps, placed: Sequence[PlacedStep], target:
     target.restarts += [(each.start_ns + (each.step.before_ns or each.start_ns)) // 2 for each in again]
 
 
-def _gpus(log: StepLog, steps: ProcessSteps | None, role: str, target: ImportTarget) -> int | None:
+def _gpus(log: StepLog, steps: ProcessSteps, role: str, target: ImportTarget) -> int | None:
     """Return a worker's GPUs: from the options, the config or the rates; None if these do not tell."""
     if role == "controller":
         return 0
-    side = "trainer" if role == "colocated" else role
-    stated = target.options.gpus_of(role) or log.gpus(side)
-    if stated or steps is None:
+    if stated := target.options.gpus_of(role) or log.gpus(steps.process.role):
         return stated
     # In some releases, the GPUs that follow from the rates include those of the samplers.
     is_of_all = log.is_separate and (steps.process.gpu_work is not None or "total_gpus" in log.framework.settings)
@@ -290,7 +288,7 @@ def _update_parts(log: StepLog, step: Step) -> dict[str, float]:
 
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
     """Add the sampler, which does not log: it generates while the trainer waits, and applies published weights."""
-    target.sampler_gpus = _gpus(log, None, "sampler", target)
+    target.sampler_gpus = target.options.gpus_of("sampler") or log.gpus("sampler")
     if target.knows_samplers:
         return
     target.add_worker(log.sampler_id, "sampler", gpu_count=target.sampler_gpus)

@@ -68,9 +68,6 @@ STALER_RATIO: Final = 1.5
 """Largest p95 staleness, as a multiple of the current one, that is recommended to a run without a staleness cap."""
 FEW_VERSIONS: Final = 4
 """Staleness that is acceptable whatever the current one is: off-policy corrections hold up to here."""
-_CLOSED_AGE_RATIO: Final = 1.25
-"""p95 staleness by the closed forms over that of the simulator, at most, in 95% of 216 layouts near the limit: close to
-balance they take the queue for fuller than it is. From thirty systems drawn with a seed that no benchmark uses."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Draws per source: enough to rank three spreads."""
 TIE_RATIO: Final = 0.02
@@ -129,15 +126,12 @@ class Grounds:
         """Log of the model error to allow for; 0 if the steady state is long enough to hold out a part of it."""
         return 0.0 if self.long_enough else UNTESTED_LOG
 
-    def within_staleness_budget(self, staleness: StalenessForecast | None, leeway: float = 1.0) -> bool:
-        """Whether samples are fresh enough to recommend.
-
-        staleness: None if samples grow staler without bound. leeway: factor that the forecast may be too high by.
-        """
+    def within_staleness_budget(self, staleness: StalenessForecast | None) -> bool:
+        """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
         if self.capped or staleness is None:
             return self.capped
         current = self.current_p95_steps
-        return current is None or staleness.p95_steps <= leeway * max(STALER_RATIO * current, FEW_VERSIONS)
+        return current is None or staleness.p95_steps <= max(STALER_RATIO * current, FEW_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,12 +169,8 @@ class Recommendation:
 
 
 def affords(forecast: Forecast, today: Forecast, grounds: Grounds) -> bool:
-    """Whether a layout may be recommended, or might be once it is simulated.
-
-    A queue that grows by the closed forms gets a limit when it is predicted.
-    """
-    leeway = _CLOSED_AGE_RATIO if forecast.tokens_per_s is None else 1.0
-    is_fresh = forecast.staleness is None or grounds.within_staleness_budget(forecast.staleness, leeway)
+    """Whether a layout may be recommended. A queue that grows by the closed forms gets a limit when it is predicted."""
+    is_fresh = forecast.staleness is None or grounds.within_staleness_budget(forecast.staleness)
     return is_fresh and not forecast.price.is_high(today.price)
 
 

@@ -15,7 +15,6 @@ from rlscope.model.forecast.recommend import (
     Grounds,
     Reason,
     Recommendation,
-    affords,
     best_of,
     fastest_probabilities,
     is_sure,
@@ -165,17 +164,6 @@ def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int 
 def test_a_version_that_lasts_for_more_steps_makes_samples_staler(steps_per_version: float, fresh: bool):
     grounds = replace(PLAIN, current_p95_steps=4.0)
     assert grounds.within_staleness_budget(replace(versions(4), steps_per_version=steps_per_version)) is fresh
-
-
-@pytest.mark.parametrize(
-    ("p95", "tokens_per_s", "may"), [(12, 1_000.0, True), (13, 1_000.0, False), (15, None, True), (16, None, False)]
-)
-def test_a_layout_that_only_the_closed_forms_call_too_stale_is_simulated(
-    p95: int, tokens_per_s: float | None, may: bool
-):
-    """Samples may be 12 steps old. The closed forms may say a quarter more."""
-    other = replace(forecast(1_000.0, p95=p95), tokens_per_s=tokens_per_s)
-    assert affords(other, OWN, replace(PLAIN, current_p95_steps=8)) is may
 
 
 def test_samples_that_grow_staler_for_ever_are_recommended_only_where_a_cap_keeps_them():

@@ -250,15 +250,15 @@ class Throughput:
     """Measured response tokens per second."""
 
     achieved_tokens_per_s: float | None
-    """Trained throughput over the whole run."""
+    """Training throughput over the whole run."""
     steady_tokens_per_s: float | None
-    """Trained throughput over the window; None without one."""
+    """Training throughput over the window; None without one."""
     generated_tokens_per_s: float | None
     """Generated throughput over the whole run: tokens sampled, trained on or not. Without samples, those that the
     engines decoded."""
     effective_tokens_per_s: float | None = None
-    """Effective throughput over the whole run: trained throughput times the effective sample size per token. None if no
-    importance ratios were recorded."""
+    """Effective throughput over the whole run: training throughput times the effective sample size per token. None if
+    no importance ratios were recorded."""
     counted_tokens: int | None = None
     """Prompt and response tokens of the training steps, if no delivery was recorded; the trained rates then count
     these tokens. None if they count the response tokens of deliveries."""

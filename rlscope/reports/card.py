@@ -142,7 +142,7 @@ def achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the steady state."""
     rate = analysis.throughput.steady_tokens_per_s
     note = "" if rate is None else f"in steady state{counted_words(analysis.throughput)}"
-    return Fact("Trained throughput", fmt.tokens_per_second(rate), note)
+    return Fact("Training throughput", fmt.tokens_per_second(rate), note)
 
 
 def prediction_check(model: ModelResult) -> Fact:

@@ -89,4 +89,4 @@ def test_repeated_runs_are_a_part_of_the_comparison() -> None:
     assert part.title == "B, D against A, C: repeated runs"
     assert "Each run counts once" in note.text
     assert numbers.columns == ("", "A, C", "B, D", "change", "95% interval")
-    assert numbers.rows[0] == ("trained throughput", "1.05k tokens/s", "2.1k tokens/s", "+100%*", "+49.7% to +167%")
+    assert numbers.rows[0] == ("training throughput", "1.05k tokens/s", "2.1k tokens/s", "+100%*", "+49.7% to +167%")

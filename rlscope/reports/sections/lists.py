@@ -95,17 +95,17 @@ _TERMS: Final = (
     ),
     Term("steady state", "the latest stretch of steps with stable step time and lengths; it leaves out startup"),
     Term(
-        "trained throughput, steady state",
+        "training throughput, steady state",
         "response tokens trained per second of wall-clock time, measured over the steady state",
     ),
     Term(
-        "trained throughput, whole run",
+        "training throughput, whole run",
         "response tokens trained per second of wall-clock time, measured over the whole run, including startup",
     ),
     Term("generated throughput", "response tokens sampled per second over the whole run, trained on or not"),
     Term(
         "effective throughput",
-        "trained throughput times the effective sample size per trained token, which the importance ratios "
+        "training throughput times the effective sample size per trained token, which the importance ratios "
         "determine: stale tokens count less",
     ),
     Term(

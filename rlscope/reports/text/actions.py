@@ -70,13 +70,15 @@ _LONGEST: Final = "long responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
-_PUBLICATIONS_MEANS: Final = "To respect the staleness cap, the trainer delays weight updates."
+_PUBLICATIONS_MEANS: Final = (
+    "To respect the staleness cap, the trainer delays weight updates: with a higher cap, it updates more often."
+)
 _LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Order: settings at least 90% likely to gain 5% or more, then everything else, each group by predicted gain. "
-    "Exceptions: a setting that gains under 5% comes before engineering work if it lowers staleness, dropped tokens or "
-    f"the number of GPUs; a setting that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%}, to above "
-    f"{FEW_VERSIONS} steps, comes last."
+    "Order: changes of settings at least 90% likely to gain 5% or more, then everything else; in each group, by "
+    "predicted gain. Exceptions: a change that gains under 5% comes before engineering work if it lowers staleness, "
+    f"dropped tokens or the number of GPUs; a change that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} "
+    f"and to above {FEW_VERSIONS} steps comes last."
 )
 
 
@@ -122,7 +124,7 @@ def _single_imperative(action: Action) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Introduce a limit on samples in flight (being generated or queued) of {fmt.count(new)}"
+        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -313,7 +315,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
         allowed = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the staleness cap of {fmt.counted(cap, 'version')} then allows {allowed} steps"
+        wider = f"; a version then lasts longer, so the cap of {fmt.counted(cap, 'version')} allows {allowed} steps"
     return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 

@@ -42,8 +42,8 @@ from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import role_order, state_label, use_words
 
 QUANTITIES: Final[Mapping[Quantity, tuple[str, fmt.Write]]] = {
-    "tokens_per_s": ("trained throughput", fmt.tokens_per_second),
-    "tokens_per_gpu_s": ("trained throughput per GPU", fmt.tokens_per_second),
+    "tokens_per_s": ("training throughput", fmt.tokens_per_second),
+    "tokens_per_gpu_s": ("training throughput per GPU", fmt.tokens_per_second),
     "step_s": ("step time", fmt.duration),
     "samples_per_step": ("samples per step", fmt.significant),
     "response_tokens": ("response length, mean", fmt.tokens),
@@ -209,7 +209,7 @@ def label(rate: Difference) -> str:
 
 
 def headline(rate: Difference, letter: str) -> str:
-    """Return the change of the trained throughput as a sentence without a period."""
+    """Return the change of the training throughput as a sentence without a period."""
     if rate.change is None:
         return f"The throughput of {letter} and A cannot be compared: one of them has no recorded trained tokens"
     rates = f"{fmt.si(rate.after)} against {fmt.tokens_per_second(rate.before)}"

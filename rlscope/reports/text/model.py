@@ -83,7 +83,7 @@ def _replay_row(observable: Observable) -> tuple[str, str, str, str]:
 
 
 OBSERVABLES: Final[Mapping[ObservableName, str]] = {
-    "tokens_per_s": "trained throughput",
+    "tokens_per_s": "training throughput",
     "step_s": "step time",
     "running_per_engine": "running requests per engine",
     "in_flight_samples": "samples in flight (with queued ones)",

@@ -21,12 +21,10 @@ REASONS: Final[Mapping[Reason, str]] = {
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
-    "best_already": (
-        "No other split of the GPUs between trainers and samplers, and no other limit on running requests, is faster."
-    ),
+    "best_already": "No other GPU split or limit on running requests is faster.",
     "small_gain": (
-        "As long as trainers and samplers have separate GPUs, no other split, and no other limit on running requests, "
-        "is likely to gain 5%."
+        "With trainers and samplers on separate GPUs, no other GPU split or limit on running requests is likely to "
+        "gain 5%."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (

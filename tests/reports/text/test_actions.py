@@ -110,7 +110,7 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Introduce a limit on samples in flight (being generated or queued) of 64",
+            "Limit samples in flight (being generated or queued) to 64",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the staleness cap of 4 versions then allows 8 steps",
+            "2 → 6 steps; a version then lasts longer, so the cap of 4 versions allows 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -294,7 +294,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     assert table.columns == ["sample staleness p95", "long responses kept"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
     assert "Long responses are the longest 10%." in explained.text and "Long responses" not in alone.text
-    assert explained.text.endswith("raises staleness p95 by more than 50%, to above 4 steps, comes last.")
+    assert explained.text.endswith("raises staleness p95 by more than 50% and to above 4 steps comes last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -326,7 +326,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
     )
     table, _ = model_words.replay_part(model).blocks
     rows = {name: tuple(values) for name, *values in table.rows}
-    assert rows["trained throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
+    assert rows["training throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
     assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
     assert rows["mean token staleness"] == ("2 versions", "1.5 versions", "−0.5 versions")
     assert rows["queue depth"] == ("not recorded", "8 samples", "")
@@ -337,7 +337,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
 def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
     sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
     assert "The replay does not match this run: the replayed rate is −20.0% from the measured one" in sentence
-    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples; trained throughput.")
+    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples; training throughput.")
     assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
         "Every quantity is within its tolerance."
     )

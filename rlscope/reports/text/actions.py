@@ -65,20 +65,20 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
-_PUBLICATIONS: Final = "steps between weight updates"
+_PUBLICATIONS: Final = "optimizer steps per version"
 _LONGEST: Final = "long responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
 )
 _PUBLICATIONS_MEANS: Final = (
-    "To respect the staleness cap, the trainer delays weight updates: with a higher cap, it updates more often."
+    "The trainer holds back new weights to respect the staleness cap: if the cap is higher, it publishes more often."
 )
 _LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Order: changes of settings at least 90% likely to gain 5% or more, then everything else; in each group, by "
-    "predicted gain. Exceptions: a change that gains under 5% comes before engineering work if it lowers staleness, "
-    f"dropped tokens or the number of GPUs; a change that raises staleness p95 by more than {STALER_RATIO - 1.0:.0%} "
-    f"and to above {FEW_VERSIONS} steps comes last."
+    "Order: setting changes that are at least 90% likely to gain 5% or more come first, then everything else; each "
+    "group is sorted by predicted gain. Exceptions: a change that gains under 5% but lowers staleness, dropped tokens "
+    "or the number of GPUs comes before engineering work; a change that raises staleness p95 by more than "
+    f"{STALER_RATIO - 1.0:.0%}, to above {FEW_VERSIONS} steps, comes last."
 )
 
 
@@ -315,7 +315,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
         allowed = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; a version then lasts longer, so the cap of {fmt.counted(cap, 'version')} allows {allowed} steps"
+        wider = f"; the cap of {fmt.counted(cap, 'version')} is then {allowed} steps"
     return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 

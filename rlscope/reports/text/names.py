@@ -14,7 +14,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "This layout is clearly faster.",
+    "worthwhile": "The recommended layout is clearly faster.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (
@@ -23,8 +23,8 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "best_already": "No other GPU split or limit on running requests is faster.",
     "small_gain": (
-        "With trainers and samplers on separate GPUs, no other GPU split or limit on running requests is likely to "
-        "gain 5%."
+        "No other GPU split or limit on running requests is likely to raise throughput by 5%, unless trainers and "
+        "samplers share GPUs."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (

@@ -96,7 +96,7 @@ def headline(analysis: AnalysisResult) -> str:
     if gain is None:
         return f"{text}; {removed} would gain about as much as {named}"
     raised = fmt.gain(gain.value).removeprefix("+")
-    return f"{text}; {removed} would raise throughput by {raised}, and {named} would raise it about as much"
+    return f"{text}; {removed} would raise throughput by about {raised}, and so would {named}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; a version then lasts longer, so the cap of 4 versions allows 8 steps",
+            "2 → 6 steps; the cap of 4 versions is then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -173,7 +173,7 @@ def test_the_staleness_after_an_action_is_counted_in_optimizer_steps(made, run, 
     ],
 )
 def test_an_action_that_changes_how_long_publications_wait_for_the_cap_says_so(made, run, cell):
-    assert actions.effects(made, run)["steps between weight updates"] == cell
+    assert actions.effects(made, run)["optimizer steps per version"] == cell
 
 
 def test_a_forecast_that_grows_says_so():
@@ -221,7 +221,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
-        ("steps between weight updates", ""),
+        ("optimizer steps per version", ""),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
         ("long responses kept", "22% → 75%"),
         ("cost", "a restart"),
@@ -294,7 +294,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     assert table.columns == ["sample staleness p95", "long responses kept"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
     assert "Long responses are the longest 10%." in explained.text and "Long responses" not in alone.text
-    assert explained.text.endswith("raises staleness p95 by more than 50% and to above 4 steps comes last.")
+    assert explained.text.endswith("raises staleness p95 by more than 50%, to above 4 steps, comes last.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -34,7 +34,7 @@ def facts(trace: str) -> Sequence[Fact]:
     [
         (100.0, "whole run, 100 GPU-s"),
         (95.0, "whole run, 95 GPU-s"),
-        (94.0, "whole run, 94 GPU-s of 100 GPU-s (in the rest, the worker had not started or had ended)"),
+        (94.0, "whole run, 94 GPU-s of 100 GPU-s (the rest is before a worker started or after it ended)"),
     ],
 )
 def test_gpu_time_that_lacks_more_than_a_twentieth_of_the_run_says_how_much_there_was(

@@ -126,12 +126,15 @@ class Grounds:
         """Log of the model error to allow for; 0 if the steady state is long enough to hold out a part of it."""
         return 0.0 if self.long_enough else UNTESTED_LOG
 
-    def within_staleness_budget(self, staleness: StalenessForecast | None) -> bool:
-        """Whether samples are fresh enough to recommend. staleness: None if samples grow staler without bound."""
+    def within_staleness_budget(self, staleness: StalenessForecast | None, leeway: float = 1.0) -> bool:
+        """Whether samples are fresh enough to recommend.
+
+        staleness: None if samples grow staler without bound. leeway: factor that the forecast may be too high by.
+        """
         if self.capped or staleness is None:
             return self.capped
         current = self.current_p95_steps
-        return current is None or staleness.p95_steps <= max(STALER_RATIO * current, FEW_VERSIONS)
+        return current is None or staleness.p95_steps <= leeway * max(STALER_RATIO * current, FEW_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,9 +171,13 @@ class Recommendation:
         return self.advice == "change"
 
 
-def affords(forecast: Forecast, today: Forecast, grounds: Grounds) -> bool:
-    """Whether a layout may be recommended. A queue that grows by the closed forms gets a limit when it is predicted."""
-    is_fresh = forecast.staleness is None or grounds.within_staleness_budget(forecast.staleness)
+def affords(forecast: Forecast, today: Forecast, leeway: float, grounds: Grounds) -> bool:
+    """Whether a layout may be recommended. A queue that grows by the closed forms gets a limit when it is predicted.
+
+    leeway: factor that the staleness of a layout may be too high by that is not predicted yet.
+    """
+    leeway = leeway if forecast.tokens_per_s is None else 1.0
+    is_fresh = forecast.staleness is None or grounds.within_staleness_budget(forecast.staleness, leeway)
     return is_fresh and not forecast.price.is_high(today.price)
 
 

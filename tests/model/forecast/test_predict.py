@@ -1,6 +1,7 @@
 """The one way to a rate: what is simulated, what is pruned, and the limit and the age of a queue that would grow."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.actions import Counterfactuals
 from rlscope.model.forecast.change import with_trainer_speed
-from rlscope.model.forecast.layouts import Forecasts, StepTiming
+from rlscope.model.forecast.layouts import Forecast, Forecasts, StepTiming
 from rlscope.model.forecast.predict import (
     closed_forecasts,
     closed_rates,
@@ -118,10 +119,33 @@ def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() ->
 
 def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_two_fastest_of_all() -> None:
     layouts = possible_layouts(8, Granularity(1), (64,))
-    found = predict_layouts(calibration(CAPPED), layouts, affords=lambda each, _: each.layout.trainer_gpus <= 2)
+    found = predict_layouts(calibration(CAPPED), layouts, affords=lambda each, *_: each.layout.trainer_gpus <= 2)
     assert {each.layout.trainer_gpus for each in found.rivals} > {1}
     others = [each.layout for each in found.rivals if each.layout.trainer_gpus > 2]
     assert len(others) == 2 and others == [each.layout for each in forecasts(CAPPED).rivals[:2]]
+
+
+def test_layouts_that_are_too_stale_only_by_the_closed_forms_are_predicted_beside_those_that_are_fresh() -> None:
+    """Layouts with 1 trainer GPU are fresh, and those with 5 or more are if their staleness is a quarter too high."""
+    layouts = possible_layouts(8, Granularity(1), (64,))
+
+    def predicted(affords: Callable[[Forecast, Forecast, float], bool]) -> set[int]:
+        found = predict_layouts(calibration(CAPPED), layouts, affords=affords)
+        return {each.layout.trainer_gpus for each in found.rivals}
+
+    strict = predicted(lambda each, *_: each.layout.trainer_gpus == 1)
+    lenient = predicted(
+        lambda each, _, leeway: each.layout.trainer_gpus == 1 or (leeway, each.layout.trainer_gpus) >= (1.25, 5)
+    )
+    assert lenient - strict == {5, 6}
+
+
+def test_higher_limits_that_are_no_faster_take_no_prediction_from_other_splits() -> None:
+    few, many = (
+        predict_layouts(calibration(CAPPED), possible_layouts(8, Granularity(1), limits))
+        for limits in ((48,), (48, 64, 80, 96, 112, 128))
+    )
+    assert {each.layout.trainer_gpus for each in many.rivals} >= {each.layout.trainer_gpus for each in few.rivals}
 
 
 @pytest.mark.parametrize("layout", [Layout(5, 3, 64), Layout(3, 5, 64), Layout(2, 6, 64), Layout(1, 7, 128)])

@@ -11,7 +11,6 @@ from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
-from rlscope.model.forecast.recommend import FEW_VERSIONS, STALER_RATIO
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -65,20 +64,17 @@ _VERIFY: Final = (
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
-_PUBLICATIONS: Final = "optimizer steps per version"
-_LONGEST: Final = "long responses kept"
+_PUBLICATIONS: Final = "publish interval"
+_LONGEST: Final = "longest 10% of responses kept"
 _STALENESS_MEANS: Final = (
-    "Sample staleness is measured in optimizer steps, over the steady state; a sample is as stale as its oldest token."
+    "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
 _PUBLICATIONS_MEANS: Final = (
-    "The trainer holds back new weights to respect the staleness cap: if the cap is higher, it publishes more often."
+    "This trainer delays publications to stay within the staleness cap, so with a higher cap it publishes more often."
 )
-_LONGEST_MEANS: Final = "Long responses are the longest 10%."
 _ORDER: Final = (
-    "Order: setting changes that are at least 90% likely to gain 5% or more come first, then everything else; each "
-    "group is sorted by predicted gain. Exceptions: a change that gains under 5% but lowers staleness, dropped tokens "
-    "or the number of GPUs comes before engineering work; a change that raises staleness p95 by more than "
-    f"{STALER_RATIO - 1.0:.0%}, to above {FEW_VERSIONS} steps, comes last."
+    "Actions are sorted by predicted gain, except that settings that are likely to gain 5% or more come first, and "
+    "those that make samples much staler come last."
 )
 
 
@@ -226,7 +222,7 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    means = {_STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS, _LONGEST: _LONGEST_MEANS}
+    means = {_STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS}
     columns = {sentence: title in titles for title, sentence in means.items()}
     notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
@@ -315,7 +311,7 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
         allowed = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap of {fmt.counted(cap, 'version')} is then {allowed} steps"
+        wider = f"; the cap stays at {fmt.counted(cap, 'version')}, which is then {allowed} steps"
     return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 
@@ -326,4 +322,4 @@ def _publications_cell(action: Action, model: ModelResult) -> str:
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
-    return f"{_age(now)} → {_age(then)}"
+    return f"{_age(now)} → {_age(then)} {_steps_noun(_age(then))}"

@@ -87,8 +87,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
         removed="Removing the staleness cap and all queue limits",
-        spent="the staleness cap kept samplers from starting samples, or trainers from publishing weights, for "
-        "{gpu_time}",
+        spent="the staleness cap blocked samplers or trainers for {gpu_time}",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
         headline="Weight updates take {share} of all GPU time",

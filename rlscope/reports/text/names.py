@@ -23,8 +23,8 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "best_already": "No other GPU split or limit on running requests is faster.",
     "small_gain": (
-        "No other GPU split or limit on running requests is likely to raise throughput by 5%, unless trainers and "
-        "samplers share GPUs."
+        "With separate GPUs for trainers and samplers, no other split or limit on running requests is likely to gain "
+        "5%."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
@@ -66,7 +66,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed estimated: the run has no batches of this size",
+    "assumed": "decode speed estimated: no engine ran a similar number of requests at once",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

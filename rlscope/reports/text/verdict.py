@@ -90,13 +90,7 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    gain = next((loss.gain_ratio for loss in verdict.losses if loss.cause == verdict.cause), None)
-    named = fmt.listed([_lowered(causes.WORDS[cause].removed) for cause in tied])
-    removed = _lowered(causes.WORDS[verdict.bottleneck].removed)
-    if gain is None:
-        return f"{text}; {removed} would gain about as much as {named}"
-    raised = fmt.gain(gain.value).removeprefix("+")
-    return f"{text}; {removed} would raise throughput by about {raised}, and so would {named}"
+    return f"{text}; throughput is limited about as much by the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -34,7 +34,7 @@ def facts(trace: str) -> Sequence[Fact]:
     [
         (100.0, "whole run, 100 GPU-s"),
         (95.0, "whole run, 95 GPU-s"),
-        (94.0, "whole run, 94 GPU-s of 100 GPU-s (the rest is before a worker started or after it ended)"),
+        (94.0, "whole run, 94 GPU-s (workers were up for that part of 100 GPU-s)"),
     ],
 )
 def test_gpu_time_that_lacks_more_than_a_twentieth_of_the_run_says_how_much_there_was(
@@ -59,8 +59,8 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
 
 def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
     delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
-    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; a version every 4.6 optimizer steps"
-    assert "a version every" not in at_once["Token staleness, whole run"]
+    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; weights published every 4.6 optimizer steps"
+    assert "weights published" not in at_once["Token staleness, whole run"]
 
 
 def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:

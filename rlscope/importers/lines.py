@@ -29,20 +29,23 @@ LONGEST_RECORD_BYTES: Final = 64 << 20
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\))")
 """Colors and links of a terminal."""
-_COLOR: Final = re.compile(r"(?:\^\[)?\[\d{0,3}(?:;\d{1,3}){0,5}m")
-"""Colors without the escape character, which browsers leave out and `cat -v` spells."""
+_COLOR: Final = re.compile(r"(?:\^\[|#033)?\[\d{0,3}(?:;\d{1,3}){0,5}m")
+"""Colors without the escape character, which browsers leave out, and `cat -v` and CloudWatch spell."""
 _COLLECTOR: Final = re.compile(
     r"(?:\[pod/[^\]\s]{1,200}\] |[\w.-]{1,100}-\d{1,4} +\| |[\w./-]{1,200}\.(?:log|out|txt):(?:\d+:)?|\d{1,5}: "
-    r"|\[[a-z]{1,40}\d{1,5}\]: ?|> | {0,6}\d{1,9}\t)+"
+    r"|\[[a-z]{1,40}\d{1,5}\]: ?|\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?|> | {0,6}\d{1,9}\t"
+    r"|\d{1,9}:(?=[^\d\s]))+"
 )
-"""Prefixes of kubectl, docker compose, grep, srun, torchrun and `cat -n`, and of a quotation."""
-_LINE_NUMBER: Final = re.compile(r":\d+:| {0,6}\d{1,9}\t|> |: ?$")
+"""Prefixes of kubectl, docker compose, grep, srun, torchrun, mpirun and `cat -n`, and of a quotation."""
+_LINE_NUMBER: Final = re.compile(r":\d+:|^\d+:$| {0,6}\d{1,9}\t|> |: ?$")
 """The part of such a prefix that says nothing about where the line comes from."""
-_DOCKER: Final = '{"log":'
-"""Beginning of a line in a file of docker's, which has each line as a JSON object."""
+_SENT: Final = re.compile(r'\{.*"(?:log|message|msg|line|textPayload|@message)": ?"')
+"""A line in a file of docker's or of a log service, which has each line as a text in a JSON object."""
+_TEXTS: Final = ("log", "message", "msg", "line", "textPayload", "@message")
 _COLLECTED: Final = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?:std(?:out|err) [FP] |[\w.-]{1,100} [\w./@-]{1,100}\[\d{1,9}\]: )?"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)[ \t]"
+    r"(?:std(?:out|err) [FP] |[\w.-]{1,100} [\w./@-]{1,100}\[\d{1,9}\]: )?"
 )
 """Time at which a container, `ts` or journald printed a line. It stays in the line, because some engines state no
 other."""
@@ -185,8 +188,8 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
 
 def clean(text: str) -> ConsoleLine:
     """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix."""
-    if text.startswith(_DOCKER):
-        text = str(mapping(parsed_json(text)).get("log", text))
+    if text.startswith('{"') and _SENT.match(text):
+        text = _sent(text)
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "[0m" in text:
@@ -201,6 +204,13 @@ def clean(text: str) -> ConsoleLine:
         return ConsoleLine(text, printer, 0, collected)
     # "repeated 3x" stands for this line and two others.
     return ConsoleLine(text[: suffix.start()].rstrip(), printer, max(0, int(suffix[1]) - 1), collected)
+
+
+def _sent(text: str) -> str:
+    """Return the line in a JSON object; the text itself if the object has numbers, which may be metrics."""
+    document = mapping(parsed_json(text))
+    numbers = sum(isinstance(value, int | float) for value in document.values())
+    return next((str(document[name]) for name in _TEXTS if name in document and numbers <= 1), text)
 
 
 def without_time(line: ConsoleLine) -> ConsoleLine:

@@ -710,9 +710,13 @@ CONFIGURED = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
         "train.log:12:",
         "0: ",
         "[default0]:",
+        "[1,0]<stdout>:",
+        "12:",
         "Nov 29 13:45:07 ",
         "2026-03-04 05:06:07 ",
+        "2026-03-04 05:06:07.123\t",
         "[2026-03-04 05:06:07] ",
+        "[2026-03-04 05:06:07.123] ",
         "Nov 29 13:45:07 node-3 python[4711]: ",
         "    12\t",
         "> ",
@@ -721,6 +725,8 @@ CONFIGURED = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
         # As a browser and `cat -v` show the escape character.
         "[36m(main_task pid=77)[0m ",
         "^[[36m(main_task pid=77)^[[0m ",
+        # As CloudWatch shows it.
+        "#033[36m(main_task pid=77)#033[0m ",
     ],
 )
 def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp_path: Path, prefix: str) -> None:
@@ -732,8 +738,9 @@ def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp
     "text",
     [
         "\ufeff" + CONFIGURED,
-        # A file of docker's, and links that a terminal would show.
+        # Files of docker's and of log services, and links that a terminal would show.
         "".join(json.dumps({"log": line, "stream": "stdout"}) + "\n" for line in CONFIGURED.splitlines(keepends=True)),
+        "".join(json.dumps({"date": 1.5, "message": line}) + "\n" for line in CONFIGURED.splitlines()),
         CONFIGURED.replace("(TaskRunner pid=7) ", "\x1b]8;;file:///a.py\x1b\\(TaskRunner pid=7) \x1b]8;;\x07"),
     ],
 )

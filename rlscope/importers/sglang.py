@@ -90,7 +90,7 @@ class _Entry(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """The interval between two consecutive decode lines of an engine."""
+    """The interval between two decode lines of an engine in a row, or from its first line to its first decode line."""
 
     before: _Entry
     after: _Entry
@@ -206,7 +206,7 @@ def _look_over(path: Path, clock: LogClock) -> _Survey:
     gaps: list[_Gap] = []
     kept: Counter[tuple[int, bool]] = Counter()
     for _, gap in _entries(scratch, clock, "", survey.settings):
-        if gap is not None:
+        if gap is not None and gap.before.is_decode:
             kind = (gap.after.running, gap.is_plain)
             kept[kind] += 1
             if kept[kind] <= _KEPT_TIMES:
@@ -250,7 +250,6 @@ def _entries(
     """Yield the lines of all engines, each with the gap that it ends: None for prefills and an engine's first line."""
     gaps: dict[str, _Gap] = {}
     """By engine, the gap since its last decode line; before the first one, since its first line."""
-    decoding: set[str] = set()
     for line in log:
         if settings is not None and ("_args" in line.text or "max_total_num_tokens=" in line.text):
             _take_settings(line.text, settings)
@@ -261,10 +260,10 @@ def _entries(
         if entry is None:
             log.tally.bad_lines += 1
             continue
+        is_first = entry.engine not in gaps
         gap = gaps.setdefault(entry.engine, _Gap(entry, entry))
         if entry.is_decode:
-            yield entry, gap._replace(after=entry) if entry.engine in decoding else None
-            decoding.add(entry.engine)
+            yield entry, None if is_first else gap._replace(after=entry)
             gaps[entry.engine] = _Gap(entry, entry)
         else:
             gaps[entry.engine] = gap._replace(
@@ -327,6 +326,8 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _placed(gap: _Gap, survey: _Survey) -> _Placed | None:
     """Return the rows of a gap; None if nothing was decoded."""
+    if not gap.before.is_decode:
+        return _first_prefills(gap, survey)
     length_s = survey.length_s(gap)
     if not length_s or not gap.running:
         return None
@@ -343,6 +344,16 @@ def _placed(gap: _Gap, survey: _Survey) -> _Placed | None:
         else:
             rows[0][1]["prefill_tokens"] = gap.prefill_tokens
     return _Placed(gap, to_ns(length_s), rows)
+
+
+def _first_prefills(gap: _Gap, survey: _Survey) -> _Placed:
+    """Return the prefills before an engine's first decode line, whose passes may have begun before the log."""
+    after, decode_ns = gap.after, to_ns(survey.passes * (survey.pass_time_s(gap) or 0.0))
+    beside_ns = max(0, after.time_ns - gap.before.time_ns - decode_ns)
+    usual_ns = to_ns((survey.prefill_s or 0.0) * gap.prefills) or beside_ns or after.resolution_ns
+    length_ns = beside_ns if 0 < beside_ns <= _LONGEST_PREFILLS * usual_ns else usual_ns
+    ended = gap._replace(after=after._replace(time_ns=after.time_ns - decode_ns))
+    return _Placed(ended, length_ns, [_prefill(gap, length_ns)])
 
 
 def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> tuple[int, dict[str, object]]:

@@ -105,6 +105,22 @@ def test_prefills_between_two_lines_take_what_the_passes_leave(tmp_path: Path) -
     assert decoding["busy_ns"] is None
 
 
+@pytest.mark.parametrize(
+    ("at_s", "length_s"),
+    # Up to the first decode line at 3 s, less its passes of 0.4 s; in that second, and beyond five times, the usual.
+    [((1, 2), 1.6), ((3, 3), 0.4), ((0, 2), 0.4)],
+)
+def test_prefills_before_the_first_decode_line_have_a_row(
+    tmp_path: Path, at_s: tuple[int, int], length_s: float
+) -> None:
+    usual = prefill(4.6, 500), decode(5.15, 8, 11_000, 320 / 0.6)
+    run = imported(tmp_path, prefill(at_s[0], 500), prefill(at_s[1], 300), *steady(4, first_s=3.35), *usual)
+    first, *later = run.rows("engine_steps")
+    assert (first["forward_passes"], first["prefill_tokens"], first["decode_tokens"]) == (2, 800, 0)
+    assert lengths_s([first]) == [length_s]
+    assert sum(row["prefill_tokens"] for row in later) == 500
+
+
 @pytest.mark.parametrize(("beside_s", "prefill_s"), [(0.5, 0.5), (0.6, 0.1)])
 def test_time_beside_the_passes_beyond_five_prefills_was_idle(
     tmp_path: Path, beside_s: float, prefill_s: float

@@ -138,6 +138,7 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError if no stream has any records."""
     folder = _dashboard(source.path) or source.path
     run = _Run(target, folder, progress)
+    target.sampler_gpus = target.options.gpus_of("sampler")
     run.is_colocated = bool(mapping(_meta(folder).get("args")).get("colocate"))
     _find_starts(run, sorted(_read_metrics(run)))
     _read_topology(run)
@@ -264,8 +265,9 @@ def _add_step(run: _Run, rank: int, span: tuple[int, int]) -> None:
 
 def _add_ranks(run: _Run) -> None:
     role = "colocated" if run.is_colocated else "trainer"
+    stated = run.target.options.gpus_of(role) or 0
     for rank, gpus in run.ranks.items():
-        run.target.add_worker(_rank(rank), role, gpu_count=gpus or 1)
+        run.target.add_worker(_rank(rank), role, gpu_count=stated // len(run.ranks) or gpus)
         if run.is_colocated:
             for span in run.rollouts:
                 run.target.add_phase(_rank(rank), PhaseKind.GENERATE, *span)
@@ -392,7 +394,7 @@ def _read_trajectories(run: _Run) -> None:
             segments[index] += 1
     _deliver(run, segments)
     if not run.engines or not (run.target.rows_of("engine_steps") or run.is_colocated):
-        run.target.add_worker(only, "sampler")
+        run.target.add_worker(only, "sampler", gpu_count=run.target.sampler_gpus)
         run.in_flight.write(only, run.target)
     elif only == "engines" and run.samples:
         run.target.add_worker(only, "sampler", gpu_count=0)

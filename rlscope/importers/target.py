@@ -408,7 +408,7 @@ class ImportTarget:
                 start_ns, end_ns = self._extents.get(engine, _ALWAYS)
                 if start_ns < row["end_ns"] and row["start_ns"] < end_ns:
                     self.add(table, {**row, "worker_id": engine})
-        if self.sampler_gpus and not wholes and not is_colocated:
+        if self.sampler_gpus and not gpus and not is_colocated:
             self._settle_other_samplers(self.sampler_gpus, [engines[0] for engines in places])
         return replaced
 

@@ -12,7 +12,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill, ledger_s
+from tests.importers.filling import NS, Filled, asked, fill, ledger_s
 
 FIXTURE = Path(__file__).parent / "fixtures" / "miles"
 START_NS = 1_780_000_000 * NS
@@ -94,6 +94,23 @@ def test_colocated_ranks_generate_while_the_rollout_manager_does(tmp_path: Path)
     states = ledger_s(run.folder)
     assert states.keys() == {"trainer-0", "trainer-1"}
     assert states["trainer-0"]["generating"] == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("missing", "samplers"),
+    [
+        ((), {"engine-0": 1, "engine-1": 1, "engines": 0, "sampler": 14}),
+        (("topology.jsonl",), {"http-10.0.0.1-15000": 8, "http-10.0.0.1-15002": 8, "engines": 0}),
+        (("topology.jsonl", "engine_series/20260528_20.jsonl"), {"engines": 16}),
+    ],
+)
+def test_gpus_that_are_stated_count(tmp_path: Path, missing: tuple[str, ...], samplers: dict[str, int]) -> None:
+    shutil.copytree(FIXTURE, tmp_path / "dump")
+    for name in missing:
+        (tmp_path / "dump/dashboard" / name).unlink()
+    run = fill(tmp_path / "run", (tmp_path / "dump", MILES_DASHBOARD), gpus={"trainer": 8, "sampler": 16})
+    gpus = dict(asked(run.folder, "SELECT worker_id, gpu_count FROM workers"))
+    assert gpus == {"trainer-0": 4, "trainer-1": 4} | samplers
 
 
 @pytest.mark.parametrize("first_step", [2, 1])

@@ -310,17 +310,23 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
     return ImportFileError.of(
         path,
         found=f"no run{_printed(source)}",
-        expected="a run folder, or a log or metrics file of " + ", ".join(framework_names()),
+        expected="a run folder, or a log or metrics file of a framework that docs/importers.md lists",
         next_step=(
             "Pass the log of the process that prints the metrics of a step, often the driver or rank 0. "
-            "docs/importers.md lists the files of each framework, and what to do for your own."
+            "docs/importers.md also says what to do for your own framework."
         ),
     )
 
 
+def _is_console(source: ImportSource) -> bool:
+    """Return whether a file is read as a console, whatever its lines look like."""
+    carrier = carrier_of(source)
+    return carrier is not None and carrier.name == CONSOLE.name
+
+
 def _printed(source: ImportSource) -> str:
     """Return the line of a console that prints most about a step, as words after the error; empty if none does."""
-    lines = [clean(each).text for each in source.text.splitlines()] if carrier_of(source) is CONSOLE else []
+    lines = [clean(each).text for each in source.text.splitlines()] if _is_console(source) else []
     fullest = max(lines, key=lambda line: len(_OF_STEP.findall(line)), default="")
     said = f", but lines such as '{printable(fullest.strip())[:_SHOWN]}'"
     return said if _OF_STEP.search(fullest) else ""
@@ -343,7 +349,7 @@ def _without_phases(source: ImportSource, *, is_engine: bool = False) -> ImportF
 
     is_engine: whether to look for an engine's lines, which a trainer's log has too, rather than for a trainer's.
     """
-    kind = "console log" if carrier_of(source) is CONSOLE else "metrics file"
+    kind = "console log" if _is_console(source) else "metrics file"
     for each in frameworks():
         printed = "".join(f"'{each.bare(name)}': " for name in names_in(source))
         if bool(each.phases) is not is_engine and each.console.unread.search(source.text + printed):
@@ -370,12 +376,11 @@ def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
 def _closest(source: ImportSource) -> ImportFileError | None:
     """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
     names = names_in(source) - {"", "step", "_step", "time", "_timestamp"}
-    carrier, releases = carrier_of(source), [each for table in frameworks() for each in table.releases()]
-    is_console = carrier is not None and carrier.name == CONSOLE.name
+    is_console, releases = _is_console(source), [each for table in frameworks() for each in table.releases()]
     if is_console and not names:
         # Lists of metrics are read only if they have all that identify a framework.
         names = frozenset().union(*(each.wanted for each in releases)) & {*_NAMED.findall(source.text)}
-    if carrier is None or len(names) < (_FEWEST_KEYS if is_console else 1):
+    if len(names) < (_FEWEST_KEYS if is_console else 1):
         return None
     known = {each: sum(map(each.knows, names)) for each in releases if any(map(each.names, names))}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
@@ -385,7 +390,7 @@ def _closest(source: ImportSource) -> ImportFileError | None:
         return ImportFileError.of(
             source.path,
             found=f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
-            expected="metrics of " + ", ".join(framework_names()),
+            expected="metrics of a framework that docs/importers.md lists",
             next_step=f"Name the metrics of the phases, {phases} docs/importers.md has the details.",
         )
     missing, keys = " and ".join(f"`{name}`" for name in _missing(nearest, names)), f"{len(names):,} keys"

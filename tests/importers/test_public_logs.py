@@ -969,6 +969,15 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             times("  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s"),
             "rollout, total, train, weight_sync;.*step=total,generate=rollout,train=train,update=weight_sync",
         ),
+        # Names without numbers: a console is one, however its lines are searched.
+        (
+            "Training Progress:   0%|          | 1/9\nplots: perf/rollout_wait_s, perf/step_s\n",
+            r"a console log of verl .*Pass its \.wandb file",
+        ),
+        (
+            times('{"_step": 1, "misc/elapse": 900.0}'),
+            r"expected metrics of a framework that docs/importers\.md lists\. Name the metrics",
+        ),
     ],
 )
 def test_a_log_without_phases_is_refused_with_its_name_and_the_file_to_pass(

@@ -109,7 +109,7 @@ def _unpack(path: Path, into: Path) -> Path:
             path,
             found=f"a file that cannot be unpacked ({error})",
             expected="a whole file, compressed with gzip",
-            next_step="Unpack it and pass the file inside.",
+            next_step=f"Unpack what there is of it, and pass that: zcat {path.name} > {into.name}.",
         ) from error
     return into
 

@@ -26,7 +26,7 @@ from rlscope.importers.lines import clean
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
-from rlscope.importers.records import TRAINER_STATE
+from rlscope.importers.records import PARQUET, TRAINER_STATE
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.importers.step_rows import step_importer
@@ -437,6 +437,8 @@ def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
         return "a JSON document, and no list of rows", "Save a list with an object for each step, or one object a line."
     if carrier_of(source) is WANDB and not names_in(source):
         return "a .wandb file without metrics", "Pass the one of the process that logs them, or the console log."
+    if carrier_of(source) is PARQUET and not names_in(source):
+        return "a Parquet file that is cut off, or has no metrics", "Export the history of the run again."
     if source.path.is_file() and not source.head.strip():
         return "an empty file", "Pass the file that the run writes to."
     return None

@@ -1,14 +1,20 @@
-"""Files of records: JSON lines and lists, trainer_state.json, CSV of W&B, SQLite databases of MLflow and trackio.
+"""Files of records: JSON lines and lists, trainer_state.json, CSV, Parquet, and what MLflow and trackio store.
 
 The step and the time come from the names that metric writers give them: `step`, `_step`, `time`, `_timestamp`.
 """
 
 import csv
+import heapq
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rlscope.importers.importer import ImportSource, open_source
 from rlscope.importers.lines import LogFile
@@ -25,6 +31,8 @@ from rlscope.importers.rows import (
     row_of,
 )
 
+_LIST: Final = re.compile(rb'\s*(?:\[|\{\s*"[^"]{1,200}":\s*\{\s*"0":)')
+"""Beginning of a list of rows, or of columns that pandas writes, each with the cells by the index of the row."""
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
 
@@ -39,10 +47,12 @@ def _fits(source: ImportSource) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
-    """Yield the rows of a list, or of `log_history`."""
+    """Yield the rows of a list, of `log_history`, or of the columns that pandas writes."""
     size = path.stat().st_size
     document = parsed_json(path.read_bytes()) if size <= _LARGEST_STATE_BYTES else None
     history = mapping(document).get("log_history", document)
+    if isinstance(history, dict):
+        history = _transposed(mapping(history))
     tally.bad_lines += not isinstance(history, list)
     for each in items(history):
         tally.lines += 1
@@ -54,8 +64,15 @@ def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     tally.count(size)
 
 
+def _transposed(columns: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the rows of columns, whose cells have the index of the row as their name."""
+    cells = {name: mapping(column) for name, column in columns.items()}
+    rows = dict.fromkeys(chain.from_iterable(cells.values()))
+    return [{name: column.get(row) for name, column in cells.items()} for row in rows]
+
+
 def _is_state(source: ImportSource) -> bool:
-    is_list = source.head.lstrip().startswith(b"[")
+    is_list = _LIST.match(source.head) is not None
     return source.path.suffix == ".json" and (is_list or b'"log_history"' in source.head)
 
 
@@ -69,7 +86,9 @@ def _csv_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
             texts = {name: text for name, text in record.items() if isinstance(text, str)}
             if mark == ";":
                 texts = {name: text.replace(",", ".") for name, text in texts.items()}
-            if row := row_of({name: value for name, text in texts.items() if (value := number(text)) is not None}):
+            numbers = {name: value for name, text in texts.items() if (value := number(text)) is not None}
+            # A text may be the time.
+            if row := row_of(texts | numbers):
                 yield row
             if None in record or None in record.values():
                 tally.bad_lines += 1
@@ -129,6 +148,48 @@ def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metr
             tally.bad_lines += 1
 
 
+def _parquet_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    """Yield the rows of W&B's history, or of the run of trackio that was written to last, in the order of the file."""
+    try:
+        file = pq.ParquetFile(path)
+        named = "run_name" in file.schema_arrow.names
+        last = file.read(columns=["run_name"])["run_name"][-1].as_py() if named and file.metadata.num_rows else None
+        for record in chain.from_iterable(batch.to_pylist() for batch in file.iter_batches()):
+            tally.lines += 1
+            if record.get("run_name") == last and (row := row_of(record)):
+                yield row
+    except (pa.ArrowException, OSError):
+        tally.bad_lines += 1
+    tally.count(path.stat().st_size)
+
+
+def _is_parquet(source: ImportSource) -> bool:
+    return source.head.startswith(b"PAR1")
+
+
+def _mlflow_file_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    """Yield the rows of MLflow's file store, which has a file for each metric beside `meta.yaml`."""
+    folder = path.parent / "metrics"
+    files = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    metrics = (_metric_rows(each, each.relative_to(folder).as_posix(), tally) for each in files)
+    yield from joined_by_step(heapq.merge(*metrics, key=lambda row: (row.time_ns or 0, row.step or 0.0)))
+
+
+def _metric_rows(path: Path, name: str, tally: Tally) -> Iterator[MetricRow]:
+    """Yield the values of one metric: `TIME VALUE STEP`, with the time in milliseconds."""
+    for raw in LogFile(path, tally).raw_lines():
+        found = [number(part) for part in raw.decode("utf-8", errors="replace").split()]
+        match found:
+            case [float(stamp), float(value), float(step)]:
+                yield MetricRow(instant_ns(stamp), step, {name: value})
+            case _:
+                tally.bad_lines += 1
+
+
+def _is_mlflow_file(source: ImportSource) -> bool:
+    return source.path.name == "meta.yaml" and b"run_id:" in source.head and (source.path.parent / "metrics").is_dir()
+
+
 def _is_sqlite(source: ImportSource) -> bool:
     return source.head.startswith(b"SQLite format 3\x00")
 
@@ -137,3 +198,6 @@ JSONL: Final = Carrier("jsonl", ("metrics.jsonl", "*.jsonl"), _fits, _rows)
 TRAINER_STATE: Final = Carrier("trainer_state", ("trainer_state.json",), _is_state, _state_rows)
 CSV: Final = Carrier("csv", ("*.csv", "*.tsv"), _is_csv, _csv_rows)
 SQLITE: Final = Carrier("sqlite", ("mlflow.db", "*.db", "*.sqlite"), _is_sqlite, _sqlite_rows)
+PARQUET: Final = Carrier("parquet", (), _is_parquet, _parquet_rows)
+"""Not looked for in folders, where others store samples as Parquet."""
+MLFLOW_FILES: Final = Carrier("mlflow", ("meta.yaml",), _is_mlflow_file, _mlflow_file_rows)

@@ -19,9 +19,7 @@ from rlscope.trace.imported import SourceFile
 
 _DEEPEST: Final = 4
 _STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step")
-_TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time")
-_INSTANT: Final = "recorded_at"
-"""The time of a row as an ISO 8601 text, which is UTC if it names no zone."""
+_TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time", "recorded_at")
 _NESTED: Final = ("data", "metrics")
 """Keys under which some writers put the metrics, beside the step."""
 
@@ -85,10 +83,10 @@ def row_of(document: Mapping[str, Any]) -> MetricRow | None:
     flat: dict[str, float] = {}
     _flatten(document, "", flat, _DEEPEST)
     step = next((flat[name] for name in _STEP_NAMES if name in flat and not math.isnan(flat[name])), None)
-    stamp = next((flat[name] for name in _TIME_NAMES if name in flat), None)
+    stamps = (instant_ns(flat.get(name, document.get(name))) for name in _TIME_NAMES)
     if flat.keys() <= {*_STEP_NAMES, *_TIME_NAMES}:
         return None
-    return MetricRow(epoch_ns(stamp) if stamp is not None else instant_ns(document.get(_INSTANT)), step, flat)
+    return MetricRow(next(filter(None, stamps), None), step, flat)
 
 
 def joined_by_step(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
@@ -102,9 +100,12 @@ def joined_by_step(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
 
 
 def instant_ns(stamp: object) -> int | None:
-    """Parse a time: seconds since the epoch, or ISO 8601 text, which is UTC if it names no zone; None if it is none."""
+    """Parse a time: seconds or milliseconds since the epoch, or ISO 8601 text, which is UTC if it names no zone.
+
+    None for anything else.
+    """
     if isinstance(stamp, int | float):
-        return epoch_ns(stamp)
+        return epoch_ns(stamp) or epoch_ns(stamp / 1e3)
     try:
         moment = datetime.fromisoformat(str(stamp))
     except ValueError:

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from shutil import copy
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlscope.errors import ImportFileError
@@ -188,6 +191,51 @@ def database_of_trackio(path: Path) -> None:
             connection.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", (step, stamp, "a", step, json.dumps(data)))
 
 
+def parquet_of_trackio(path: Path) -> None:
+    """The run that was written to last is read."""
+    stamped = [(f"2026-01-01T{step // 60:02}:{step % 60:02}:00", step, data) for step, data in rows_of_jsonl()]
+    named: list[dict[str, object]] = [
+        {"timestamp": stamp, "run_name": run, "step": step, **{name: value * factor for name, value in data.items()}}
+        for run, factor in (("old", 10.0), ("new", 1.0))
+        for stamp, step, data in stamped
+    ]
+    names = dict.fromkeys(name for row in named for name in row)
+    pq.write_table(pa.table({name: [row.get(name) for row in named] for name in names}), path)
+
+
+def columns_of_pandas(path: Path) -> None:
+    """What `to_json` writes of `run.history()`."""
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 10 * step, **data} for step, data in rows_of_jsonl()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    path.write_text(json.dumps({name: {str(at): row.get(name) for at, row in enumerate(rows)} for name in names}))
+
+
+def files_of_mlflow(path: Path) -> None:
+    """A file for each metric, with a line a value; `mlruns` has one more for the experiment."""
+    run = path / "0" / "5c1d"
+    for step, data in rows_of_jsonl():
+        for name, value in data.items():
+            (run / "metrics" / name).parent.mkdir(parents=True, exist_ok=True)
+            with (run / "metrics" / name).open("a") as file:
+                file.write(f"{int(1.7e12) + 10_000 * step} {value} {step}\n")
+    (run / "meta.yaml").write_text("lifecycle_stage: active\nrun_id: 5c1d\n")
+    (run.parent / "meta.yaml").write_text("experiment_id: '0'\n")
+
+
+def lines_with(stamp: Callable[[int], object]) -> Callable[[Path], None]:
+    """JSON lines with a time of some form."""
+
+    def write(path: Path) -> None:
+        path.write_text("".join(f"{json.dumps({'step': n, 'timestamp': stamp(n), **d})}\n" for n, d in rows_of_jsonl()))
+
+    return write
+
+
+def csv_with_texts(path: Path) -> None:
+    csv_of_wandb(path)
+    path.write_text(re.sub(r"1700000(\d\d)0\.0", r"2026-01-01 00:\1:00Z", path.read_text()))
+
+
 @pytest.mark.parametrize(
     ("write", "name", "carrier"),
     [
@@ -197,6 +245,12 @@ def database_of_trackio(path: Path) -> None:
         (history_of_wandb, "history.json", "trainer_state"),
         (database_of_mlflow, "mlflow.db", "sqlite"),
         (database_of_trackio, "trackio.db", "sqlite"),
+        (parquet_of_trackio, "trackio.parquet", "parquet"),
+        (columns_of_pandas, "history.json", "trainer_state"),
+        (files_of_mlflow, "mlruns", "mlflow"),
+        (lines_with(lambda step: int(1.7e12) + 10_000 * step), "milliseconds.jsonl", "jsonl"),
+        (lines_with(lambda step: f"2026-01-01T00:{step:02}:00+00:00"), "texts.jsonl", "jsonl"),
+        (csv_with_texts, "texts.csv", "csv"),
     ],
 )
 def test_what_a_tracker_exports_has_the_times_of_the_run(
@@ -227,7 +281,7 @@ def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "{}", '{"a": ', "[1, 2]", "\x00\x01", "a,b\n1,2\n", '{"step": 1e999}\n' * 3]
+    "text", ["", "\n", "{}", '{"a": ', "[1, 2]", "PAR1", "\x00\x01", "a,b\n1,2\n", '{"step": 1e999}\n' * 3]
 )
 @pytest.mark.parametrize("name", ["a.log", "a.jsonl", "a.csv", "a.json", "trainer_state.json", "a.wandb", "a.db"])
 def test_what_holds_no_metrics_is_an_error_that_names_the_file(tmp_path: Path, name: str, text: str) -> None:

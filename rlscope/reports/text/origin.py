@@ -16,6 +16,8 @@ _CARRIERS: Final[Mapping[str, str]] = {
     "csv": "CSV export",
     "trainer_state": "JSON file",
     "sqlite": "SQLite database",
+    "parquet": "Parquet file",
+    "mlflow": "MLflow files",
 }
 _OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
 """The tables whose times are laid out inside a step, where the durations are all that is recorded."""

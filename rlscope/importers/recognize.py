@@ -8,6 +8,7 @@ import re
 import shlex
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import chain, islice
@@ -239,8 +240,10 @@ def also_recognized(path: Path, given: Collection[Path]) -> list[tuple[Path, str
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
-    run = _recognized(path) if path.is_file() else None
-    known = {each.resolve() for each in given}
+    run = None
+    with suppress(ImportFileError):
+        run = recognize(path)
+    known = {each.resolve() for each in (*given, *(run.source.paths if run else ()))}
     found: list[tuple[Path, str, str]] = []
     for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBORS):
         more = _recognized(other) if other.resolve() not in known else None

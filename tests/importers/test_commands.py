@@ -165,10 +165,11 @@ def test_the_earlier_parts_of_a_rotated_log_are_named_and_how_to_join_them(tmp_p
     assert not any("Not read" in note for note in import_run(tmp_path / "logs" / "run.log.1", tmp_path / "last").notes)
 
 
-def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["console.log", ""], ids=["a file", "its folder"])
+def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: Path, given: str) -> None:
     copy(VERL / "console.log", tmp_path)
     copy(VLLM, tmp_path / "vllm.log")
-    ended = invoke("doctor", tmp_path / "console.log", "--json", "-")
+    ended = invoke("doctor", tmp_path / given, "--json", "-")
     document = json.loads(ended.stdout)
     schema = json.loads((DOCS / "schema" / "doctor.schema.json").read_text(encoding="utf-8"))
     assert list(Draft202012Validator(schema).iter_errors(document)) == []

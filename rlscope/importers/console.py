@@ -22,7 +22,7 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import NO_LINE, Framework
 from rlscope.importers.importer import ImportSource
-from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, without_time
+from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, is_of_service, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
 
@@ -397,7 +397,8 @@ def is_duration(name: str) -> bool:
 def _fits(source: ImportSource) -> bool:
     zeros = source.head.count(0)
     is_text = bool(source.head) and zeros <= _MOST_ZEROS * len(source.head)
-    return is_text and source.path.suffix not in (".csv", ".tsv", ".jsonl", ".json")
+    is_other = source.path.suffix in (".csv", ".tsv", ".jsonl", ".json")
+    return is_text and (not is_other or is_of_service(source.head))
 
 
 CONSOLE: Final = Carrier("console", ("*.log", "*.out", "*.txt"), _fits, _rows)

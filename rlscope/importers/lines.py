@@ -188,7 +188,7 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
 
 def clean(text: str) -> ConsoleLine:
     """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix."""
-    if text.startswith('{"') and _SENT.match(text):
+    if text.startswith('{"'):
         text = _sent(text)
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -208,9 +208,15 @@ def clean(text: str) -> ConsoleLine:
 
 def _sent(text: str) -> str:
     """Return the line in a JSON object; the text itself if the object has numbers, which may be metrics."""
-    document = mapping(parsed_json(text))
+    document = mapping(parsed_json(text)) if _SENT.match(text) else {}
     numbers = sum(isinstance(value, int | float) for value in document.values())
     return next((str(document[name]) for name in _TEXTS if name in document and numbers <= 1), text)
+
+
+def is_of_service(head: bytes) -> bool:
+    """Return whether the first line of a file is one that a log service has put into a JSON object."""
+    first = head.split(b"\n", 1)[0].decode("utf-8", errors="replace")
+    return _sent(first) != first
 
 
 def without_time(line: ConsoleLine) -> ConsoleLine:

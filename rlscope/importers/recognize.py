@@ -301,7 +301,15 @@ def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileErr
         return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
     if closest := _closest(source):
         return closest
-    if durations := durations_in(source.text):
+    durations = durations_in(source.text)
+    if durations and not _is_console(source):
+        return ImportFileError.of(
+            path,
+            found="a log inside a table or a JSON document",
+            expected="its lines as they were printed",
+            next_step="Save them as text, or as JSON lines with an object for each.",
+        )
+    if durations:
         return ImportFileError.of(
             path,
             found=f"a log of no framework that rlscope knows, with the durations {some(durations, NAMED)}",

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlscope.importers.importer import ImportSource, open_source
-from rlscope.importers.lines import LogFile
+from rlscope.importers.lines import LogFile, is_of_service
 from rlscope.importers.quantities import epoch_ns, number, real
 from rlscope.importers.rows import (
     Carrier,
@@ -43,7 +43,8 @@ def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
 
 def _fits(source: ImportSource) -> bool:
     first = source.head.lstrip().split(b"\n", 1)[0].rstrip()
-    return source.path.suffix in (".jsonl", ".json") and first.startswith(b"{") and len(first) > 2
+    is_object = source.path.suffix in (".jsonl", ".json") and first.startswith(b"{") and len(first) > 2
+    return is_object and not is_of_service(first)
 
 
 def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:

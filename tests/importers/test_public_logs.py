@@ -734,13 +734,25 @@ def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp
     has_config(tmp_path, "".join(f"{prefix}{line}\n" for line in CONFIGURED.splitlines()))
 
 
+@pytest.mark.parametrize("name", ["a.log", "a.jsonl"])
+def test_lines_that_a_log_service_sent_are_those_of_a_console(tmp_path: Path, name: str) -> None:
+    sent = ({"date": 1.5, "message": line, "pod": "trainer-0"} for line in CONFIGURED.splitlines())
+    has_config(tmp_path, "".join(json.dumps(each) + "\n" for each in sent), name)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_a_log_inside_another_file_is_refused_with_the_form_to_save(tmp_path: Path, name: str) -> None:
+    text = json.dumps([*CONFIGURED.splitlines()], indent=1) if name == "a.json" else f"Date,Content\n{CONFIGURED}"
+    with pytest.raises(ImportFileError, match=r"a log inside a table or a JSON document; .* Save them as text"):
+        imported(tmp_path, text, name)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "\ufeff" + CONFIGURED,
-        # Files of docker's and of log services, and links that a terminal would show.
+        # A file of docker's, and links that a terminal would show.
         "".join(json.dumps({"log": line, "stream": "stdout"}) + "\n" for line in CONFIGURED.splitlines(keepends=True)),
-        "".join(json.dumps({"date": 1.5, "message": line}) + "\n" for line in CONFIGURED.splitlines()),
         CONFIGURED.replace("(TaskRunner pid=7) ", "\x1b]8;;file:///a.py\x1b\\(TaskRunner pid=7) \x1b]8;;\x07"),
     ],
 )
@@ -748,8 +760,8 @@ def test_what_wraps_a_log_or_its_lines_does_not_hide_the_config(tmp_path: Path, 
     has_config(tmp_path, text)
 
 
-def has_config(tmp_path: Path, text: str) -> None:
-    imported(tmp_path, text)
+def has_config(tmp_path: Path, text: str, name: str = "a.log") -> None:
+    imported(tmp_path, text, name)
     assert asked(tmp_path / "run", "SELECT role, gpu_count FROM workers ORDER BY role") == [
         ("sampler", 6),
         ("trainer", 8),

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import NO_LINE, Framework
 from rlscope.importers.importer import ImportSource
-from rlscope.importers.lines import TIMED, ConsoleLine, LogFile, clean, is_of_service, without_time
+from rlscope.importers.lines import TIMED, ConsoleLine, FirstRank, LogFile, clean, is_of_service, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
 
@@ -85,8 +85,6 @@ _PAIR_STEP: Final = re.compile(r"(?i)(?<![\w/.])(?:global[ _])?step['\"]?\s*[:=#
 _DATED: Final = re.compile(
     r".{0,40}?\b(?P<ts>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
-_RANK: Final = re.compile(r"\d{1,5}: |\[[a-z]{1,40}\d{1,5}\]: ?|\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?")
-"""Prefix of a launcher that prints the lines of all ranks."""
 _ANY_NAME: Final = r"(?<![\w/.])([A-Za-z_][\w/.-]{0,80}"
 _ANY_PAIR: Final = re.compile(
     rf"{_ANY_NAME}(?: [\w/.-]{{1,40}})?)['\"]?\s{{0,30}}[:=]\s{{0,30}}{_NUMBER}(\s?{_SECONDS})?{_ENDS}"
@@ -116,7 +114,7 @@ UNREAD_CONFIG: Final = "The config printed over several lines of the log cannot 
 
 def _rows(path: Path, tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow]:
     config, table, is_head = PrintedConfig(tally), _PrintedTable(), True
-    owners: dict[str, str] = {}
+    first = FirstRank(path)
     lines = map(without_time, _unwrapped(LogFile(path, tally)))
     for line in _closed(lines, leads[:-1]):
         text = line.text
@@ -138,7 +136,7 @@ def _rows(path: Path, tally: Tally, leads: Leads = _LEADS) -> Iterator[MetricRow
         elif is_head and (stated := _YAML.match(text)):
             tally.overrides.setdefault(stated[1], parsed_json(stated[2]))
         if text.endswith("}") and ":" in text and (row := _printed_row(text, leads)):
-            values = {name: value for name, value in row.values.items() if _is_first(owners, line, name)}
+            values = {name: value for name, value in row.values.items() if first.prints(line, name)}
             if values:
                 yield replace(row, values=values)
     yield from table.last()
@@ -202,14 +200,6 @@ def _printed_row(text: str, leads: Leads) -> MetricRow | None:
     row = row_of(mapping(parsed_json(printed)) or named_reals(printed))
     step = lead.groupdict().get("step")
     return replace(row, step=real(step)) if row is not None and step else row
-
-
-def _is_first(owners: dict[str, str], line: ConsoleLine, name: str) -> bool:
-    """Return whether a metric is of the rank that printed it first: where all ranks print, each says the same.
-
-    owners: the prefix of that rank by name, to which the name is added.
-    """
-    return not _RANK.fullmatch(line.collected) or owners.setdefault(name, line.collected) == line.collected
 
 
 class _PrintedTable:
@@ -329,7 +319,7 @@ def pairs_of(names: Collection[str], prefixes: Collection[str] = ()) -> Carrier:
 def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally) -> Iterator[MetricRow]:
     step: float | None = None
     values: dict[str, float] = {}
-    owners: dict[str, str] = {}
+    first = FirstRank(path)
     is_after: bool | None = None
     time_ns: int | None = None
     for line in LogFile(path, tally):
@@ -338,7 +328,7 @@ def _pair_rows(pair: re.Pattern[str], path: Path, tally: Tally) -> Iterator[Metr
         found = [
             (name, _in_unit_of(name, real(value), unit))
             for name, value, unit in pair.findall(text)
-            if _is_first(owners, line, name)
+            if first.prints(line, name)
         ]
         if stated and is_after is None:
             is_after = bool(values) and not found

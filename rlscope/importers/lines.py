@@ -37,6 +37,10 @@ _COLLECTOR: Final = re.compile(
     r"|\d{1,9}:(?=[^\d\s]))+"
 )
 """Prefixes of kubectl, docker compose, grep, srun, torchrun, mpirun and `cat -n`, and of a quotation."""
+_RANK: Final = re.compile(r"\d{1,5}: |\[[a-z]{1,40}\d{1,5}\]: ?|\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?")
+"""Prefix of a launcher that prints the lines of all ranks, or the number of a step."""
+_FEWEST_TURNS: Final = 3
+"""Times that the number before a line falls if it is that of a rank. That of a step falls where a run is resumed."""
 _LINE_NUMBER: Final = re.compile(r":\d+:|^\d+:$| {0,6}\d{1,9}\t|> |: ?$")
 """The part of such a prefix that says nothing about where the line comes from."""
 _SENT: Final = re.compile(r'\{.*"(?:log|message|msg|line|textPayload|@message)": ?"')
@@ -158,6 +162,22 @@ class LogFile:
             f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}. Set RAY_DEDUP_LOGS=0, or pass"
             " the workers' own logs."
         )
+
+
+class FirstRank:
+    """Tells which metrics are of the rank that printed them first: where all ranks print, each says the same."""
+
+    def __init__(self, path: Path) -> None:
+        """Look whether the head of a log has the lines of several ranks, which take turns."""
+        ranks = filter(_RANK.fullmatch, (line.collected for line in _head_lines(open_source(path).text)))
+        numbers = [[int(part) for part in re.findall(r"\d+", rank)] for rank in ranks]
+        self._has_several = sum(later < before for before, later in pairwise(numbers)) >= _FEWEST_TURNS
+        self._owners: dict[str, str] = {}
+
+    def prints(self, line: ConsoleLine, name: str) -> bool:
+        """Return whether a line is of the first rank that printed a metric, which it may be itself, or of none."""
+        rank = line.collected if self._has_several and _RANK.fullmatch(line.collected) else ""
+        return not rank or self._owners.setdefault(name, rank) == rank
 
 
 def records_of(path: Path, target: ImportTarget, progress: Progress) -> Iterator[tuple[LogFile, dict[str, Any]]]:

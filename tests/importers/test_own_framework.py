@@ -83,6 +83,7 @@ def test_a_table_alone_adds_a_framework(tmp_path: Path) -> None:
         ("block.log", "".join(f"step: {step}\n" + "".join(f"  {name}: {value}\n" for name, value in VALUES.items())
                               for step in range(1, 11))),
         ("dictionary.log", "".join(f"{ {'step': step, **VALUES} }\n" for step in range(1, 11))),
+        ("numbers.log", "".join(f"{step}: {VALUES}\n" for step in range(10))),
         # All ranks print, and steps are counted: the bar's share is no step.
         ("ranks.log", "".join(f"{rank}: {VALUES}\n" for _ in range(10) for rank in (0, 1))),
         ("rank_pairs.log", "".join(f"[rank{rank}]: Step:  5%|#  | {name}: {value}\n" for _ in range(10)

@@ -315,7 +315,7 @@ def test_phases_that_do_not_add_up_to_the_step_give_no_verdict(tmp_path: Path, s
 
 def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("hello\nstep:1 - loss:0.5\n")
-    with pytest.raises(ImportFileError, match=r"a\.log: found no run, but .*'step:1 - loss:0\.5'; expected .*verl"):
+    with pytest.raises(ImportFileError, match=r"a\.log: found no run, but .*'step:1 - loss:0\.5'; expected .*docs"):
         import_run(tmp_path / "a.log", tmp_path / "run")
     with pytest.raises(ImportFileError, match=r"found no metric that verl writes; expected .*`timing_s/step`"):
         import_run(tmp_path / "a.log", tmp_path / "run", import_options("verl"))

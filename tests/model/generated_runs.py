@@ -20,9 +20,8 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
-from tests.model.known_run import pass_costs, stretch, trainer_steps
+from tests.model.known_run import QUESTION, pass_costs, stretch, trainer_steps
 
-DEFAULTS: Final = Settings()
 SHORT_STEPS: Final = 16
 """Too few to hold a part of them out."""
 _STEPS: Final = 44
@@ -36,13 +35,13 @@ class Drawn:
     kind: str
     system: System
     layout: Layout
-    settings: Settings = DEFAULTS
-    steps: int = _STEPS
-    one_batch: bool = False
+    settings: Settings
+    steps: int
+    one_batch: bool
     """Whether its engines ran one batch size only."""
-    most_staleness: int | None = None
+    most_staleness: int | None
     """What its user asks."""
-    form: Form | None = "pnorm"
+    form: Form | None
     """Of the decode curve, where the model's kind tells it."""
 
     @property
@@ -152,13 +151,8 @@ def drawn_run(seed: int) -> tuple[Drawn, Simulated]:
 
 
 def told(seed: int) -> Told:
-    """What is said of a generated run."""
+    """What the model and the verdict say of a generated run."""
     drawn, simulated = drawn_run(seed)
-    return told_of(drawn, simulated, seed)
-
-
-def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
-    """What the model and the verdict say of it."""
     run = observed_of(drawn, simulated, seed)
     states, interval = timeline_of(drawn, simulated), Interval(0, run.end_ns)
     losses = measure_losses(states, run.end_ns, interval, _dropped_ratio(simulated))
@@ -176,19 +170,18 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
 
 def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:
     settings = replace(drawn.settings, engine_slowness=None, step_noise=0.0)
-    return ModelConfig(
+    return replace(
+        QUESTION,
         candidates=(Scheduling("group", settings, Admission() if drawn.synchronous else drawn.system.admission),),
         form=drawn.form,
-        prior=None,
         granularity=Granularity(drawn.system.engine.gpus),
         most_staleness=drawn.most_staleness,
         remaining_steps=100,
-        gpu_hour_price=None,
         lost_gpu_s={loss.cause: loss.gpu_s for loss in losses},
     )
 
 
-def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
+def observed_of(drawn: Drawn, simulated: Simulated, seed: int) -> Observed:
     """What the hooks would have recorded of it; times of single steps vary by two hundredths, unless they wait less."""
     rng, count, system = np.random.default_rng([seed, 14]), simulated.steps, drawn.system
     trainers, engines = simulated.trainer_seconds, simulated.engine_totals

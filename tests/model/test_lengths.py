@@ -86,19 +86,3 @@ def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_m
     assert law.longest_of(members).mean_tokens == pytest.approx(1.5 * law.mean_tokens, rel=1e-6)
     assert 1.0 < members < 8.0
     assert LENGTHS.independent_members(8) == 8.0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_product_limit_law_is_that_of_scipy(seed: int) -> None:
-    # Every worker imports this module, and scipy.stats takes more than half a second of CPU time.
-    from scipy.stats import CensoredData, ecdf
-
-    rng = np.random.default_rng(seed)
-    lengths, seen = rng.integers(1, 40, 80), rng.integers(1, 60, 80)
-    tokens, finished = np.minimum(lengths, seen), lengths <= seen
-    theirs = ecdf(CensoredData(uncensored=tokens[finished], right=tokens[~finished])).sf
-    law = LengthLaw.from_samples(tokens, finished)
-    # Beyond the longest sample ours has put what is left of the mass.
-    known = theirs.quantiles[theirs.quantiles < tokens.max()]
-    np.testing.assert_allclose(law.survival(known), theirs.evaluate(known), atol=1e-12)
-    assert law.unseen_ratio == pytest.approx(float(theirs.evaluate(tokens.max())), abs=1e-12)

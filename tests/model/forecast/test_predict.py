@@ -112,6 +112,7 @@ def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() ->
     free = forecasts(CAPPED)
     least = min(each.staleness.sample_p95 for each in free.rivals if each.staleness)
     capped = predict_layouts(calibration(CAPPED), possible_layouts(8, Granularity(1), (64,)), least)
+    assert capped.today.excluded is None
     assert all(each.staleness and each.staleness.sample_p95 <= least for each in capped.rivals)
     stale = [each for each in capped.others if each.excluded == "too_stale"]
     assert stale and all(each.staleness and each.drawn_tokens_per_s is None for each in stale)

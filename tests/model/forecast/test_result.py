@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.forecast.price import Anchor
-from rlscope.model.forecast.recommend import Grounds, recommend
 from rlscope.model.forecast.result import ModelResult, TimeAndCost, model_run
 from rlscope.model.observed import Observed
 from rlscope.model.system import CHECKPOINTS_PHASE, Admission, Granularity, Layout, possible_layouts, running_limits
@@ -149,31 +149,33 @@ def test_the_recommended_layout_is_near_the_true_best_of_all():
     assert spreads == sorted(spreads, reverse=True)
 
 
-def test_a_short_stretch_changes_only_what_gains_more_than_the_model_may_err():
+CAPPED = {"candidates": candidates_of(Admission(256, "wait", max_staleness=1))}
+
+
+def holding(batches: float | None) -> Observed:
+    return replace(observed(steps=12), prefetched_batches=batches)
+
+
+@pytest.mark.parametrize(
+    ("run", "asked", "warning", "is_said"),
+    [
+        (observed(steps=12), {}, "short_stretch", True),
+        (observed(), {}, "lengths_drift", False),
+        (longer(observed(), 0.3), {}, "lengths_drift", True),
+        # How a cap is kept is assumed where the run does not say so and layouts were simulated.
+        (observed(), {**CAPPED, "scheduling_stated": True}, "manner_assumed", False),
+        (observed(), {**CAPPED, "scheduling_stated": False}, "manner_assumed", True),
+        # Of the trainers, a batch ahead is assumed; that they hold half a batch more or less is no contradiction.
+        (holding(None), {"prefetched_batches": 1.0}, "ahead_contradicted", False),
+        (holding(0.5), {"prefetched_batches": 1.0}, "ahead_contradicted", False),
+        (holding(0.49), {"prefetched_batches": 1.0}, "ahead_contradicted", True),
+        (holding(1.51), {"prefetched_batches": 1.0}, "ahead_contradicted", True),
+    ],
+)
+def test_what_a_run_and_its_config_leave_in_doubt_is_said(run: Observed, asked: Any, warning: str, is_said: bool):
     with few_draws():
-        short = model_run(observed(layout=Layout(1, 7, 64), steps=12), None, QUESTION)
-    assert short.recommendation.gain_ratio.low > 0.3
-    assert short.recommendation.changes
-    assert short.prediction is None
-    assert "short_stretch" in short.warnings
-
-
-def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
-    capped = replace(QUESTION, candidates=candidates_of(Admission(256, "wait", max_staleness=1)))
-    for stated in (True, False):
-        with few_draws():
-            model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
-        assert ("manner_assumed" in model.warnings) is not stated
-
-
-@pytest.mark.parametrize(("held", "contradicted"), [(None, False), (0.5, False), (0.49, True), (1.51, True)])
-def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
-    held: float | None, contradicted: bool
-):
-    run = replace(observed(steps=12), prefetched_batches=held)
-    with few_draws():
-        found = model_run(run, None, replace(QUESTION, prefetched_batches=1.0))
-    assert ("ahead_contradicted" in found.warnings) is contradicted
+        found = model_run(run, None, replace(QUESTION, **asked))
+    assert (warning in found.warnings) is is_said
 
 
 @pytest.mark.parametrize(
@@ -194,14 +196,6 @@ def test_a_model_that_fails_a_check_on_its_run_errs_twice_as_much_as_usual(
         found = model_run(run, (observed(steps=20, seed=5), later), QUESTION)
     assert {"prediction_missed", "partly_explained"} & set(found.warnings) == ({warning} if warning else set())
     assert found.calibration.error_ratio == error_ratio
-
-
-def test_lengths_that_drift_are_said_to():
-    assert "lengths_drift" not in model().warnings
-    with few_draws():
-        grown = model_run(longer(observed(), 0.3), None, QUESTION)
-    assert "lengths_drift" in grown.warnings
-    assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
 def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_assumed():
@@ -262,13 +256,6 @@ def test_an_anchor_moves_every_rate_and_period_and_no_gain():
         assert after.tokens_per_s == pytest.approx(0.8 * before.tokens_per_s)
         assert after.timing.step_s == pytest.approx(before.timing.step_s / 0.8)
         assert after.gains_over(moved.today) == pytest.approx(before.gains_over(plain.today))
-
-
-def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():
-    capped = predict_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
-    assert capped.today.excluded is None
-    assert {each.excluded for each in capped.others} == {"too_stale"}
-    assert recommend(calibrated(), capped, Grounds(long_enough=True)).reason == "no_other_layout"
 
 
 def test_time_to_finish_shrinks_with_the_gain_and_every_gpu_costs_whether_idle_or_not_and_those_of_a_judge_too():

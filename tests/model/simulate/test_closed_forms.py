@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap
-from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
@@ -129,19 +128,6 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> N
     published = CONCURRENCY_STEPS / load + (2 * batches + load - 1) / (2 * load)
     assert measure(runs, lambda run: run.staleness.samples.mean).agrees_with(published, 0.02)
     assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)
-
-
-def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it() -> None:
-    system = replace(
-        with_trainer(group_system(4, COSTLY), 7_000.0),
-        update=WeightUpdateCost(0.1, 0.1, 0.2),
-        admission=Admission(max_staleness=0),
-    )
-    layout = Layout(1, 1, 48)
-    runs, expected = runs_of(system, layout, steps=60), split_step(system, layout)
-    # The form's drain follows the mean number that still runs; the pass of a varying number differs in the tail: 1 %.
-    assert measure(runs, lambda run: run.step_s).agrees_with(expected.step_s, 0.01)
-    assert {run.staleness.tokens.max for run in runs} == {0}
 
 
 def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:

@@ -66,6 +66,11 @@ def observed(
     train_s = (state.train_s - system.update.trainer_blocked_s) * np.exp(noise * rng.standard_normal(steps))
     tokens = np.full(steps, round(system.workload.samples_per_step * system.workload.lengths.mean_tokens))
     paused_s = engines * system.update.engine_pause_s * steps
+    running = np.array(batches)
+    kv_tokens = running * np.linspace(80.0, 320.0, running.size)
+    passes = np.append(np.full(running.size - 1, 200), 20_000)
+    pass_s = system.engine.curve.pass_s(running.astype(np.float64)) + system.engine.curve.kv_s_per_token * kv_tokens
+    busy_s = passes * pass_s * np.exp(noise * rng.standard_normal(running.size) / 10.0)
     states = {
         ("decoding", None): engines * float(period_s.sum()) - paused_s,
         ("applying_weights", None): paused_s,
@@ -74,7 +79,7 @@ def observed(
         system,
         layout,
         trainer_steps(system, period_s, train_s, system.update.trainer_blocked_s, tokens),
-        _passes(system, batches, engines, noise, rng),
+        pass_costs(running, kv_tokens, passes, pass_s, engine=np.arange(running.size) % engines, busy_s=busy_s),
         states,
         staleness=((0, 1_000), (1, 3_000)),
     )
@@ -174,22 +179,3 @@ def longer(run: Observed, change_ratio: float) -> Observed:
     growth = np.linspace(1.0, 1.0 + change_ratio, run.steps.samples.size)
     tokens = np.rint(run.steps.response_tokens * growth / growth.mean()).astype(np.int64)
     return replace(run, steps=replace(run.steps, response_tokens=tokens))
-
-
-def _passes(
-    system: System, batches: tuple[int, ...], engines: int, noise: float, rng: np.random.Generator
-) -> PassCosts:
-    running = np.array(batches, dtype=np.int64)
-    context_tokens = np.linspace(80.0, 320.0, running.size)
-    passes = np.full(running.size, 200)
-    passes[-1] = 20_000
-    curve = system.engine.curve
-    pass_s = curve.pass_s(running.astype(np.float64)) + curve.kv_s_per_token * running * context_tokens
-    return pass_costs(
-        running,
-        running * context_tokens,
-        passes,
-        pass_s,
-        engine=np.arange(running.size) % engines,
-        busy_s=passes * pass_s * np.exp(noise * rng.standard_normal(running.size) / 10.0),
-    )

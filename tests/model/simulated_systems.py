@@ -87,31 +87,8 @@ CASES = {
     "taken as they come, capped publication": case(with_admission(BUSY, **PUBLICATION_WAITS), dequeue="as_they_come"),
     "free prefill": case(with_engine(STARVED, prefill_tokens_per_s=None)),
 }
-
-PULLED = (
-    "trainer waits",
-    "trainer behind, queue waits",
-    "oldest dropped",
-    "filtered by the trainer",
-    "dropped by age",
-    "staleness admission",
-    "in-flight limit",
-    "one by one, in-flight limit",
-    "taken as they come",
-    "newest first, oldest dropped",
-    "in-flight limit with training",
-    "capped publication",
-    "cache overflows",
-    "environment",
-    "environment, cache overflows",
-    "turnaround",
-    "delivered within the turnaround",
-    "delivered at once",
-    "waits that vary",
-    "filtered groups",
-    "more places than the batch",
-)
-"""Cases that are also run with engines that take groups themselves."""
-for name in PULLED:
-    pulled, layout, settings = CASES[name]
-    CASES[f"{name}, pulled"] = pulled, layout, replace(settings, dispatch="pulled")
+CASES |= {
+    f"{name}, pulled": (system, layout, replace(settings, dispatch="pulled"))
+    for name, (system, layout, settings) in CASES.items()
+}
+"""The second half has engines that take groups themselves."""

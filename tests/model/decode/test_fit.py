@@ -9,9 +9,10 @@ from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.estimate import Estimate
-from rlscope.model.hardware.devices import ModelShape, find_device
+from rlscope.model.hardware.devices import find_device
+from tests.model.decode.test_prior import EXPERTS as EXPERTS_SHAPE
+from tests.model.hardware.test_devices import LLAMA_8B
 
-LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 PRIOR = hardware_prior(LLAMA_8B, find_device("NVIDIA H100 80GB HBM3"), 1)
 TRUTH = RooflineCurve(6.2e-3, 2e-5, 1.6, 1e-3, 4.4e-8)
 RUNNING = np.repeat([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512], 3)
@@ -123,17 +124,6 @@ def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope()
 
 
 EXPERTS = RooflineCurve(2e-3, 2e-5, 1.0, 1e-3, 2e-8, experts_s=30e-3, hit_rate=-math.log1p(-8 / 128))
-EXPERTS_SHAPE = ModelShape(
-    parameters=30_500_000_000,
-    active_parameters=3_300_000_000,
-    experts=128,
-    experts_per_token=8,
-    layers=48,
-    kv_heads=4,
-    head_dim=128,
-    bytes_per_weight=2,
-    bytes_per_kv=2,
-)
 
 
 def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
@@ -146,21 +136,11 @@ def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
 
 
 def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
-    prior = hardware_prior(EXPERTS_SHAPE, find_device("NVIDIA H200"), 1)
-    points = seen_to(32, EXPERTS)
-    fit = fitted(points, prior)
+    fit = fitted(seen_to(32, EXPERTS), hardware_prior(EXPERTS_SHAPE, find_device("NVIDIA H200"), 1))
     assert fit.form == "expert_hit"
     truth_s = float(true_s(np.array(256.0), np.array(256_000.0), EXPERTS))
     _, low_s, high_s = fit.pass_interval(256, 256_000)
     assert low_s < truth_s < high_s < 1.6 * low_s
-
-
-def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
-    points = DecodePoints.of([8.0, 64.0], [7e-3, 9e-3], rows=10)
-    first, second = (fit_decode_curve(points, None, np.random.default_rng(1), draw_count=50) for _ in range(2))
-    assert first.draws == second.draws
-    assert first.curve == second.curve
-    assert len(first.draws) == 50
 
 
 @pytest.mark.parametrize("most_s", [1.0, 1.1])

@@ -5,9 +5,9 @@ import pytest
 
 from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape, find_device
+from tests.model.hardware.test_devices import LLAMA_8B
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
-LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 EXPERTS = ModelShape(
     parameters=30_000_000_000, active_parameters=3_000_000_000, experts=128, experts_per_token=8, bytes_per_weight=2
 )

@@ -5,6 +5,7 @@ import pytest
 from rlscope.model.hardware.devices import ModelShape
 from rlscope.model.hardware.kv_cache import SAFE_Z, capacity_from_device, safe_batch, steady_kv_load
 from tests.model.golden_system import LENGTHS
+from tests.model.hardware.test_devices import LLAMA_8B
 
 # Lengths lognormal with median 1500 and sigma 0.6, capped at 8192, with prompts of 200 tokens.
 LOAD = steady_kv_load(200, LENGTHS)
@@ -23,9 +24,6 @@ def test_the_safe_batch_leaves_its_standard_deviations_free(
     running = safe_batch(LOAD, CAPACITY_TOKENS, group_size=group_size, group_correlation=group_correlation)
     spread_tokens = math.sqrt(running * alike) * LOAD.sd_tokens
     assert running * LOAD.mean_tokens + SAFE_Z * spread_tokens == pytest.approx(CAPACITY_TOKENS)
-
-
-LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])

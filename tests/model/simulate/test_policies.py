@@ -117,26 +117,6 @@ def test_a_sample_is_delivered_within_the_turnaround_and_its_place_stays_empty_f
     assert run.mean_in_flight_samples * run.step_s == pytest.approx(in_flight_s)
 
 
-@pytest.mark.parametrize(
-    ("name", "met"),
-    [
-        ("trainer behind, queue waits", lambda run: run.idle_s["backpressure"]),
-        ("taken as they come", lambda run: run.idle_s["backpressure"]),
-        ("oldest dropped", lambda run: run.dropped_ratio),
-        ("dropped by age", lambda run: run.dropped_ratio),
-        ("staleness admission", lambda run: run.idle_s["staleness_cap"]),
-        ("in-flight limit", lambda run: run.idle_s["staleness_cap"]),
-        ("capped publication", lambda run: run.trainer_seconds.wait_staleness_cap_s),
-        ("environment, pulled", lambda run: run.idle_s["environment"]),
-        ("cache overflows", lambda run: run.engine_totals.preemptions),
-        ("cache is computed again", lambda run: run.engine_totals.recompute_s),
-    ],
-)
-def test_a_case_meets_its_limit(name, met) -> None:
-    system, layout, settings = CASES[name]
-    assert met(simulate(system, layout, steps=16, seed=5, settings=settings)) > 0
-
-
 def test_publications_that_wait_for_running_samples_only_are_as_many_as_the_steps_and_queued_ones_pass_the_cap() -> (
     None
 ):

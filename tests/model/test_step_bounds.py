@@ -1,6 +1,5 @@
 """Bounds from the phases of a step, worked out by hand, and against simulated runs."""
 
-import numpy as np
 import pytest
 
 from rlscope.model.simulate import Simulated, simulate
@@ -86,9 +85,8 @@ def test_a_cap_gains_no_less_than_the_overlap_and_no_more_than_all_waits(system:
     low, high, _ = ranges(phases(generation_s, work_s, update_s))["staleness_cap"]
     gain = simulated(system, cap).trained_tokens_per_s / serial.trained_tokens_per_s
     assert 0.98 * low < gain < 1.01 * high
-    lengths, samples = system.workload.lengths, system.workload.samples_per_step
-    longest_tokens = float((1.0 - (1.0 - lengths.survival(np.arange(lengths.max_tokens))) ** samples).sum())
-    ratio = lengths.mean_tokens / longest_tokens
+    lengths = system.workload.lengths
+    ratio = lengths.mean_tokens / lengths.longest_of(system.workload.samples_per_step).mean_tokens
     _, high, _ = ranges(phases(generation_s, work_s, update_s, mean_length_ratio=ratio))["staleness_cap"]
     assert gain < 1.01 * high
 

@@ -102,19 +102,6 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     assert found.running * 3 * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
 
 
-@pytest.mark.parametrize(
-    "admission",
-    [
-        Admission(max_in_flight_samples=10_000),
-        Admission(max_running_samples=192),  # three engines of 64
-        Admission(1024, max_staleness=9),
-        Admission(1024, max_staleness=9, staleness_policy="publication_waits"),
-    ],
-)
-def test_a_limit_above_what_the_layout_reaches_changes_nothing(admission: Admission) -> None:
-    assert state(system(admission=admission), layout(13, running=64)) == state(system(), layout(13, running=64))
-
-
 def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group() -> None:
     free = layout(13, running=64)  # three engines
     limited = state(system(), layout(13, running=16))

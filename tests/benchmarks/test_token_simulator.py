@@ -21,7 +21,6 @@ from benchmarks.token_simulator import (
 )
 from benchmarks.token_simulator.cases import PLAIN
 from benchmarks.token_simulator.draws import groups
-from benchmarks.token_simulator.requests import Request
 from rlscope.pipeline import analyze
 from rlscope.trace.store import open_run
 
@@ -145,16 +144,14 @@ def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> N
     assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 6 + 4, 3: 2}
 
 
-def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[Request]]:
-    return [group.requests for _, group in zip(range(groups_drawn), groups(world, seed), strict=False)]
-
-
 def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
     # Versions 1 and 2 are published at 7.5 and 12 s and taken at 8 and 12 s, when two requests have 2 and 0 tokens.
     kept = replace(CLOCKWORK, passes=replace(CLOCKWORK.passes, prefill_tokens_per_s=1e15))
     lost = replace(kept, updates=Updates(kv_kept=False))
     tokens = [simulate_world(world, Layout(1, 1, 2), steps=2, seed=0).prefilled_tokens for world in (kept, lost)]
-    prompts = [request.prompt_tokens for group in first_requests(lost, 6) for request in group]
+    prompts = [
+        request.prompt_tokens for _, group in zip(range(6), groups(lost, 0), strict=False) for request in group.requests
+    ]
     assert tokens[1] - tokens[0] == prompts[4] + prompts[5] + 2 * 2
 
 

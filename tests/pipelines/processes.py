@@ -51,6 +51,11 @@ class Recorded:
         """The rows of a table whose columns have these values."""
         return [row for row in recorded_rows(self.run_dir, table) if wanted.items() <= row.items()]
 
+    @cached_property
+    def samples(self) -> dict[str, dict[str, Any]]:
+        """The last row of every sample."""
+        return {row["sample_id"]: row for row in self.rows("samples")}
+
     def updates(self, phase: str) -> list[dict[str, Any]]:
         """The weight updates of a phase, in the order of their starts."""
         return sorted(self.rows("weight_updates", phase=phase), key=lambda row: row["start_ns"])

@@ -1,5 +1,6 @@
 """No value that a plan can hold ends in a traceback: every number has both ends, and the model takes them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,14 +19,9 @@ ENDS: Final = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 def with_value(folder: Path, section: str, key: str, value: object) -> Path:
     """The small plan with another value of one key."""
-    sections: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for line in SMALL_PLAN.splitlines():
-        lines = sections.setdefault(line, []) if line.startswith("[") else lines
-        if not line.startswith("[") and not line.startswith(f"{key} ="):
-            lines.append(line)
-    sections.setdefault(f"[{section}]", []).append(f"{key} = {value}")
-    return write_plan(folder, "\n".join(line for name, own in sections.items() for line in (name, *own)) + "\n")
+    text, header = re.sub(rf"^{key} = .*\n", "", SMALL_PLAN, flags=re.MULTILINE), f"[{section}]\n"
+    text = text if header in text else text + header
+    return write_plan(folder, text.replace(header, f"{header}{key} = {value}\n"))
 
 
 def numbers(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -62,16 +62,13 @@ def complaint(folder: Path, text: str) -> str:
 def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) -> None:
     plan = planned(tmp_path, MINIMAL)
     assert (plan.device.name, plan.device.bf16_flop_per_s) == ("H100 SXM", 989e12)
-    assert (plan.decode.weight_bandwidth_ratio, plan.decode.compute_ratio, plan.decode.kv_bandwidth_ratio) == (
-        0.75,
-        0.8,
-        0.85,
-    )
+    decode = plan.decode
+    assert (decode.weight_bandwidth_ratio, decode.compute_ratio, decode.kv_bandwidth_ratio) == (0.75, 0.8, 0.85)
     assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.35, 0.3)
     assert (plan.training.scaling_exponent, plan.training.scaling_exponent_sd, plan.training.at_gpus) == (0.8, 0.2, 8)
     assert plan.training.state_bytes == 16 * 8_030_261_248
     assert plan.admission.queue_capacity_samples == 1024
-    assert plan.decode.overhead_s is None
+    assert decode.overhead_s is None
     # 8.3 s (16 GB / 60 GB)^0.37.
     assert plan.update.seconds is not None and not plan.update.is_stated
     assert (plan.update.seconds.median, plan.update.seconds.log_sd) == (pytest.approx(5.09, abs=0.01), 1.2)

@@ -59,11 +59,6 @@ def test_tokens_of_each_group_are_those_that_the_reward_function_saw(recorded):
     assert found == recorded.counted["scored_group_tokens"][: len(found)]
 
 
-def test_the_engine_s_tokens_are_its_samples_tokens(recorded):
-    decoded = sum(row["decode_tokens"] for row in recorded.rows("engine_steps"))
-    assert decoded == sum(row["output_tokens"] for row in recorded.rows("samples"))
-
-
 def test_no_token_is_older_than_trl_thought_its_group_was_when_it_was_taken(recorded):
     """TRL counts from the admission of the group; a token is sampled by that version or a later one."""
     oldest = {row["sample_id"]: row["versions"][0]["version"] for row in recorded.rows("samples") if row["versions"]}

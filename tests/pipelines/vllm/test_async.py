@@ -14,35 +14,32 @@ def recorded(tmp_path_factory):
     return processes.recorded(tmp_path_factory.mktemp("runs") / "async", "tests.pipelines.vllm.async_program")
 
 
-@pytest.fixture(scope="module")
-def samples(recorded):
-    return {row["sample_id"]: row for row in recorded.rows("samples")}
-
-
 def test_there_is_one_worker_and_it_owns_the_engine_s_device(recorded):
     (worker,) = recorded.analysis.answers["worker_extents"].iter_rows(named=True)
     about = (worker["worker_id"], worker["role"], worker["gpu_count"], worker["has_end"])
     assert about == ("engine", "sampler", 1, True)
 
 
-def test_the_versions_of_every_sample_are_those_that_the_front_end_got(recorded, samples):
+def test_the_versions_of_every_sample_are_those_that_the_front_end_got(recorded):
     said = {name: sample["spans"] for name, sample in recorded.counted["samples"].items()}
     assert len(said) == REQUESTS  # the first one and all but the cancelled one
     assert {
-        name: [[str(run["version"] or "default"), run["start"], run["end"]] for run in samples[name]["versions"]]
+        name: [
+            [str(run["version"] or "default"), run["start"], run["end"]] for run in recorded.samples[name]["versions"]
+        ]
         for name in said
     } == said
     assert max(len(spans) for spans in said.values()) == 4
 
 
-def test_all_samples_are_there_and_only_the_cancelled_one_was_aborted(samples):
-    assert {row["version_source"] for row in samples.values()} == {"engine"}
-    assert {name: row["finish_reason"] for name, row in samples.items()} == {
+def test_all_samples_are_there_and_only_the_cancelled_one_was_aborted(recorded):
+    assert {row["version_source"] for row in recorded.samples.values()} == {"engine"}
+    assert {name: row["finish_reason"] for name, row in recorded.samples.items()} == {
         "first": "length",
         **{f"request-{number}": "length" for number in range(REQUESTS - 1)},
         f"request-{REQUESTS - 1}": "abort",
     }
-    assert samples["request-0"]["output_tokens"] == RESPONSE_TOKENS
+    assert recorded.samples["request-0"]["output_tokens"] == RESPONSE_TOKENS
 
 
 def test_each_update_says_whether_generation_stopped_and_what_became_of_the_cache(recorded):
@@ -53,14 +50,14 @@ def test_each_update_says_whether_generation_stopped_and_what_became_of_the_cach
     assert parts == [(1, "drain"), (1, "resume"), (2, "drain"), (2, "resume")]
 
 
-def test_only_the_update_without_a_pause_tears_tokens(samples):
-    torn = samples["request-0"]["torn_tokens"]
+def test_only_the_update_without_a_pause_tears_tokens(recorded):
+    torn = recorded.samples["request-0"]["torn_tokens"]
     assert TOKENS_BETWEEN <= torn < RESPONSE_TOKENS
-    assert samples["first"]["torn_tokens"] is None
+    assert recorded.samples["first"]["torn_tokens"] is None
 
 
-def test_the_cache_that_was_thrown_away_preempted_what_was_running(samples):
-    assert samples["request-0"]["preemptions"] == 1
+def test_the_cache_that_was_thrown_away_preempted_what_was_running(recorded):
+    assert recorded.samples["request-0"]["preemptions"] == 1
 
 
 def test_the_pauses_are_weight_updates_in_the_ledger_and_the_quiet_is_a_lack_of_requests(recorded):

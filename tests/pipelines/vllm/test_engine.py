@@ -19,11 +19,6 @@ def passes(recorded):
     return recorded.rows("engine_steps")
 
 
-@pytest.fixture(scope="module")
-def samples(recorded):
-    return {row["sample_id"]: row for row in recorded.rows("samples")}
-
-
 def test_every_pass_has_the_batch_and_the_tokens_that_vllm_says(recorded, passes):
     said = [(one["running"], one["sampled_tokens"], one["waiting"]) for one in recorded.counted["passes"]]
     assert [(row["running"], row["decode_tokens"], row["waiting"]) for row in passes] == said
@@ -36,7 +31,7 @@ def test_without_preemptions_prompt_tokens_are_those_that_vllm_says(recorded, pa
 
 
 @pytest.mark.parametrize("recorded", ["pressure"], indirect=True)
-def test_what_a_preemption_lost_is_prompt_again(recorded, passes, samples):
+def test_what_a_preemption_lost_is_prompt_again(recorded, passes):
     said = recorded.counted["passes"]
     assert sum(row["preemptions"] for row in passes) == sum(one["preempted"] for one in said) > 0
     lost_tokens = sum(row["prefill_tokens"] for row in passes) - sum(one["prompt_tokens"] for one in said)
@@ -44,7 +39,7 @@ def test_what_a_preemption_lost_is_prompt_again(recorded, passes, samples):
     assert 0 < lost_tokens < sum(one["scheduled_tokens"] for one in said) - sum(one["prompt_tokens"] for one in said)
     assert ones_of_decoding == sum(one["sampled_tokens"] for one in said)
     said_of_samples = {name: count for one in said for name, count in one["preemptions_of"].items()}
-    assert {name: samples[name]["preemptions"] for name in said_of_samples} == said_of_samples
+    assert {name: recorded.samples[name]["preemptions"] for name in said_of_samples} == said_of_samples
 
 
 def test_the_cache_holds_what_vllm_says_wherever_no_request_ended_in_the_pass(recorded, passes):
@@ -58,11 +53,11 @@ def test_the_cache_holds_what_vllm_says_wherever_no_request_ended_in_the_pass(re
     assert [kept for kept, _ in compared] == [said for _, said in compared]
 
 
-def test_every_sample_is_what_vllm_handed_out(recorded, samples):
+def test_every_sample_is_what_vllm_handed_out(recorded):
     said = recorded.counted["samples"]
     assert len(said) == 39
     for name, sample in said.items():
-        row = samples[name]
+        row = recorded.samples[name]
         versions = [[str(run["version"] or "default"), run["start"], run["end"]] for run in row["versions"]]
         assert versions == sample["spans"]
         assert (row["output_tokens"], row["finish_reason"], row["version_source"]) == (
@@ -74,19 +69,19 @@ def test_every_sample_is_what_vllm_handed_out(recorded, samples):
 
 
 @pytest.mark.parametrize("recorded", ["calm"], indirect=True)
-def test_tokens_found_in_the_prefix_cache_are_those_that_vllm_says(recorded, samples):
+def test_tokens_found_in_the_prefix_cache_are_those_that_vllm_says(recorded):
     said = {name: sample["cached_tokens"] for name, sample in recorded.counted["samples"].items()}
-    assert {name: samples[name]["cached_tokens"] for name in said} == said
+    assert {name: recorded.samples[name]["cached_tokens"] for name in said} == said
     assert sum(said.values()) > 0
 
 
-def test_the_aborted_request_is_a_sample_that_was_aborted(recorded, samples):
-    assert samples["request-39"]["finish_reason"] == "abort"
-    assert len(samples) == 40
+def test_the_aborted_request_is_a_sample_that_was_aborted(recorded):
+    assert recorded.samples["request-39"]["finish_reason"] == "abort"
+    assert len(recorded.samples) == 40
 
 
-def test_sampled_tokens_of_passes_and_of_samples_are_the_same_tokens(recorded, passes, samples):
-    tokens = sum(row["output_tokens"] for row in samples.values())
+def test_sampled_tokens_of_passes_and_of_samples_are_the_same_tokens(recorded, passes):
+    tokens = sum(row["output_tokens"] for row in recorded.samples.values())
     assert tokens == sum(row["decode_tokens"] for row in passes)
     assert recorded.analysis.answers["token_balance"]["generated_tokens"][0] == tokens
 

@@ -20,7 +20,6 @@ from benchmarks.token_simulator import (
     simulate_world,
 )
 from benchmarks.token_simulator.cases import PLAIN
-from benchmarks.token_simulator.draws import groups
 from rlscope.pipeline import analyze
 from rlscope.trace.store import open_run
 
@@ -110,15 +109,6 @@ def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:
     assert outcome.generated_tokens == 2 * 17  # the pass under way at 16.5 s is finished
 
 
-def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later() -> None:
-    # The first step waits for two pairs, until 6 s; version 1 is out at 10.5 s, when the fourth pair has one token more
-    # to come. That pair is trained on after version 3.
-    ahead = replace(CLOCKWORK, training=replace(CLOCKWORK.training, batches_ahead=1))
-    outcome = simulate_world(ahead, Layout(1, 1, 2), steps=4, seed=0)
-    assert outcome.step_ends_s == (10.5, 15.0, 19.5, 24.0)
-    assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 2, 3: 4}
-
-
 @pytest.mark.parametrize(
     ("shares", "parts", "ends_s"),
     [
@@ -133,26 +123,6 @@ def test_steps_of_a_version_take_their_own_batch_or_share_one(shares: bool, part
     outcome = simulate_world(replace(CLOCKWORK, training=training), Layout(1, 1, 2), 2, 0)
     assert outcome.step_ends_s == ends_s
     assert outcome.step_publishes == (False, True)
-
-
-def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> None:
-    # Steps start at 3, 8, 13 ... s. Version 1 arrives at 8.375 s and is applied in [9, 9.75) s, version 2 at 13.375 s
-    # and in [13.75, 14.5) s: the fifth pair, from 12.75 s on, has one token of version 1 and two of version 2.
-    world = replace(CLOCKWORK, updates=Updates(publish_s=0.5, transfer_s=0.375, apply_s=0.75))
-    outcome = simulate_world(world, Layout(1, 1, 2), steps=5, seed=0)
-    assert outcome.step_ends_s == (7.5, 12.5, 17.5, 22.5, 27.5)
-    assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 6 + 4, 3: 2}
-
-
-def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
-    # Versions 1 and 2 are published at 7.5 and 12 s and taken at 8 and 12 s, when two requests have 2 and 0 tokens.
-    kept = replace(CLOCKWORK, passes=replace(CLOCKWORK.passes, prefill_tokens_per_s=1e15))
-    lost = replace(kept, updates=Updates(kv_kept=False))
-    tokens = [simulate_world(world, Layout(1, 1, 2), steps=2, seed=0).prefilled_tokens for world in (kept, lost)]
-    prompts = [
-        request.prompt_tokens for _, group in zip(range(6), groups(lost, 0), strict=False) for request in group.requests
-    ]
-    assert tokens[1] - tokens[0] == prompts[4] + prompts[5] + 2 * 2
 
 
 @pytest.mark.parametrize(("world", "layout"), VARIANTS.values(), ids=VARIANTS)

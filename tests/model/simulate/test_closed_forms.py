@@ -9,10 +9,9 @@ import pytest
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.simulate import Settings, Simulated, simulate
+from rlscope.model.simulate import Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model.golden_system import Affine, load_ratio
-from tests.nightly import nightly
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, max_output_tokens=500)
 SYSTEM = System(
@@ -24,7 +23,6 @@ LAYOUT = Layout(trainer_gpus=1, sampler_gpus=4, max_running=24)
 CONCURRENCY_STEPS = 4 * 24 / 48
 """C / B: samples that run, over samples of a step."""
 COSTLY = replace(SYSTEM, engine=replace(SYSTEM.engine, curve=Affine(0.01, 0.0001, 1e-6), prefill_tokens_per_s=20_000.0))
-SEEDS = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,8 @@ class Measured:
         return abs(self.mean - expected) <= self.four_errors + bias_ratio * abs(expected) + 1e-12
 
 
-def runs_of(
-    system: System, layout: Layout = LAYOUT, settings: Settings | None = None, steps: int = 150
-) -> list[Simulated]:
-    return [simulate(system, layout, steps=steps, seed=seed, settings=settings or Settings()) for seed in SEEDS]
+def runs_of(system: System, steps: int = 150) -> list[Simulated]:
+    return [simulate(system, LAYOUT, steps=steps, seed=seed) for seed in range(6)]
 
 
 def measure(runs: list[Simulated], quantity: Callable[[Simulated], float]) -> Measured:
@@ -50,24 +46,18 @@ def measure(runs: list[Simulated], quantity: Callable[[Simulated], float]) -> Me
     return Measured(float(values.mean()), 4 * float(values.std(ddof=1)) / np.sqrt(len(values)))
 
 
-def state_of(system: System, layout: Layout = LAYOUT) -> SteadyState:
-    return steady_states(system, (layout,))[0]
+def state_of(system: System) -> SteadyState:
+    return steady_states(system, (LAYOUT,))[0]
 
 
 def with_trainer(system: System, tokens_per_s: float) -> System:
     return replace(system, trainer=Trainer(tokens_per_s, seen_gpus=1))
 
 
-def group_system(size: int, system: System = SYSTEM) -> System:
-    return replace(system, workload=replace(system.workload, group_size=size))
-
-
-@pytest.mark.parametrize("trainer_tokens_per_s", [nightly(12_000.0), 20_000.0])
-def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(trainer_tokens_per_s: float) -> None:
-    system = with_trainer(SYSTEM, trainer_tokens_per_s)
-    runs = runs_of(system)
+def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means() -> None:
+    runs = runs_of(SYSTEM)
     step_s = 48 * LENGTHS.mean_tokens * 0.01 / 96
-    load = 48 * LENGTHS.mean_tokens / trainer_tokens_per_s / step_s
+    load = 48 * LENGTHS.mean_tokens / 20_000.0 / step_s
     assert measure(runs, lambda run: run.step_s).agrees_with(step_s)
     assert measure(runs, lambda run: run.trainer_idle_ratio).agrees_with(1 - load, 0.002)
     # Little's law for the samples, its length-biased form for the tokens; a half of it for a random token of a sample.
@@ -89,43 +79,39 @@ def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(train
         (Admission(max_staleness=3, staleness_policy="drop"), 7_000.0),
     ],
 )
-@pytest.mark.parametrize("group_size", [1, nightly(4)])
 def test_the_age_of_samples_that_decides_what_to_simulate_is_within_a_version(
-    admission: Admission, trainer_tokens_per_s: float, group_size: int
+    admission: Admission, trainer_tokens_per_s: float
 ) -> None:
-    system = replace(with_trainer(group_system(group_size), trainer_tokens_per_s), admission=admission)
+    system = replace(with_trainer(SYSTEM, trainer_tokens_per_s), admission=admission)
     run, state = simulate(system, LAYOUT, steps=100, seed=1), state_of(system)
     p95 = math.ceil(min(state.sample_p95, strict_cap(system)))
     assert p95 == pytest.approx(run.staleness.samples.percentile(0.95), abs=1.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "system"),
-    [
-        nightly("context and prefill", group_system(8, COSTLY)),
-        (
-            "pauses and cache computed again",
-            replace(group_system(8, COSTLY), update=WeightUpdateCost(0.1, 0.1, 0.2, kv_kept=False)),
-        ),
-        ("filtered groups", replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))),
-    ],
+UPDATED = replace(
+    COSTLY,
+    workload=replace(COSTLY.workload, group_size=8),
+    update=WeightUpdateCost(0.1, 0.1, 0.2, kv_kept=False),
 )
-def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, system: System) -> None:
+FILTERED = replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))
+
+
+@pytest.mark.parametrize("system", [UPDATED, FILTERED], ids=["pauses and cache computed again", "filtered groups"])
+def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(system: System) -> None:
     runs, state = runs_of(system), state_of(system)
-    assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.002), name
+    assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.002)
     assert measure(runs, lambda run: run.mean_running).agrees_with(state.running)
 
 
-@pytest.mark.parametrize("batches", [nightly(1), 2, nightly(3)])
-def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> None:
-    admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")
+def test_a_queue_that_drops_its_oldest_is_as_old_as_published() -> None:
+    admission = Admission(queue_capacity_samples=2 * 48, queue_policy="drop_oldest")
     system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
     runs, state = runs_of(system), state_of(system)
     load = load_ratio(system, LAYOUT)
     assert load > 1.3
     assert measure(runs, lambda run: run.step_s).agrees_with(state.train_s, 0.001)
     # 2 %: batches are whole, so the last sample of one waits for no other.
-    published = CONCURRENCY_STEPS / load + (2 * batches + load - 1) / (2 * load)
+    published = CONCURRENCY_STEPS / load + (2 * 2 + load - 1) / (2 * load)
     assert measure(runs, lambda run: run.staleness.samples.mean).agrees_with(published, 0.02)
     assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)
 
@@ -141,25 +127,12 @@ def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> No
     assert expected > 1.3 * state_of(alone).trained_tokens_per_s
 
 
-@pytest.mark.parametrize(
-    ("admission", "trainer_tokens_per_s"),
-    [
-        nightly(Admission(), 12_000.0),
-        (Admission(96), 5_000.0),
-        nightly(Admission(max_in_flight_samples=130), 5_000.0),
-    ],
-)
-@pytest.mark.parametrize("batches", [2, nightly(4)])
-def test_batches_of_one_version_are_taken_one_by_one_and_published_once(
-    admission: Admission, trainer_tokens_per_s: float, batches: int
-) -> None:
+def test_batches_of_one_version_are_taken_one_by_one_and_published_once() -> None:
     """The rate is that of a run that publishes every batch, and staleness counts versions of so many of them."""
-    each = replace(with_trainer(SYSTEM, trainer_tokens_per_s), admission=admission)
-    together = replace(
-        each, workload=replace(each.workload, samples_per_step=48 * batches, batches_per_version=batches)
-    )
+    each = replace(with_trainer(SYSTEM, 5_000.0), admission=Admission(96))
+    together = replace(each, workload=replace(each.workload, samples_per_step=2 * 48, batches_per_version=2))
     alone, versions = runs_of(each), runs_of(together, steps=80)
     rate = measure(alone, lambda run: run.trained_tokens_per_s).mean
     assert measure(versions, lambda run: run.trained_tokens_per_s).agrees_with(rate, 0.01)
     ages = measure(alone, lambda run: run.staleness.tokens.mean).mean
-    assert measure(versions, lambda run: run.staleness.tokens.mean).agrees_with(ages / batches, 0.03)
+    assert measure(versions, lambda run: run.staleness.tokens.mean).agrees_with(ages / 2, 0.03)

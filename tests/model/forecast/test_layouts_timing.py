@@ -1,11 +1,11 @@
-"""The timing of a layout, from each of the three ways in which it is found."""
+"""The timing of a layout, from each of the ways in which it is found."""
 
 import pytest
 
 from rlscope.model.analytic.synchronous import SynchronousStep
 from rlscope.model.forecast.layouts import StepTiming, timing_of_simulated, timing_of_step
 from rlscope.model.simulate import simulate
-from tests.model.known_run import TODAY, TRUTH, steady
+from tests.model.known_run import TODAY, TRUTH
 
 STEP = SynchronousStep(
     step_s=10.0,
@@ -23,9 +23,9 @@ def test_each_side_of_a_run_by_turns_waits_while_the_other_works():
     assert timing_of_step(STEP) == StepTiming(10.0, 500.0, 0.6, 0.5)
 
 
-def test_a_simulated_run_paces_as_its_seconds_say_and_close_to_the_closed_form():
+def test_a_simulated_run_paces_as_its_seconds_say():
     simulated = simulate(TRUTH, TODAY, steps=20, seed=1)
-    timing, closed = timing_of_simulated(simulated), steady()
+    timing = timing_of_simulated(simulated)
     trainers, engines = simulated.trainer_seconds, simulated.engine_totals
     worked_s = trainers.train_s + trainers.phases_s
     assert timing.trainer_idle_ratio == pytest.approx(1.0 - worked_s / simulated.seconds)
@@ -33,5 +33,3 @@ def test_a_simulated_run_paces_as_its_seconds_say_and_close_to_the_closed_form()
         (engines.recompute_s + engines.pause_s + sum(simulated.idle_s.values())) / simulated.engine_s
     )
     assert timing.step_tokens / timing.step_s == pytest.approx(simulated.trained_tokens_per_s)
-    assert timing.step_s == pytest.approx(closed.step_s, rel=0.03)
-    assert timing.trainer_idle_ratio == pytest.approx(1.0 - (closed.train_s - 0.1) / closed.step_s, abs=0.02)

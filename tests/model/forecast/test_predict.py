@@ -89,11 +89,10 @@ def test_the_form_error_is_partly_shared_and_the_sampling_error_belongs_to_what_
     assert 0.001 < noise(KEEPING_UP, form_error=False).std() < 0.02
 
 
-@pytest.mark.parametrize(("error_ratio", "log_sd"), [(1.0, 0.045), (2.0, 0.09)])
-def test_a_model_that_failed_a_check_errs_by_more(error_ratio: float, log_sd: float) -> None:
-    asked = replace(calibration(CAPPED), error_ratio=error_ratio)
+def test_a_model_that_failed_a_check_errs_by_more() -> None:
+    asked = replace(calibration(CAPPED), error_ratio=2.0)
     plain, found = (predict(asked, AHEAD, form_error=each).drawn_tokens_per_s for each in (False, True))
-    assert np.log(found / plain).std() == pytest.approx(log_sd, rel=0.05)
+    assert np.log(found / plain).std() == pytest.approx(0.09, rel=0.05)
 
 
 def test_the_fastest_are_predicted_and_the_slower_ones_have_no_figures() -> None:

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.engine_time import sampling_of
-from rlscope.model.forecast.change import NO_LIMIT, Change
 from rlscope.model.forecast.layouts import Preemption, preemption_seen, preemption_simulated
-from rlscope.model.forecast.result import model_run
-from rlscope.model.forecast.what_if import what_if
+from rlscope.model.forecast.predict import predict
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated, simulate
 from rlscope.model.system import Layout, System
-from tests.model.few_draws import few_draws
-from tests.model.known_run import QUESTION, TODAY, TRUTH, observed
+from tests.model.known_run import TODAY, TRUTH, calibration_of, observed
 from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED, with_admission
 
 PREFILLING = replace(TRUTH.engine, prefill_tokens_per_s=1000.0)
@@ -73,24 +70,11 @@ def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_count
 
 
 def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
-    with few_draws():
-        model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, QUESTION)
-        few, many, held = (
-            what_if(model, change).predicted
-            for change in (
-                Change(max_running=32),
-                Change(max_running=128, max_in_flight_samples=NO_LIMIT),
-                Change(max_running=128),
-            )
-        )
-    assert TODAY.max_running == 64  # they hold some 10,000 tokens
-    assert few.preemption == Preemption(0.0, 0.0)
-    assert many.preemption.preemptions_per_sample > 0.5
-    assert many.preemption.recompute_ratio is None  # prefill was not seen
-    # The limit that keeps the queue from growing also keeps the engines from running more than they need.
-    assert many.in_flight_limit is None and held.in_flight_limit is not None
-    assert held.preemption == Preemption(0.0, 0.0)
-    assert model.preemption is None  # nobody counted
+    # The 64 requests of today hold some 10,000 tokens.
+    found = calibration_of(replace(observed(), kv_capacity_tokens=12_000))
+    few, many = (predict(found, replace(TODAY, max_running=running)).preemption for running in (32, 128))
+    assert few == Preemption(0.0, 0.0)
+    assert many.preemptions_per_sample > 0.5 and many.recompute_ratio is None  # prefill was not seen
 
 
 @pytest.mark.parametrize("capacity_tokens", [400, 600, 1200])

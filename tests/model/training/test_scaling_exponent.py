@@ -20,12 +20,11 @@ def run_at(
     exponent: float = 0.7,
     overhead_s: float = 0.0,
     spread: float = 0.3,
-    mean_tokens: float = 1e6,
     steps: int = 40,
     noise: float = 0.0,
 ) -> RunSteps:
     rng = np.random.default_rng(gpus)
-    tokens = mean_tokens * np.exp(spread * rng.standard_normal(steps))
+    tokens = 1e6 * np.exp(spread * rng.standard_normal(steps))
     seconds = overhead_s + tokens / (RATE_PER_S * (gpus / SEEN) ** exponent)
     return RunSteps(gpus, tokens, seconds * np.exp(noise * rng.standard_normal(steps)))
 
@@ -39,10 +38,10 @@ def width(found: TrainingRate) -> float:
     return float(high - low)
 
 
-def step_s(found: TrainingRate, gpus: int, tokens: float = 1e6) -> float:
+def step_s(found: TrainingRate, gpus: int) -> float:
     """Of the best estimate."""
     speedup = (gpus / SEEN) ** found.trainer.scaling_exponent
-    return found.trainer.overhead_s + tokens / (found.trainer.tokens_per_gpu_s * SEEN * speedup)
+    return found.trainer.overhead_s + 1e6 / (found.trainer.tokens_per_gpu_s * SEEN * speedup)
 
 
 def drawn_step_s(found: TrainingRate, gpus: int) -> np.ndarray:

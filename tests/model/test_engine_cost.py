@@ -19,7 +19,7 @@ MEAN_TOKENS = 16.0
 PROMPT_TOKENS = 100.0
 
 
-def passes(prompts: list[tuple[int, int, float]], *, decode_tokens: int = 0, passes_a_row: int = 1) -> PassCosts:
+def passes(prompts: list[tuple[int, int, float]], *, decode_tokens: int = 0) -> PassCosts:
     """Passes over 8 requests: 1,000 that only decode, and prompts as (passes, tokens of each, seconds of each)."""
     count, tokens, seconds = (np.array([1000, *column], dtype=np.float64) for column in zip(*prompts, strict=True))
     tokens[0], pass_s = 0.0, np.append(0.010, seconds[1:])
@@ -30,7 +30,6 @@ def passes(prompts: list[tuple[int, int, float]], *, decode_tokens: int = 0, pas
         count.astype(np.int64),
         pass_s,
         prefills=prefills,
-        rows=(count / passes_a_row).astype(np.int64),
         decode_tokens=np.where(prefills, decode_tokens * count, 8 * count).astype(np.int64),
         prefill_tokens=(count * tokens).astype(np.int64),
     )

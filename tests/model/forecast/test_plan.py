@@ -112,14 +112,11 @@ def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) 
     assert good.best is good.present and good.advice is not None and not good.advice.changes
 
 
-def test_the_median_draw_has_the_usual_shares_of_the_peaks_and_a_certain_guess_has_no_other(small: PlanResult) -> None:
-    curve = planned_system(small.plan, {}).engine.curve
-    assert curve.flat_s == pytest.approx(2 * 8_190_735_360 / (3.35e12 * 0.75))
-    assert curve.per_request_s == pytest.approx(2 * 8_190_735_360 / (989e12 * 0.8))
-    assert curve.kv_s_per_token == pytest.approx(147_456 / (3.35e12 * 0.85))
+def test_a_certain_guess_is_the_same_in_every_draw(small: PlanResult) -> None:
     certain = replace(small.plan.decode, weight_bandwidth_log_sd=0.0)
     flat_s = [each.engine.curve.flat_s for each in drawn_systems(replace(small.plan, decode=certain), 20)]
-    assert flat_s == pytest.approx([curve.flat_s] * 20)
+    # At three quarters of the peak.
+    assert flat_s == pytest.approx([2 * 8_190_735_360 / (3.35e12 * 0.75)] * 20)
 
 
 def test_no_draw_is_faster_than_the_device(small: PlanResult) -> None:
@@ -175,8 +172,8 @@ def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> 
 
 
 def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: PlanResult) -> None:
-    one, two = small.plan, replace(small.plan, granularity=replace(small.plan.granularity, gpus_per_engine=2))
-    assert engine_prior(two).flat_s.log_sd > engine_prior(one).flat_s.log_sd
+    two = replace(small.plan, granularity=replace(small.plan.granularity, gpus_per_engine=2))
+    assert engine_prior(two).flat_s.log_sd > engine_prior(small.plan).flat_s.log_sd
     sure = replace(two, decode=replace(two.decode, weight_bandwidth_log_sd=0.01))
     assert engine_prior(sure).flat_s.log_sd == 0.01
 

@@ -11,9 +11,9 @@ from rlscope.analysis.run_facts import steady_window
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, Stretch, last_stable_stretch, level_changes
 
 
-def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> list[float]:
+def noisy(level_s: float, steps: int, seed: int = 0) -> list[float]:
     random = Random(seed)
-    return [level_s * (1 + random.uniform(-spread, spread)) for _ in range(steps)]
+    return [level_s * (1 + random.uniform(-0.1, 0.1)) for _ in range(steps)]
 
 
 STEADY = noisy(1.0, 40)

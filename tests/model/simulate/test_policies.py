@@ -195,15 +195,6 @@ def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_fo
     assert not cap.allows(3)
 
 
-def test_finished_groups_do_not_count_where_only_running_ones_are_waited_for() -> None:
-    watched, samples, queue = cap_of_1(9, 9)
-    cap = Cap(1, samples, None, watched._fleet)
-    queue.hold_back(1)
-    queue.offer(5, 0, 0.0)
-    assert not watched.allows(2) and cap.allows(2)
-    assert watched.waits_for_one(3) is False and cap.waits_for_one(9) is False
-
-
 def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:
     cap, samples, _ = cap_of_1(3, 3)
     assert not cap.waits_for_one(9), "nothing has begun"

@@ -21,12 +21,9 @@ def run_at(
     overhead_s: float = 0.0,
     spread: float = 0.3,
     steps: int = 40,
-    noise: float = 0.0,
 ) -> RunSteps:
-    rng = np.random.default_rng(gpus)
-    tokens = 1e6 * np.exp(spread * rng.standard_normal(steps))
-    seconds = overhead_s + tokens / (RATE_PER_S * (gpus / SEEN) ** exponent)
-    return RunSteps(gpus, tokens, seconds * np.exp(noise * rng.standard_normal(steps)))
+    tokens = 1e6 * np.exp(spread * np.random.default_rng(gpus).standard_normal(steps))
+    return RunSteps(gpus, tokens, overhead_s + tokens / (RATE_PER_S * (gpus / SEEN) ** exponent))
 
 
 def fit(own: RunSteps, *others: RunSteps) -> TrainingRate:

@@ -65,7 +65,7 @@ def assert_agrees(recorded: AnalysisResult, log: Path) -> None:
         assert found[state] == pytest.approx(expected[state], abs=most_s), (log.name, state)
 
 
-def record(run_dir: Path, *flags: str, report_to: str = "tensorboard") -> TrlRecorded:
+def record(run_dir: Path, *flags: str) -> TrlRecorded:
     """Run the example in a process of its own; TRL logs besides."""
-    run_module("examples.trl_async", run_dir, "--report-to", report_to, *flags)
+    run_module("examples.trl_async", run_dir, "--report-to", "tensorboard", *flags)
     return TrlRecorded(run_dir)

@@ -17,10 +17,10 @@ from rlscope.model.decode.curves import Form, RooflineCurve
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad
+from rlscope.model.observed import Delivered, Observed, PassCosts
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
-from tests.model.known_run import QUESTION, pass_costs, stretch, trainer_steps
+from tests.model.known_run import QUESTION, load_of, pass_costs, stretch, trainer_steps
 
 SHORT_STEPS: Final = 16
 """Too few to hold a part of them out."""
@@ -207,13 +207,7 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int) -> Observed:
         delivered=Delivered(int(response_tokens.sum()), sum(simulated.step_dropped_tokens), 0),
         staleness=simulated.staleness.tokens.counts,
         oldest_staleness=simulated.staleness.samples.counts,
-        load=SeenLoad(
-            running_samples=simulated.mean_running * simulated.engines,
-            in_flight_samples=simulated.mean_in_flight_samples,
-            queued_samples=simulated.mean_queued_samples,
-            wait_samples_ratio=trainers.wait_samples_s / simulated.seconds,
-            wait_staleness_cap_ratio=trainers.wait_staleness_cap_s / simulated.seconds,
-        ),
+        load=load_of(simulated),
     )
 
 

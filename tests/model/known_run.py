@@ -13,8 +13,8 @@ from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import ModelConfig
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
-from rlscope.model.simulate import Settings
+from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
+from rlscope.model.simulate import Settings, Simulated
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.kept import kept
 
@@ -179,3 +179,15 @@ def longer(run: Observed, change_ratio: float) -> Observed:
     growth = np.linspace(1.0, 1.0 + change_ratio, run.steps.samples.size)
     tokens = np.rint(run.steps.response_tokens * growth / growth.mean()).astype(np.int64)
     return replace(run, steps=replace(run.steps, response_tokens=tokens))
+
+
+def load_of(simulated: Simulated) -> SeenLoad:
+    """What hooks see of the load of a run that is simulated."""
+    trainers = simulated.trainer_seconds
+    return SeenLoad(
+        running_samples=simulated.mean_running * simulated.engines,
+        in_flight_samples=simulated.mean_in_flight_samples,
+        queued_samples=simulated.mean_queued_samples,
+        wait_samples_ratio=trainers.wait_samples_s / simulated.seconds,
+        wait_staleness_cap_ratio=trainers.wait_staleness_cap_s / simulated.seconds,
+    )

@@ -126,7 +126,6 @@ DEVICE, HEADS, SPREAD, END = (
         # Unknown keys, and values of another kind.
         ("total = 16", "totl = 16", "Did you mean 'total'? `rlscope plan --example` prints"),
         ("total = 16", "total = 65_537", "found 65537; expected a whole number at least 1 and at most 65,536"),
-        (HEADS, "head_dim = nan\n", "model.head_dim: found nan"),
         ("cv_ratio = 0.65", "cv_ratio = 0", "found 0; expected a number at least 0.001 and at most 10"),
         ("= 1800", "= {median = 1800, log_sd = 3.1}", "log_sd = a number at least 0 and at most 3 }"),
         ("prompt_tokens = 200\n", "", "lengths.prompt_tokens: found no such key; expected prompt_tokens or from_run"),

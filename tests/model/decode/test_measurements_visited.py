@@ -14,7 +14,6 @@ def visited(running: list[float], context_tokens: float | None, rows: float | li
     ("running", "kv_tokens", "grade"),
     [
         (32, None, "measured"),
-        (32, 32_000, "measured"),
         (35.1, 35_100, "measured"),
         (35.3, 35_300, "interpolated"),
         (16, 16 * 1249, "measured"),

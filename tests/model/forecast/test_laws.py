@@ -1,13 +1,13 @@
 """One ranking, one answer: what must hold of verdict, advice and bound whatever the run, on 300 generated ones."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pytest
 
-from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
+from rlscope.analysis.result import Finding
 from rlscope.diagnose import RULES
 from rlscope.model.forecast.layouts import trainer_rate_bound
 from rlscope.model.forecast.result import NoModelResult
@@ -17,6 +17,7 @@ from rlscope.reports.text.verdict import headline, next_step
 from tests.model.few_draws import few_draws
 from tests.model.generated_runs import Told, told
 from tests.nightly import nightly
+from tests.reports.analysis_fixture import empty_analysis
 
 RUNS: Final = 300
 BLOCKS: Final = 10
@@ -27,18 +28,7 @@ KEEPING: Final = ("fresher", "cheaper")
 
 def card_of(run: Told) -> str:
     """The verdict of the card, and what it says is to be done next."""
-    facts: Any = object()
-    analysis = AnalysisResult(
-        run=facts,
-        verdict=run.verdict,
-        throughput=Throughput(None, None, None),
-        ledger=Ledger(0, ()),
-        staleness=Staleness(None, None, None, None, None, {}),
-        findings=(),
-        data_quality=DataQuality(gaps=(), skipped_files=(), dropped_rows={}, workers_without_end=(), clock_offsets=()),
-        answers={},
-        model=run.model,
-    )
+    analysis = replace(empty_analysis(), verdict=run.verdict, model=run.model)
     return f"{headline(analysis)}. {next_step(analysis)}"
 
 

@@ -96,7 +96,6 @@ def costing(given: Forecast, dropped: float | None) -> Forecast:
         (costing(forecast(1_901.0, p95=2), 0.03), True),
         # Less than 5% slower than the fastest, or nothing.
         (costing(forecast(1_900.0, p95=2), 0.03), False),
-        (costing(forecast(1_950.0, p95=3), 0.02), True),
         (costing(forecast(1_950.0, p95=3), 0.024), True),
         (costing(forecast(1_950.0, p95=3), 0.026), False),
         # What it saves, it must not cost elsewhere.
@@ -160,7 +159,7 @@ def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int 
     assert said.reason == ("worthwhile" if fresh else "no_other_layout")
 
 
-@pytest.mark.parametrize(("steps_per_version", "fresh"), [(1.0, True), (1.5, True), (1.51, False), (3.0, False)])
+@pytest.mark.parametrize(("steps_per_version", "fresh"), [(1.5, True), (1.51, False)])
 def test_a_version_that_lasts_for_more_steps_makes_samples_staler(steps_per_version: float, fresh: bool):
     grounds = replace(PLAIN, current_p95_steps=4.0)
     assert grounds.within_staleness_budget(replace(versions(4), steps_per_version=steps_per_version)) is fresh
@@ -200,7 +199,6 @@ def test_what_is_unsure_or_too_stale_is_named_where_it_is_faster_by_another_5_pe
     ("rate", "reason", "advice"),
     [
         (1_049.0, "small_gain", "keep"),
-        (1_200.0, "too_short", "probe"),
         (1_207.4, "too_short", "probe"),
         (1_207.6, "worthwhile", "change"),
     ],

@@ -19,7 +19,7 @@ from rlscope.model.forecast.replay import (
 from rlscope.model.observed import Delivered, Observed, SeenLoad, SeenScheduling
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission
-from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed
+from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, load_of, observed
 
 PLAIN = Scheduling("group", Settings(), Admission())
 
@@ -137,15 +137,8 @@ def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
     system = scheduled(calibration, scheduling).system
     truth = simulate(system, TODAY, steps=60, seed=77, settings=scheduling.settings)
     factor = truth.step_s / float(run.steps.period_s.mean())
-    ages = truth.staleness.tokens.counts
-    load = SeenLoad(
-        running_samples=truth.mean_running * run.engines,
-        in_flight_samples=truth.mean_in_flight_samples,
-        queued_samples=truth.mean_queued_samples,
-        wait_samples_ratio=truth.trainer_seconds.wait_samples_s / truth.seconds,
-    )
     steps = replace(run.steps, period_s=run.steps.period_s * factor)
-    return calibration, replace(run, steps=steps, load=load, staleness=ages)
+    return calibration, replace(run, steps=steps, load=load_of(truth), staleness=truth.staleness.tokens.counts)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,8 @@ THREE_SIGMAS = math.exp(0.06)
         ([1.0] * 44 + [10.0] * 5 + [1.0] * 11, Stretch(49, 59)),
         ([10.0 if place % 10 == 4 else 1.0 for place in range(60)], Stretch(0, 59)),
         # It neither begins nor ends with an outlier: three sigmas above the rest is none, and a last bit more is.
-        ([10.0, *STEADY], Stretch(1, 40)),
         ([10.0, 8.0, 6.0, 4.0, *STEADY], Stretch(4, 43)),
         ([*STEADY, 3.0, 7.0], Stretch(0, 39)),
-        ([9.0, *STEADY, 9.0], Stretch(1, 40)),
         ([math.nextafter(THREE_SIGMAS, 0), *EVEN], Stretch(0, 20)),
         ([THREE_SIGMAS, *EVEN], Stretch(1, 20)),
         # A period that changes within two percent, or takes no time, is one stretch.

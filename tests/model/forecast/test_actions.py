@@ -449,6 +449,7 @@ def with_an_environment() -> Observed:
         (lambda: of_small("trainers"), "trainer_speed", "trainers", 1.0, 1.1),
         (with_a_slow_engine, "slow_engines", "samplers", None, None),
         (with_an_environment, "environment", "environment", pytest.approx(2.0), None),
+        (lambda: of_small("samplers"), "colocated", "samplers", None, None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -458,15 +459,8 @@ def test_what_is_removed_or_made_faster_is_a_fix_of_its_cause(
     found = first_of(ranked(run())[0], what)
     assert (found.kind, found.cause, found.before, found.after) == ("fix", cause, before, after)
     assert not found.is_staler
+    assert what != "colocated" or found.staleness == StalenessForecast(0.0, 0, 0)
     assert what != "trainer_speed" or found.gain_ratio.value == pytest.approx(0.1, abs=0.03)
-
-
-def test_colocated_gpus_are_named_where_no_setting_reaches_as_far():
-    alone, _, _ = ranked(of_small("samplers"), grounds=CAPPED)
-    shared = first_of(alone, "colocated")
-    assert (shared.kind, shared.cause, shared.before, shared.after) == ("fix", "samplers", None, None)
-    assert shared.staleness == StalenessForecast(0.0, 0, 0)
-    assert alone.first is shared
 
 
 @pytest.mark.parametrize(("gain", "listed"), [(0.155, ["layout", "colocated"]), (0.1549, ["layout"])])

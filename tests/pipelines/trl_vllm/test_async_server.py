@@ -14,7 +14,7 @@ from rlscope.importers.options import import_options
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.store import open_run
 from tests.pipelines.processes import assert_accounted
-from tests.pipelines.trl.async_record import TrlRecorded, assert_agrees, record
+from tests.pipelines.trl.async_record import TrlRecorded, record
 
 pytestmark = pytest.mark.vllm
 
@@ -86,10 +86,6 @@ def test_the_ledger_closes_and_nothing_is_missing(recorded):
     assert_accounted(recorded.analysis, without_end=without_end)
     assert {"startup", "train"} <= recorded.states("trainer").keys()
     assert "decoding" in recorded.states("sampler")
-
-
-def test_what_trl_logs_itself_says_the_same_of_the_trainer(recorded):
-    assert_agrees(recorded.analysis, recorded.logs / "trainer_state.json")
 
 
 def test_the_page_of_the_server_beside_trl_s_log_says_what_the_hooks_recorded(recorded, scraped):

@@ -37,7 +37,6 @@ class Servers:
         self.version = 0
         self.aborting = asyncio.Event()
         self.tokens_by_version: dict[int, int] = {}
-        self.requests = 0
 
     async def answer(self, *, endpoint: str, payload: dict[str, int], **unused: object) -> dict[str, object]:
         if endpoint == "/pause":
@@ -47,7 +46,6 @@ class Servers:
         return await self.generate(payload["tokens"]) if endpoint == "/generate" else {}
 
     async def generate(self, wanted: int) -> dict[str, object]:
-        self.requests += 1
         tokens: list[int] = []
         while len(tokens) < wanted and not self.aborting.is_set():
             await asyncio.sleep(SECONDS_A_TOKEN)

@@ -4,7 +4,7 @@ Real: FullyAsyncRollouter's loop, AgentLoopWorker's dispatch, FullyAsyncLLMServe
 the load balancer, MessageQueue, FullyAsyncTrainer's loop and its advantages. Stand-ins: the server, which makes one
 token every few milliseconds and tags its replies as verl's servers do; the model's update; the transfer of its weights.
 
-`python -m tests.pipelines.frameworks.verl_run RUN_DIR SEED SECONDS_A_STEP` leaves there what each of them counted.
+`python -m tests.pipelines.frameworks.verl_run RUN_DIR` leaves there what each of them counted.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.ray_start import start_ray
 
 PROMPTS, GROUP, PROMPTS_A_STEP, STEPS_A_VERSION = 36, 2, 2, 2
 PROMPT_TOKENS, USUAL, LONGEST = 3, 60, 250
-SECONDS_A_TOKEN = 0.004
+SECONDS_A_TOKEN, SECONDS_A_STEP = 0.004, 0.3
 # Every token is the version that sampled it, so the trainer can count staleness without any tag; 0 is padding.
 FIRST_TOKEN = 1
 # Fewer than the rollouter counts on, so that the queue drops some.
@@ -185,13 +185,13 @@ class AgentWorker(AgentLoopWorker):
 class Rollouter(FullyAsyncRollouter.__ray_metadata__.modified_class):
     """verl's, with prompts of its own and one agent worker; its constructor would load data sets and engines."""
 
-    def __init__(self, config, client, seed: int) -> None:
+    def __init__(self, config, client) -> None:
         from rlscope_otel.integrations import verl_actors
         from rlscope_otel.integrations.seams import Call
 
         verl_actors.ROLLOUTER["__init__"].before(Call((self, config), {}, 0))
         self.config = config
-        random.seed(seed)
+        random.seed(1)
         # Every sixth takes longer than the steps between two versions, and so is interrupted.
         lengths = [random.randint(5, USUAL) if number % 6 else LONGEST for number in range(PROMPTS)]
         # The first token of a prompt says how many to answer with.
@@ -237,7 +237,7 @@ class Transfer:
 class Trainer(FullyAsyncTrainer.__ray_metadata__.modified_class):
     """verl's, without the ranks that it would start."""
 
-    def __init__(self, config, server, seconds_a_step: float) -> None:
+    def __init__(self, config, server) -> None:
         from rlscope_otel.integrations import verl_actors
         from rlscope_otel.integrations.seams import Call
 
@@ -260,14 +260,13 @@ class Trainer(FullyAsyncTrainer.__ray_metadata__.modified_class):
         self.progress_bar = SimpleNamespace(update=lambda count: None, close=lambda: None)
         self.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 4)
         self.checkpoint_manager = Transfer(server)
-        self.seconds_a_step = seconds_a_step
         self.steps: list[dict[str, object]] = []
 
     def set_rollouter(self, rollouter) -> None:
         self.rollouter = rollouter
 
     def _update_actor(self, batch) -> DataProto:
-        time.sleep(self.seconds_a_step)
+        time.sleep(SECONDS_A_STEP)
         mask = batch.batch["response_mask"].bool()
         staleness = self.current_param_version - (batch.batch["responses"] - FIRST_TOKEN)
         self.steps.append(
@@ -285,14 +284,14 @@ class Trainer(FullyAsyncTrainer.__ray_metadata__.modified_class):
         return {"steps": self.steps, "published": self.checkpoint_manager.published}
 
 
-def main(seed: int, seconds_a_step: float) -> dict[str, object]:
+def main() -> dict[str, object]:
     """Do what verl's task runner does: start each part, connect them, run both loops to their end."""
     start_ray(log_to_driver=False)
     server = Server.remote()
     balancer = get_router_handle(servers={"server-0": server})
     client = FullyAsyncLLMServerClient(CONFIG, balancer)
-    rollouter = ray.remote(num_cpus=0.1, max_concurrency=100)(Rollouter).remote(CONFIG, client, seed)
-    trainer = ray.remote(num_cpus=0.1)(Trainer).remote(CONFIG, server, seconds_a_step)
+    rollouter = ray.remote(num_cpus=0.1, max_concurrency=100)(Rollouter).remote(CONFIG, client)
+    trainer = ray.remote(num_cpus=0.1)(Trainer).remote(CONFIG, server)
     ray.get(rollouter.set_max_required_samples.remote())
     queue = MessageQueue.options(num_cpus=0.1).remote(CONFIG, QUEUE_CAPACITY)
     for part in (rollouter, trainer):
@@ -309,5 +308,4 @@ def main(seed: int, seconds_a_step: float) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    counted = main(seed=int(sys.argv[2]), seconds_a_step=float(sys.argv[3]))
-    Path(sys.argv[1], COUNTED).write_text(json.dumps(counted))
+    Path(sys.argv[1], COUNTED).write_text(json.dumps(main()))

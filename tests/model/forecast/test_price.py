@@ -1,6 +1,6 @@
 """The price of an action: drops and trained lengths, and when they are too high to pay without a test."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -9,10 +9,12 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_trainer_speed
 from rlscope.model.forecast.price import Anchor, Price, price_simulated, staleness_simulated, with_intervals
+from rlscope.model.observed import Delivered
 from rlscope.model.simulate import simulate
 from rlscope.model.simulate.results import longest_trained_ratio
 from rlscope.model.system import Admission
 from rlscope.reports.text.price import costly_words, dropped_words, longest_words
+from tests.model.known_run import observed
 from tests.model.simulated_systems import BUSY, LAYOUT, STARVED, constant, with_admission, with_engine, with_workload
 
 exactly = Estimate.exactly
@@ -58,6 +60,14 @@ def test_a_price_is_named_by_what_it_costs_and_shown_from_a_point_on():
     assert costly_words(price(0.05, 0.0), price(0.05)) == "trains none of the longest tenth of responses"
     assert dropped_words(price(0.0099), price(0.0)) == ""
     assert dropped_words(price(0.01), price(0.0)) == "0% → 1.0%"
+
+
+def test_a_run_is_compared_with_the_rate_and_the_price_that_the_model_gives_for_it():
+    run = replace(observed(), delivered=Delivered(trained_tokens=700, dropped_tokens=280, filtered_tokens=20))
+    mean_tokens = run.steps.response_tokens.sum() / run.steps.samples.sum()
+    anchor = Anchor.of(run, 2.0 * run.trained_tokens_per_s, price(0.2, tokens=mean_tokens / 1.1))
+    assert astuple(anchor) == pytest.approx((0.5, 0.2, 0.08, 1.1))
+    assert Anchor.of(run, None, Price()) == Anchor()
 
 
 def test_prices_are_moved_as_the_current_one_has_to_be_to_equal_its_measurement():
@@ -127,7 +137,7 @@ def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_us
 def test_staleness_grows_where_samplers_stay_ahead_and_nothing_limits_them(system, admission, horizon_steps):
     run = simulate(replace(system, admission=admission), LAYOUT, steps=60, seed=1)
     found = staleness_simulated(run, admission)
-    assert found.horizon_steps == horizon_steps
+    assert (found.horizon_steps, found.grows) == (horizon_steps, horizon_steps is not None)
     assert found.sample_p95 > 10 or horizon_steps is None
 
 

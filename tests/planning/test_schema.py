@@ -111,13 +111,10 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
     assert plan.decode.weight_bandwidth_log_sd is None
 
 
-DEVICE, HEADS, SPREAD, END = (
-    'device = "H100 SXM"',
-    "head_dim = 128\n",
-    "mean_tokens = 1800\ncv_ratio = 0.65\n",
-    "1024\n",
-)
+DEVICE, HEADS = 'device = "H100 SXM"', "head_dim = 128\n"
+SPREAD, END = "mean_tokens = 1800\ncv_ratio = 0.65\n", "1024\n"
 """Lines of the minimal plan that are replaced."""
+EXPERTS, LIMITS = HEADS + "experts = 8\n", END + "[limits]\n"
 
 
 @pytest.mark.parametrize(
@@ -134,27 +131,15 @@ DEVICE, HEADS, SPREAD, END = (
         (DEVICE, 'device = "H100 SMX"', "Did you mean 'H100 SXM'? For another device give peak_tflops, bandwidth_tb_"),
         # Figures that exclude each other.
         (END, END + "group_size = 1025\n", "expected at most samples_per_step, 1024"),
-        (END, END + "[limits]\nstaleness_policy = 'drop'\n", "found 'drop' and no max_staleness"),
-        (
-            END,
-            END + "[limits]\nstaleness_policy = 'never'\n",
-            "found 'never'; expected one of 'by_layout', 'admission'",
-        ),
-        (END, END + "[limits]\nqueue_capacity_samples = 1023\n", "expected at least 1024, the whole groups of a step"),
+        (END, LIMITS + "staleness_policy = 'drop'\n", "found 'drop' and no max_staleness"),
+        (END, LIMITS + "staleness_policy = 'never'\n", "found 'never'; expected one of 'by_layout', 'admission'"),
+        (END, LIMITS + "queue_capacity_samples = 1023\n", "expected at least 1024, the whole groups of a step"),
         (END, END + "group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
         (END, END + "[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "at most gpus.total, 16"),
         # A mixture of experts is described whole.
-        (HEADS, HEADS + "experts = 8\n", "model.experts_per_token: found no such key"),
-        (
-            HEADS,
-            HEADS + "experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9\n",
-            "found 9; expected at most the model's 8 experts",
-        ),
-        (
-            HEADS,
-            HEADS + "active_parameters = 9e9\nexperts = 8\nexperts_per_token = 2\n",
-            "at most the 8,030,261,248 parameters",
-        ),
+        (HEADS, EXPERTS, "model.experts_per_token: found no such key"),
+        (HEADS, EXPERTS + "experts_per_token = 9\nactive_parameters = 1e9\n", "expected at most the model's 8 experts"),
+        (HEADS, EXPERTS + "experts_per_token = 2\nactive_parameters = 9e9\n", "at most the 8,030,261,248 parameters"),
         # Lengths that cannot be.
         (SPREAD, "cv_ratio = 0.5\n", "neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
         (SPREAD, "mean_tokens = 1800\n", "lengths.cv_ratio: found no such key"),
@@ -264,10 +249,7 @@ def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Pat
     ("more", "said"),
     [
         ("mean_tokens = 5", "lengths.mean_tokens: found both from_run and mean_tokens; expected one of them"),
-        (
-            "max_output_tokens = 301",
-            "lengths.max_output_tokens: found 301; expected at most 300, where the run cut responses",
-        ),
+        ("max_output_tokens = 301", "tokens: found 301; expected at most 300, where the run cut responses"),
     ],
 )
 def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:

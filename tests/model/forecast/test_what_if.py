@@ -36,6 +36,7 @@ from rlscope.model.system import (
 from rlscope.model.warnings import ModelWarning
 from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TRUTH, candidates_of, observed, steady
+from tests.model.simulated_systems import with_admission, with_engine, with_workload
 
 CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), max_output_tokens=400)
 
@@ -104,21 +105,12 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(named: tu
     ("change", "system"),
     [
         (Change(trainer_speed=1.5), replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=12_000.0))),
-        (
-            Change(engine_speed=0.25),
-            replace(TRUTH, engine=replace(TRUTH.engine, curve=TRUTH.engine.curve.sped_up(0.25))),
-        ),
-        (Change(samples_per_step=512), replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512))),
-        (
-            Change(length_factor=1.5),
-            replace(TRUTH, workload=replace(TRUTH.workload, lengths=TRUTH.workload.lengths.scaled(1.5))),
-        ),
+        (Change(engine_speed=0.25), with_engine(TRUTH, curve=TRUTH.engine.curve.sped_up(0.25))),
+        (Change(samples_per_step=512), with_workload(TRUTH, samples_per_step=512)),
+        (Change(length_factor=1.5), with_workload(TRUTH, lengths=TRUTH.workload.lengths.scaled(1.5))),
         (Change(weight_update_s=1.0), replace(TRUTH, update=WeightUpdateCost(0.5, 1.0))),
-        (
-            Change(publish_every=2),
-            replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512, batches_per_version=2)),
-        ),
-        (Change(max_in_flight_samples=400), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
+        (Change(publish_every=2), with_workload(TRUTH, samples_per_step=512, batches_per_version=2)),
+        (Change(max_in_flight_samples=400), with_admission(TRUTH, max_in_flight_samples=400)),
     ],
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
@@ -238,8 +230,7 @@ def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
 def test_an_evaluation_of_the_engines_comes_after_as_many_steps_however_many_tokens_they_have(
     change: Change, other_s: float
 ):
-    curve = replace(TRUTH.engine.curve, other_s_per_request=6e-4)
-    system = replace(TRUTH, engine=replace(TRUTH.engine, curve=curve))
+    system = with_engine(TRUTH, curve=replace(TRUTH.engine.curve, other_s_per_request=6e-4))
     assert changed_by(change, system).engine.curve.other_s_per_request == pytest.approx(other_s)
 
 
@@ -331,7 +322,7 @@ def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap
     ],
 )
 def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
-    capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
+    capped = with_workload(TRUTH, lengths=CAPPED)
     assert warnings_of(change, capped, trainer_gpus=2, new_cap_policy="admission") == expected
     assert warnings_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)
 
@@ -376,8 +367,7 @@ def test_a_faster_trainer_computes_faster_and_writes_checkpoints_no_faster():
 
 
 def test_faster_engines_prefill_faster():
-    engine = replace(TRUTH.engine, prefill_tokens_per_s=1_000.0, prefill_pass_s=0.2)
-    faster = with_engine_speed(replace(TRUTH, engine=engine), 2.0).engine
+    faster = with_engine_speed(with_engine(TRUTH, prefill_tokens_per_s=1_000.0, prefill_pass_s=0.2), 2.0).engine
     assert (faster.prefill_tokens_per_s, faster.prefill_pass_s) == (2_000.0, 0.1)
 
 

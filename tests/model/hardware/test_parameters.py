@@ -92,10 +92,7 @@ def test_only_layers_with_full_attention_grow_where_the_config_says_which() -> N
         ({"model_type": "gpt2"}, "model_type 'gpt2', which is none of deepseek_v3, llama"),
         ({"vocab_size": None}, "vocab_size None, which is no positive number"),
         ({"num_hidden_layers": True}, "num_hidden_layers True"),
-        (
-            {"num_hidden_layers": 10_000_001},
-            "num_hidden_layers 10000001, which is no whole number from 1 to 10,000,000",
-        ),
+        ({"num_hidden_layers": 10_000_001}, "layers 10000001, which is no whole number from 1 to 10,000,000"),
         ({"num_key_value_heads": -1}, "num_key_value_heads -1, which is no whole number"),
         ({"head_dim": 128.0}, "head_dim 128.0, which is no whole number"),
     ],

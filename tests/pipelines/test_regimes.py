@@ -47,11 +47,8 @@ def test_nothing_is_said_on_stderr(recorded):
 
 def test_totals_equal_the_pipelines_own_count(recorded):
     facts, counted = recorded.analysis.run, recorded.counted
-    assert (facts.steps, facts.samples_trained, facts.tokens_trained) == (
-        counted["steps"],
-        counted["samples_trained"],
-        counted["response_tokens_trained"],
-    )
+    expected = [counted[name] for name in ("steps", "samples_trained", "response_tokens_trained")]
+    assert [facts.steps, facts.samples_trained, facts.tokens_trained] == expected
 
 
 def test_token_staleness_equals_the_pipelines_own_count(recorded):

@@ -1,14 +1,14 @@
 """What becomes of a surplus, and how old samples get by the closed forms; `test_closed_forms.py` simulates them."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, strict_cap, surplus_of
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, System, WeightUpdateCost
-from tests.model.golden_system import layout, system
+from tests.model.golden_system import layout, system, workload
+from tests.model.simulated_systems import with_workload
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_delay_makes_samples_older_and_the_pauses_in_it_do_not(delay_s: float)
 @pytest.mark.parametrize("admission", [Admission(1024), Admission(staleness_policy="drop", max_staleness=6)])
 def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission: Admission, ahead: float) -> None:
     plain = system(admission=admission)
-    early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
+    early = with_workload(plain, prefetched_batches=ahead)
     before, after = state(plain, trainers=13), state(early, trainers=13)
     assert after.sample_p95 == pytest.approx(before.sample_p95 + ahead)
     assert after.trained_tokens_per_s == before.trained_tokens_per_s
@@ -65,8 +65,8 @@ def test_prefetched_batches_age_by_as_many_versions_and_change_no_rate(admission
 def test_with_a_surplus_only_a_strict_cap_limits_how_old_samples_get(
     policy: StalenessPolicy, most: int, ahead: float, cap: int
 ) -> None:
-    plain = system(admission=Admission(max_staleness=most, staleness_policy=policy))
-    asked = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
+    admission = Admission(max_staleness=most, staleness_policy=policy)
+    asked = system(workload=workload(prefetched_batches=ahead), admission=admission)
     assert (state(asked).sample_p95, strict_cap(asked)) == (math.inf, cap)
 
 
@@ -76,7 +76,7 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
     capped, shorter = (
         system(admission=Admission(max_staleness=each, staleness_policy=rule)) for each in (cap, cap - 1)
     )
-    ahead = replace(capped, workload=replace(capped.workload, prefetched_batches=1.0))
+    ahead = with_workload(capped, prefetched_batches=1.0)
     free, *rates = [steady_states(each, [layout(13, running=200)])[0] for each in (system(), ahead, shorter)]
     assert all(isinstance(each, SteadyState) for each in (free, *rates))
     assert rates[0].trained_tokens_per_s < free.trained_tokens_per_s

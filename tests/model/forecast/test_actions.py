@@ -39,6 +39,7 @@ from rlscope.model.system import Admission, Granularity, Layout, System, WeightU
 from rlscope.reports.text.actions import what_to_do
 from tests.model.few_draws import few_draws
 from tests.model.known_run import TODAY, TRUTH, calibrated, calibration_of, observed, slowed
+from tests.model.simulated_systems import with_workload
 
 DRAWS = 60
 PLAIN = Grounds(long_enough=True, current_p95_steps=1)
@@ -214,11 +215,7 @@ def test_the_largest_gain_of_a_setting_leaves_fixes_out():
 # Of runs
 
 
-SMALL = replace(
-    TRUTH,
-    workload=replace(TRUTH.workload, samples_per_step=64),
-    update=WeightUpdateCost(engine_pause_s=0.02, trainer_blocked_s=0.02),
-)
+SMALL = replace(with_workload(TRUTH, samples_per_step=64), update=WeightUpdateCost(0.02, trainer_blocked_s=0.02))
 WHOLE = Granularity(gpus_per_engine=8, gpus_per_trainer_replica=8)
 """No GPU can be spared."""
 STARVED = Layout(trainer_gpus=6, sampler_gpus=2, max_running=8)

@@ -12,6 +12,7 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdateCost, Workload
 from tests.model.golden_system import Affine, load_ratio
+from tests.model.simulated_systems import with_admission, with_engine, with_workload
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, max_output_tokens=500)
 SYSTEM = System(
@@ -22,7 +23,7 @@ SYSTEM = System(
 LAYOUT = Layout(trainer_gpus=1, sampler_gpus=4, max_running=24)
 CONCURRENCY_STEPS = 4 * 24 / 48
 """C / B: samples that run, over samples of a step."""
-COSTLY = replace(SYSTEM, engine=replace(SYSTEM.engine, curve=Affine(0.01, 0.0001, 1e-6), prefill_tokens_per_s=20_000.0))
+COSTLY = with_engine(SYSTEM, curve=Affine(0.01, 0.0001, 1e-6), prefill_tokens_per_s=20_000.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,8 @@ def test_the_age_of_samples_that_decides_what_to_simulate_is_within_a_version(
     assert p95 == pytest.approx(run.staleness.samples.percentile(0.95), abs=1.0)
 
 
-UPDATED = replace(
-    COSTLY,
-    workload=replace(COSTLY.workload, group_size=8),
-    update=WeightUpdateCost(0.1, 0.1, 0.2, kv_kept=False),
-)
-FILTERED = replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))
+UPDATED = replace(with_workload(COSTLY, group_size=8), update=WeightUpdateCost(0.1, 0.1, 0.2, kv_kept=False))
+FILTERED = with_workload(SYSTEM, group_size=4, kept_ratio=0.7)
 
 
 @pytest.mark.parametrize("system", [UPDATED, FILTERED], ids=["pauses and cache computed again", "filtered groups"])
@@ -104,8 +101,7 @@ def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(system: System)
 
 
 def test_a_queue_that_drops_its_oldest_is_as_old_as_published() -> None:
-    admission = Admission(queue_capacity_samples=2 * 48, queue_policy="drop_oldest")
-    system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
+    system = with_admission(with_trainer(SYSTEM, 7_000.0), queue_capacity_samples=96, queue_policy="drop_oldest")
     runs, state = runs_of(system), state_of(system)
     load = load_ratio(system, LAYOUT)
     assert load > 1.3
@@ -118,19 +114,18 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published() -> None:
 
 def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:
     # Some three of 24 requests end in every pass of 10 ms, and the ones that follow wait 5 ms together.
-    short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, max_output_tokens=40))
-    engine = replace(SYSTEM.engine, prefill_pass_s=0.005)
-    system = replace(with_trainer(SYSTEM, 1e9), workload=short, engine=engine)
+    short = with_workload(with_trainer(SYSTEM, 1e9), lengths=LengthLaw.lognormal(8, 0.6, max_output_tokens=40))
+    system = with_engine(short, prefill_pass_s=0.005)
     expected = state_of(system).trained_tokens_per_s
     assert measure(runs_of(system), lambda run: run.trained_tokens_per_s).agrees_with(expected, bias_ratio=0.01)
-    alone = replace(system, engine=replace(engine, prefill_pass_s=0.0, prefill_tokens_per_s=20.0 / 0.005))
+    alone = with_engine(short, prefill_tokens_per_s=20.0 / 0.005)
     assert expected > 1.3 * state_of(alone).trained_tokens_per_s
 
 
 def test_batches_of_one_version_are_taken_one_by_one_and_published_once() -> None:
     """The rate is that of a run that publishes every batch, and staleness counts versions of so many of them."""
     each = replace(with_trainer(SYSTEM, 5_000.0), admission=Admission(96))
-    together = replace(each, workload=replace(each.workload, samples_per_step=2 * 48, batches_per_version=2))
+    together = with_workload(each, samples_per_step=2 * 48, batches_per_version=2)
     alone, versions = runs_of(each), runs_of(together, steps=80)
     rate = measure(alone, lambda run: run.trained_tokens_per_s).mean
     assert measure(versions, lambda run: run.trained_tokens_per_s).agrees_with(rate, 0.01)

@@ -23,12 +23,9 @@ def test_there_is_one_worker_and_it_owns_the_engine_s_device(recorded):
 def test_the_versions_of_every_sample_are_those_that_the_front_end_got(recorded):
     said = {name: sample["spans"] for name, sample in recorded.counted["samples"].items()}
     assert len(said) == REQUESTS  # the first one and all but the cancelled one
-    assert {
-        name: [
-            [str(run["version"] or "default"), run["start"], run["end"]] for run in recorded.samples[name]["versions"]
-        ]
-        for name in said
-    } == said
+    for name, spans in said.items():
+        versions = recorded.samples[name]["versions"]
+        assert [[str(run["version"] or "default"), run["start"], run["end"]] for run in versions] == spans
     assert max(len(spans) for spans in said.values()) == 4
 
 

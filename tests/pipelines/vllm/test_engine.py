@@ -60,11 +60,8 @@ def test_every_sample_is_what_vllm_handed_out(recorded):
         row = recorded.samples[name]
         versions = [[str(run["version"] or "default"), run["start"], run["end"]] for run in row["versions"]]
         assert versions == sample["spans"]
-        assert (row["output_tokens"], row["finish_reason"], row["version_source"]) == (
-            sample["tokens"],
-            sample["finish_reason"],
-            "engine",
-        )
+        assert (row["output_tokens"], row["finish_reason"]) == (sample["tokens"], sample["finish_reason"])
+        assert row["version_source"] == "engine"
     assert max(len(sample["spans"]) for sample in said.values()) == 3
 
 

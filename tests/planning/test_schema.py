@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import get_type_hints
 
@@ -13,7 +13,7 @@ from rlscope.model.decode.prior import LogNormal
 from rlscope.model.forecast.plan_prior import PlanInputs, planned_system
 from rlscope.model.hardware.devices import DEVICES
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Layout
+from rlscope.model.system import Layout, WeightUpdateCost
 from rlscope.planning.build import plan_of
 from rlscope.planning.schema import EXAMPLE, Current, Guess, PlanFile, read_plan
 from tests.model.hardware.test_parameters import LLAMA_8B
@@ -213,9 +213,7 @@ def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_
 
 
 def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> None:
-    text = MINIMAL.replace(
-        "mean_tokens = 1800\ncv_ratio = 0.65", "percentiles = { p50 = 1500, 'p84.1344746' = 2733.178 }"
-    )
+    text = MINIMAL.replace(SPREAD, "percentiles = { p50 = 1500, 'p84.1344746' = 2733.178 }\n")
     law = planned(tmp_path, text).workload.lengths
     # Median 1500 and sigma 0.6, cut at 8192.
     assert (law.mean_tokens, cv2(law)) == pytest.approx((1791.77, 0.4142), rel=2e-4)
@@ -296,21 +294,17 @@ def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str
 
 
 @pytest.mark.parametrize(
-    ("written", "engine_pause_s", "trainer_blocked_s", "delay_s"),
+    ("written", "expected"),
     [
-        ("weight_update_s = 4", 4, 0, 0),
-        ("weight_update_s = 4\nblocks_trainer = true", 4, 4, 0),
-        ("weight_update_s = 4\npauses_engines = false", 0, 0, 4),
-        ("weight_update_s = 0", 0, 0, 0),
+        ("weight_update_s = 4", WeightUpdateCost(4, 0, 0)),
+        ("weight_update_s = 4\nblocks_trainer = true", WeightUpdateCost(4, 4, 0)),
+        ("weight_update_s = 4\npauses_engines = false", WeightUpdateCost(0, 0, 4)),
+        ("weight_update_s = 0", WeightUpdateCost()),
     ],
 )
-def test_an_update_stops_whom_the_plan_says(
-    tmp_path: Path, written: str, engine_pause_s: float, trainer_blocked_s: float, delay_s: float
-) -> None:
+def test_an_update_stops_whom_the_plan_says(tmp_path: Path, written: str, expected: WeightUpdateCost) -> None:
     update = planned_system(planned(tmp_path, f"{MINIMAL}[weights]\n{written}\n"), {}).update
-    assert (update.engine_pause_s, update.trainer_blocked_s, update.delay_s) == pytest.approx(
-        (engine_pause_s, trainer_blocked_s, delay_s)
-    )
+    assert astuple(update) == pytest.approx(astuple(expected))
 
 
 def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:

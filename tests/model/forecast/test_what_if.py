@@ -74,12 +74,10 @@ def changed_by(
 def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
     for said in (model(), synchronous_model()):
         found = what_if(said, Change())
-        assert found.predicted.tokens_per_s == said.forecasts.today.tokens_per_s
-        assert np.array_equal(found.predicted.drawn_tokens_per_s, said.forecasts.today.drawn_tokens_per_s)
-        assert (found.predicted.staleness, found.predicted.timing) == (
-            said.forecasts.today.staleness,
-            said.forecasts.today.timing,
-        )
+        today = said.forecasts.today
+        assert np.array_equal(found.predicted.drawn_tokens_per_s, today.drawn_tokens_per_s)
+        assert found.predicted.tokens_per_s == today.tokens_per_s
+        assert (found.predicted.staleness, found.predicted.timing) == (today.staleness, today.timing)
         assert found.gain_ratio == Estimate(0.0, 0.0, 0.0)
         assert found.warnings == (() if said.replay.explains else (ModelWarning.NOT_EXPLAINED,))
 

@@ -222,14 +222,11 @@ STARVED = Layout(trainer_gpus=6, sampler_gpus=2, max_running=8)
 
 
 def ranked(
-    run: Observed,
-    admission: Admission = Admission(),  # noqa: B008
-    layouts: Callable[[Layout], tuple[Layout, ...]] = lambda today: (),
-    grounds: Grounds = PLAIN,
+    run: Observed, layouts: Callable[[Layout], tuple[Layout, ...]] = lambda today: (), grounds: Grounds = PLAIN
 ) -> tuple[Ranking, Recommendation, Forecasts]:
     """What is said of a run of which only these other layouts are possible."""
     with few_draws():
-        found = calibration_of(run, admission)
+        found = calibration_of(run)
         found = replace(found, draws=found.draws[:20])
         forecasts = predict_layouts(found, layouts(found.layout))
         advice = recommend(found, forecasts, grounds)

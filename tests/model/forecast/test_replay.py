@@ -9,7 +9,6 @@ from rlscope.model.calibration import Calibration, UncalibratableError
 from rlscope.model.forecast.replay import (
     UNITS,
     Observable,
-    ObservableName,
     Replay,
     Scheduling,
     measured_of,
@@ -37,30 +36,25 @@ def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_mea
 
 
 @pytest.mark.parametrize(
-    ("name", "measured", "replayed", "misfit_ratio", "misfit"),
+    ("observable", "misfit_ratio", "misfit"),
     [
-        ("tokens_per_s", 1_000.0, 1_100.0, 0.1, 1.0),
-        ("step_s", 2.0, 1.8, -0.1, 1.0),
-        ("running_per_engine", 20.0, 24.0, 0.2, 2.0),
-        ("queued_samples", 36.0, 46.0, 10 / 36, 1.0),  # a tenth of 36 and of a batch of 64
-        ("queued_samples", 1.0, 7.5, 6.5, 1.0),
-        ("queued_samples", 0.9, 7.39, None, 1.0),  # less than one sample is nothing to compare with
-        ("queued_samples", 0.0, 6.4, None, 1.0),
-        ("wait_samples_ratio", 0.50, 0.55, None, 1.0),
-        ("hold_backpressure_ratio", 0.0, 0.05, None, 1.0),
-        ("staleness_mean", 2.5, 3.0, None, 1.0),  # a quarter of a version and a tenth of 2.5
-        ("staleness_p95", None, 3.0, None, None),
-        ("staleness_p95", 3.0, None, None, None),
+        (Observable("tokens_per_s", 1_000.0, 1_100.0), 0.1, 1.0),
+        (Observable("step_s", 2.0, 1.8), -0.1, 1.0),
+        (Observable("running_per_engine", 20.0, 24.0), 0.2, 2.0),
+        (Observable("queued_samples", 36.0, 46.0), 10 / 36, 1.0),  # a tenth of 36 and of a batch of 64
+        (Observable("queued_samples", 1.0, 7.5), 6.5, 1.0),
+        (Observable("queued_samples", 0.9, 7.39), None, 1.0),  # less than one sample is nothing to compare with
+        (Observable("queued_samples", 0.0, 6.4), None, 1.0),
+        (Observable("wait_samples_ratio", 0.50, 0.55), None, 1.0),
+        (Observable("hold_backpressure_ratio", 0.0, 0.05), None, 1.0),
+        (Observable("staleness_mean", 2.5, 3.0), None, 1.0),  # a quarter of a version and a tenth of 2.5
+        (Observable("staleness_p95", None, 3.0), None, None),
+        (Observable("staleness_p95", 3.0, None), None, None),
     ],
 )
 def test_each_quantity_is_off_by_a_ratio_or_a_difference_and_has_its_tolerance(
-    name: ObservableName,
-    measured: float | None,
-    replayed: float | None,
-    misfit_ratio: float | None,
-    misfit: float | None,
+    observable: Observable, misfit_ratio: float | None, misfit: float | None
 ):
-    observable = Observable(name, measured, replayed)
     assert observable.misfit_ratio == (None if misfit_ratio is None else pytest.approx(misfit_ratio))
     assert observable.misfit(batch_samples=64.0) == (None if misfit is None else pytest.approx(misfit))
 

@@ -118,26 +118,20 @@ def test_less_than_5_percent_of_the_gpus_is_not_worth_a_restart(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("most", "current", "is_capped", "p95", "spared"),
+    ("grounds", "p95", "spared"),
     [
-        (4, None, True, 4, True),
-        (4, None, True, 5, False),
-        (None, 4.0, False, 6, True),  # one and a half times the current staleness
-        (None, 4.0, False, 7, False),
-        (None, 4.0, True, 7, True),  # the run's own cap holds
-        (4, None, True, None, False),
-        (None, 4.0, False, None, False),
+        (replace(PLAIN, most_staleness=4, capped=True), 4, True),
+        (replace(PLAIN, most_staleness=4, capped=True), 5, False),
+        (replace(PLAIN, current_p95_steps=4.0), 6, True),  # one and a half times the current staleness
+        (replace(PLAIN, current_p95_steps=4.0), 7, False),
+        (replace(PLAIN, current_p95_steps=4.0, capped=True), 7, True),  # the run's own cap holds
+        (replace(PLAIN, most_staleness=4, capped=True), None, False),
+        (replace(PLAIN, current_p95_steps=4.0), None, False),
     ],
 )
 def test_a_smaller_layout_is_no_staler_than_is_allowed_or_than_a_change_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-    most: int | None,
-    current: float | None,
-    is_capped: bool,
-    p95: int | None,
-    spared: bool,
+    monkeypatch: pytest.MonkeyPatch, grounds: Grounds, p95: int | None, spared: bool
 ) -> None:
-    grounds = replace(PLAIN, most_staleness=most, current_p95_steps=current, capped=is_capped)
     fake(monkeypatch, Price(None if p95 is None else StalenessForecast(1.0, p95, p95)))
     assert (asked(limited(), grounds) is not None) is spared
 

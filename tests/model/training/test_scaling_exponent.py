@@ -15,12 +15,7 @@ SEEN = 8
 
 
 def run_at(
-    gpus: int,
-    *,
-    exponent: float = 0.7,
-    overhead_s: float = 0.0,
-    spread: float = 0.3,
-    steps: int = 40,
+    gpus: int, *, exponent: float = 0.7, overhead_s: float = 0.0, spread: float = 0.3, steps: int = 40
 ) -> RunSteps:
     tokens = 1e6 * np.exp(spread * np.random.default_rng(gpus).standard_normal(steps))
     return RunSteps(gpus, tokens, overhead_s + tokens / (RATE_PER_S * (gpus / SEEN) ** exponent))

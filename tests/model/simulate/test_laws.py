@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from unittest.mock import patch
 
@@ -17,27 +16,11 @@ from rlscope.model.simulate.samples import NEVER, Samples
 from rlscope.model.system import Layout, System
 from tests.model.simulated_systems import CASES
 
-Case = tuple[System, Layout, Settings]
-
-
-def every_case(law: Callable[[Case], None]) -> Callable[[], None]:
-    """A test that a law holds in every case; of a case in which it does not, the error has the name."""
-
-    def test() -> None:
-        for name, case in CASES.items():
-            try:
-                law(case)
-            except AssertionError as error:
-                error.add_note(f"in the case {name!r}")
-                raise
-
-    test.__name__ = law.__name__
-    return test
+every_case = pytest.mark.parametrize(("system", "layout", "settings"), CASES.values(), ids=CASES)
 
 
 @every_case
-def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
-    system, layout, settings = case
+def test_what_is_counted_of_a_run_adds_up(system: System, layout: Layout, settings: Settings) -> None:
     run = simulate(system, layout, steps=16, seed=5, warm_up_steps=5, settings=settings)
     # The seconds of each side.
     totals = run.engine_totals
@@ -60,8 +43,9 @@ def test_what_is_counted_of_a_run_adds_up(case: Case) -> None:
 
 
 @every_case
-def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(case: Case) -> None:
-    system, layout, settings = case
+def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_have_so_far(
+    system: System, layout: Layout, settings: Settings
+) -> None:
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
     totals, samples, so_far = run.play(14), run.samples, 0
     for sample, tokens in enumerate(samples.length_tokens):
@@ -75,9 +59,10 @@ def test_engines_generate_the_tokens_of_finished_samples_and_what_the_others_hav
 
 
 @every_case
-def test_requests_that_run_are_the_time_that_each_of_them_takes(case: Case) -> None:
+def test_requests_that_run_are_the_time_that_each_of_them_takes(
+    system: System, layout: Layout, settings: Settings
+) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
-    system, layout, settings = case
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
     totals = run.play(14)
     admitted = np.array(run.samples.admitted_s)
@@ -94,8 +79,7 @@ def test_requests_that_run_are_the_time_that_each_of_them_takes(case: Case) -> N
 
 
 @every_case
-def test_one_seed_is_one_run(case: Case) -> None:
-    system, layout, settings = case
+def test_one_seed_is_one_run(system: System, layout: Layout, settings: Settings) -> None:
     first, second, other = (
         simulate(system, layout, steps=6, seed=seed, warm_up_steps=2, settings=settings) for seed in (8, 8, 9)
     )
@@ -136,8 +120,7 @@ def totals_of(run: Simulated) -> dict[str, float]:
 
 
 @every_case
-def test_jumping_over_passes_changes_nothing(case: Case) -> None:
-    system, layout, settings = case
+def test_jumping_over_passes_changes_nothing(system: System, layout: Layout, settings: Settings) -> None:
     jumped = simulate(system, layout, steps=14, seed=5, warm_up_steps=4, settings=settings)
     OnePassAtATime.written = {}
     with patch.object(dispatch, "SimulatedEngine", OnePassAtATime):
@@ -151,8 +134,7 @@ def test_jumping_over_passes_changes_nothing(case: Case) -> None:
 
 
 @every_case
-def test_a_step_trains_the_samples_it_should(case: Case) -> None:
-    system, layout, settings = case
+def test_a_step_trains_the_samples_it_should(system: System, layout: Layout, settings: Settings) -> None:
     run = EventLoop(system, layout, settings, np.random.default_rng(5))
     run.play(12)
     workload = system.workload

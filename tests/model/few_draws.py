@@ -1,7 +1,7 @@
 """What holds of any draws is tried with few of them and with short simulations."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from unittest.mock import patch
 
 from rlscope.model import calibration
@@ -14,16 +14,12 @@ def few_draws(calibrations: int = 12, steps: int = 16) -> Iterator[None]:
 
     calibrations: draws of a calibration. steps: those of a simulation.
     """
-    with ExitStack() as patched:
-        for module, name, value in (
-            (calibration, "DRAWS", calibrations),
-            (actions, "DRAWS", 8),
-            (ranking, "DRAWS", 8),
-            (result, "PREDICTED_DRAWS", 12),
-            (predict, "_STEPS", steps),
-            (predict, "_MORE_STEPS", steps),
-            (predict, "_MOST_SIMULATED", 3),
-            (recommend, "_DRAWS_OF_A_SOURCE", 2),
-        ):
-            patched.enter_context(patch.object(module, name, value))
+    with (
+        patch.object(calibration, "DRAWS", calibrations),
+        patch.object(actions, "DRAWS", 8),
+        patch.object(ranking, "DRAWS", 8),
+        patch.object(result, "PREDICTED_DRAWS", 12),
+        patch.multiple(predict, _STEPS=steps, _MORE_STEPS=steps, _MOST_SIMULATED=3),
+        patch.object(recommend, "_DRAWS_OF_A_SOURCE", 2),
+    ):
         yield

@@ -348,6 +348,8 @@ def test_a_gain_of_a_short_stretch_exceeds_the_model_s_error_to_be_sure_and_a_mo
     short = replace(CAPPED, long_enough=False)
     found = first_of(ranked(of_small("updates"), grounds=short)[0], "publish_every")
     assert (found.kind, found.gain_ratio.value < 1.05 * 1.15 - 1.0) == ("probe", True)
+    found = first_of(ranked(of_small("trainers"), layouts=splits, grounds=short)[0], "layout")
+    assert (found.kind, (found.gains > 1.05 * 1.15 - 1.0).mean() >= 0.9) == ("change", True)
     ranking, advice, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, replayed=False))
     assert (ranking.actions, ranking.losses, advice.advice) == ((), (), "unknown")
 

@@ -165,7 +165,7 @@ def holding(batches: float | None) -> Observed:
         # How a cap is kept is assumed where the run does not say so and layouts were simulated.
         (observed(), {**CAPPED, "scheduling_stated": True}, "manner_assumed", False),
         (observed(), {**CAPPED, "scheduling_stated": False}, "manner_assumed", True),
-        # Of the trainers, a batch ahead is assumed; that they hold half a batch more or less is no contradiction.
+        # Trainers are taken to hold a batch ahead; half a batch more or less is no contradiction.
         (holding(None), {"prefetched_batches": 1.0}, "ahead_contradicted", False),
         (holding(0.5), {"prefetched_batches": 1.0}, "ahead_contradicted", False),
         (holding(0.49), {"prefetched_batches": 1.0}, "ahead_contradicted", True),

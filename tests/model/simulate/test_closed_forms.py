@@ -106,7 +106,7 @@ def test_a_queue_that_drops_its_oldest_is_as_old_as_published() -> None:
     load = load_ratio(system, LAYOUT)
     assert load > 1.3
     assert measure(runs, lambda run: run.step_s).agrees_with(state.train_s, 0.001)
-    # 2 %: batches are whole, so the last sample of one waits for no other.
+    # Two batches fit. 2 %: batches are whole, so the last sample of one waits for no other.
     published = CONCURRENCY_STEPS / load + (2 * 2 + load - 1) / (2 * load)
     assert measure(runs, lambda run: run.staleness.samples.mean).agrees_with(published, 0.02)
     assert measure(runs, lambda run: run.dropped_ratio).agrees_with(state.dropped_ratio, 0.02)

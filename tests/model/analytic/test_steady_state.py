@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.limits import Refused
@@ -102,6 +104,19 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     assert found.running * 3 * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
 
 
+@pytest.mark.parametrize(
+    "admission",
+    [
+        Admission(max_in_flight_samples=10_000),
+        Admission(max_running_samples=192),  # three engines of 64
+        Admission(1024, max_staleness=9),
+        Admission(1024, max_staleness=9, staleness_policy="publication_waits"),
+    ],
+)
+def test_a_limit_above_what_the_layout_reaches_changes_nothing(admission: Admission) -> None:
+    assert state(system(admission=admission), layout(13, running=64)) == state(system(), layout(13, running=64))
+
+
 def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group() -> None:
     free = layout(13, running=64)  # three engines
     limited = state(system(), layout(13, running=16))
@@ -157,6 +172,39 @@ def test_a_cap_that_prefetched_batches_leave_no_version_of_is_only_kept_by_a_syn
 ) -> None:
     capped = system(workload=workload(prefetched_batches=ahead), admission=Admission(max_staleness=cap))
     assert reason(capped, layout(8)) == why
+
+
+ADMISSIONS = [
+    Admission(1024),
+    Admission(2048, "drop_oldest"),
+    Admission(max_in_flight_samples=1500),
+    Admission(max_staleness=2),
+    Admission(staleness_policy="drop", max_staleness=3),
+    Admission(),
+]
+
+
+@given(
+    trainer_gpus=st.integers(1, 15),
+    running=st.integers(1, 300),
+    admission=st.sampled_from(ADMISSIONS),
+    pause_s=st.floats(0, 20),
+    environment_s=st.sampled_from([0.0, 5.0, 200.0]),
+    kv_kept=st.booleans(),
+)
+def test_the_step_is_that_of_the_slower_side_and_trains_its_samples(
+    trainer_gpus: int, running: int, admission: Admission, pause_s: float, environment_s: float, kv_kept: bool
+) -> None:
+    given_system = system(
+        workload=workload(environment_s=environment_s),
+        engine=engine(prefill_tokens_per_s=30_000.0),
+        update=WeightUpdateCost(pause_s, pause_s / 2, kv_kept=kv_kept),
+        admission=admission,
+    )
+    found = state(given_system, layout(trainer_gpus, running=running))
+    assert found.step_s >= found.train_s
+    assert found.running <= found.running_limit
+    assert found.step_s * found.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens)
 
 
 DRAWN_CURVES = (

@@ -1,15 +1,10 @@
-"""Runs on several hosts, each with a clock of its own: made ones, and recorded ones whose workers are put on hosts."""
+"""Made-up runs on several hosts, each with a clock of its own."""
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tests.trace_folder import (
     Row,
@@ -115,36 +110,3 @@ def made_run(engines: int = 3, steps: int = 40, seed: int = 0) -> MadeRun:
                     ),
                 )  # fmt: skip
     return run
-
-
-def put_on_hosts(
-    source: Path, folder: Path, hosts: Mapping[str, str], clocks: Mapping[str, Clock], queue_host: str
-) -> Path:
-    """A copy of a recorded run with each worker on a host, and every time by that host's clock."""
-    (folder / "workers").mkdir(parents=True)
-    (folder / "run.json").write_bytes((source / "run.json").read_bytes())
-    for path in source.glob("workers/*.json"):
-        document = json.loads(path.read_text())
-        document["host"] = hosts[document["worker_id"]]
-        clock = clocks.get(document["host"], right)
-        # Its rows come in other files than it counted.
-        document.pop("written", None)
-        (folder / "workers" / path.name).write_text(json.dumps(_by_clock(document, WORKER_TIMES, clock)))
-    for stored in sorted({path.parent for path in source.glob("*/*.parquet")}):
-        (folder / stored.name).mkdir(exist_ok=True)
-        rows = pa.concat_tables([pq.read_table(path) for path in sorted(stored.glob("*.parquet"))])
-        for name in rows["worker_id"].unique().to_pylist():
-            own = rows.filter(pc.equal(rows["worker_id"], name)).replace_schema_metadata(None)
-            shifted = _rows_by_clock(own, clocks, hosts[name], queue_host)
-            pq.write_table(shifted, folder / stored.name / f"{name}-000001.parquet")
-    return folder
-
-
-def _rows_by_clock(rows: pa.Table, clocks: Mapping[str, Clock], host: str, queue_host: str) -> pa.Table:
-    for index, name in enumerate(rows.column_names):
-        owner = queue_host if name == "queued_ns" else host if name in TIMES else None
-        if owner is not None:
-            clock = clocks.get(owner, right)
-            times = [None if time is None else clock(time) for time in rows[name].to_pylist()]
-            rows = rows.set_column(index, rows.schema.field(index), pa.array(times, pa.int64()))
-    return rows

@@ -19,9 +19,9 @@ TIMES = st.tuples(st.integers(-5, EXTENT_NS + 5), st.integers(-5, EXTENT_NS + 5)
 REASONS = st.sampled_from(["samples", "staleness_cap", "backpressure", "weights"])
 
 
-def states_of(folder: Path, *, origin_ns: int = 0, cell_ns: int = 1000, rows_disjoint: bool = False) -> Counter[Any]:
+def states_of(folder: Path, cell_ns: int) -> Counter[Any]:
     with open_run(folder) as run:
-        cells = {"origin_ns": origin_ns, "cell_ns": cell_ns, "cells_per_bucket": 2, "rows_disjoint": rows_disjoint}
+        cells = {"origin_ns": 0, "cell_ns": cell_ns, "cells_per_bucket": 2, "rows_disjoint": False}
         frame = ask(run, "ledger", cells)
     totals: Counter[Any] = Counter()
     for row in frame.iter_rows(named=True):
@@ -30,17 +30,13 @@ def states_of(folder: Path, *, origin_ns: int = 0, cell_ns: int = 1000, rows_dis
 
 
 @st.composite
-def traces(draw: st.DrawFn, *, disjoint_rows: bool = False) -> dict[str, list[Row]]:
+def traces(draw: st.DrawFn) -> dict[str, list[Row]]:
     spans = draw(
         st.lists(st.tuples(TIMES, st.sampled_from(["wait", "eval", "checkpoint", "generate"]), REASONS), max_size=6)
     )
     steps = draw(st.lists(TIMES, max_size=3))
     updates = draw(st.lists(st.tuples(TIMES, st.sampled_from(["publish", "apply"])), max_size=3))
-    if disjoint_rows:
-        cuts = sorted(draw(st.sets(st.integers(0, EXTENT_NS), max_size=12)))
-        rows = list(zip(cuts[::2], cuts[1::2], strict=False))
-    else:
-        rows = [pair for pair in draw(st.lists(TIMES, max_size=6))]
+    rows = draw(st.lists(TIMES, max_size=6))
     return {
         "activities": [
             activity("w", start, end, name, reason if name == "wait" else None) for (start, end), name, reason in spans
@@ -99,7 +95,7 @@ def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(
 ) -> None:
     with TemporaryDirectory() as folder:
         run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS, gpu_count=int(has_gpu))], **tables)
-        states = states_of(run, cell_ns=cell_ns)
+        states = states_of(run, cell_ns)
         with open_run(run) as opened:
             intervals = ask(opened, "state_intervals", {"origin_ns": 0, "cell_ns": cell_ns})
     totals: Counter[Any] = Counter()
@@ -116,15 +112,3 @@ def test_every_nanosecond_is_in_the_state_that_began_last_and_in_one_interval(
 )
 def test_a_cell_has_at_least_four_rows_of_engines_on_average(engine_rows: int, cells: int) -> None:
     assert cells_per_bucket(engine_rows, buckets=100.0) == cells
-
-
-@costly
-@given(traces(disjoint_rows=True), st.integers(5, 80))
-def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
-    tables: dict[str, list[Row]], cell_ns: int
-) -> None:
-    with TemporaryDirectory() as folder:
-        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS)], **tables)
-        slow = states_of(run, cell_ns=cell_ns)
-        fast = states_of(run, cell_ns=cell_ns, rows_disjoint=True)
-    assert fast == slow

@@ -14,7 +14,7 @@ import pytest
 
 from rlscope.trace import files, store
 from rlscope.trace.completeness import Completeness
-from rlscope.trace.journals import Batches, decoded, read_batches
+from rlscope.trace.journals import Batches, read_batches
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
 from tests import journals
@@ -137,14 +137,6 @@ def read(path: Path) -> Batches:
     found = read_batches(path, "train_steps")
     assert not isinstance(found, str)
     return found
-
-
-def test_missing_rows_between_two_files_are_named(run: Path) -> None:
-    journals.append(run, "train_steps", "t0", train_rows(14, 14), first_row=14, number=3)
-    journals.state(run, "t0", {"train_steps": 15}, {"train_steps": {"1": crc32_of(run / CLOSED)}})
-    _, found, _ = seen(run)
-    missing = next(gap for gap in found.gaps if gap.kind == "missing")
-    assert missing.detail == "4 of the 15 rows that t0 wrote are missing (rows 10 to 13)"
 
 
 def test_a_batch_that_was_removed_from_the_middle_is_missed(run: Path) -> None:
@@ -317,18 +309,6 @@ def test_offsets_that_point_outside_a_sealed_batch_are_refused(run: Path) -> Non
     steps, _, skipped = seen(run)
     assert steps == list(range(10))
     assert skipped["train_steps/t0-000003.arrows"].startswith("cannot be read: ")
-
-
-def test_a_reader_goes_on_where_it_stopped(run: Path) -> None:
-    first = read(run / JOURNAL)
-    nothing = read_batches(run / JOURNAL, "train_steps", first.place)
-    journals.append(run, "train_steps", "t0", train_rows(10, 11), first_row=10, number=2)
-    later = read_batches(run / JOURNAL, "train_steps", first.place)
-    assert isinstance(nothing, Batches)
-    assert isinstance(later, Batches)
-    assert [batch.rows for each in (first, nothing, later) for batch in each.sealed] == [3, 2, 2]
-    assert decoded("train_steps", [first, nothing, later])["step"].to_pylist() == list(range(5, 12))
-    assert later.place.next_row == 12
 
 
 def test_a_journal_that_is_shorter_than_before_and_one_that_is_gone_are_told_apart(run: Path) -> None:

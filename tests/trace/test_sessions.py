@@ -90,13 +90,19 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
     ]
 
 
-def test_a_run_that_was_killed_and_started_from_a_checkpoint_counts_no_step_twice(
-    recording: Recording, tmp_path: Path
+@pytest.mark.parametrize(
+    ("first", "steps", "said"),
+    [(20, 30, "started 2 times, and each start resumed the steps"), (19, 10, "holds more than one recording")],
+)
+def test_a_start_that_repeats_no_step_of_the_last_one_continues_its_run(
+    first: int, steps: int, said: str, recording: Recording, tmp_path: Path
 ) -> None:
     recording.loop(0, 20, killed=True)
-    recording.loop(30, 10, ".r1", first=15)
-    run = analyze(recording.write(tmp_path)).run
-    assert (run.steps, run.samples_trained, run.duration_s) == (10, 10, 10.0)
+    recording.loop(100, 10, ".r1", first=first)
+    analysis = analyze(recording.write(tmp_path))
+    assert (analysis.run.steps, analysis.run.tokens_trained) == (steps, steps * TOKENS)
+    assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 1)
+    assert any(said in gap for gap in analysis.data_quality.gaps)
 
 
 @pytest.mark.parametrize(("trainer_end_s", "sampler_s"), [(5, (0, 5)), (0, (1, 1))], ids=["later", "before a flush"])
@@ -122,15 +128,6 @@ def test_a_start_that_crashed_before_its_first_step_between_two_that_made_steps_
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.steps, analysis.run.tokens_trained) == (30, 30 * TOKENS)
     assert any("started 3 times, and each start resumed the steps" in gap for gap in analysis.data_quality.gaps)
-
-
-def test_trainers_that_continue_where_the_last_start_stopped_are_one_run(recording: Recording, tmp_path: Path) -> None:
-    recording.loop(0, 20)
-    recording.loop(100, 10, ".r1", first=20)
-    analysis = analyze(recording.write(tmp_path))
-    assert (analysis.run.steps, analysis.run.tokens_trained) == (30, 30 * TOKENS)
-    assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 1)
-    assert any("started 2 times, and each start resumed the steps" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_a_sampler_that_is_started_again_has_samples_of_its_own_under_ids_that_it_uses_again(

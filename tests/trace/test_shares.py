@@ -16,7 +16,6 @@ from tests.case_files import open_empty
 from tests.in_shares import in_one_process
 from tests.scattered_run import UNORDERED, scattered_run
 from tests.several_hosts import made_run, off
-from tests.trace.recorded import record
 from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
 
 FEW = ("ledger", "delivered_samples", "queue_wait_counts")
@@ -86,8 +85,8 @@ def test_a_file_that_breaks_in_a_share_is_reported_as_it_is_in_one_piece(tmp_pat
 
 
 def test_a_sample_that_two_workers_stored_is_counted_once_so_the_run_is_not_divided(tmp_path: Path) -> None:
-    folder, row = tmp_path / "run", sample_row("s0", "e0", [(0, 0, 9)])
-    record(folder, "e0", "sampler", {"samples": [[row]]})
+    row = sample_row("s0", "e0", [(0, 0, 9)])
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler", rows={"samples": 1})], samples=[row])
     # Nobody counts the rows of a worker without a worker file.
     write_rows(folder, "samples", "gone", [{**row, "worker_id": "gone"}])
     with open_run(folder, divide=in_one_process(2, 2)) as run:

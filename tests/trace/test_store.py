@@ -134,17 +134,6 @@ def test_a_text_that_is_not_utf8_costs_that_file_and_no_more(tmp_path: Path) -> 
     assert file.path == "activities/t0-000002.parquet" and "UTF8" in file.why
 
 
-def test_a_worker_with_only_bad_files_is_still_accounted_for(tmp_path: Path) -> None:
-    small_run(tmp_path)
-    for path in tmp_path.glob("*/t0-*.parquet"):
-        path.write_bytes(b"")
-    analysis = analyze(tmp_path)
-    assert len(analysis.data_quality.skipped_files) == 4
-    assert [(s.state, s.gpu_ns) for s in analysis.ledger.states if s.role == "trainer"] == [
-        ("unattributed", 10 * SECOND)
-    ]
-
-
 def narrow(table: pa.Table) -> pa.Table:
     kinds = {"start_ns": pa.int32(), "end_ns": pa.uint16(), "activity": pa.dictionary(pa.int8(), pa.string())}
     return table.cast(pa.schema([pa.field(f.name, kinds.get(f.name, f.type)) for f in table.schema]))

@@ -57,14 +57,16 @@ def grid(origin_ns: int, cell_ns: int, beside: tuple[int, int] = (0, 0), **more:
 
 
 @costly
-@given(disjoint_rows(), CELLS, CELLS)
-def test_rows_in_order_leave_the_pauses_that_sorted_rows_do(
-    rows: list[Row], one: tuple[int, int], other: tuple[int, int]
+@given(disjoint_rows(), spans(), CELLS, CELLS)
+def test_rows_in_order_have_the_answers_that_sorted_rows_have(
+    rows: list[Row], others: dict[str, list[Row]], one: tuple[int, int], other: tuple[int, int]
 ) -> None:
-    asked = [("engine_pauses", grid(*one, other, rows_disjoint=fast)) for fast in (True, False)]
+    names = ("engine_pauses", "ledger")
+    asked = [(name, grid(*one, other, rows_disjoint=fast)) for fast in (True, False) for name in names]
     with TemporaryDirectory() as folder:
-        fast, slow = answers(Path(folder), rows, {}, asked)
-    assert fast.equals(slow)
+        found = answers(Path(folder), rows, others, asked)
+    for name, fast, slow in zip(names, found, found[len(names) :], strict=False):
+        assert fast.equals(slow), name
 
 
 @costly

@@ -40,7 +40,6 @@ SLOW: Final = (
     "tests/queries/test_cases.py",
     "tests/test_action.py",
     "tests/test_api.py",
-    "tests/test_own_loop_counts.py",
     "tests/test_sample_traces.py",
     "tests/trace",
     # They simulate, or fit the model, many times over.

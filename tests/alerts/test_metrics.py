@@ -1,11 +1,8 @@
-"""A metric over the whole run is what the report says of the run; over a window it is its own buckets."""
+"""A metric of a window is of its buckets, and over the whole run what the report says of the run."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-import polars as pl
 import pytest
 
 from rlscope.alerts.metrics import BY_NAME, METRICS
@@ -13,7 +10,6 @@ from rlscope.alerts.offline import whole_timeline
 from rlscope.alerts.series import MetricReading, Timeline
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.ledger import IDLE_STATES, close_ledger
-from rlscope.analysis.result import Ledger, Staleness
 from rlscope.analysis.staleness import summarize_staleness
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import questions
@@ -32,6 +28,7 @@ from tests.trace_folder import (
 
 S = 1_000_000_000
 TRACE = Path(__file__).parents[2] / "sample_traces" / "overproduction"
+OF_THE_LEDGER = ("ledger", "worker_extents", "gpu_agreement")
 EVERY = RuleSet(
     tuple(Rule(metric.name, metric.name, "above", 0.0, RuleWindow(S)) for metric in METRICS),
     interval_ns=S,
@@ -39,102 +36,24 @@ EVERY = RuleSet(
 )
 
 
-class Reported(NamedTuple):
-    """The report's own figures, without its model, which no metric here asks."""
-
-    ledger: Ledger
-    staleness: Staleness
-    answers: Mapping[str, pl.DataFrame]
-    timeline: Timeline
-
-
-ASKED = (
-    "ledger", "worker_extents", "gpu_agreement", "token_staleness", "staleness_histogram", "oldest_staleness",
-    "version_sources", "engine_speed", "delivery_outcomes", "training_steps", "weight_update_latency",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def recorded() -> Reported:
-    with open_run(TRACE) as run:
-        arguments = standard_arguments(run)
-        answers = {name: ask(run, name, arguments) for name in ASKED}
-        ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
-        staleness = summarize_staleness(answers, run.config.max_staleness)
-        return Reported(ledger, staleness, answers, whole_timeline(run, EVERY))
-
-
 def whole(timeline: Timeline, name: str) -> MetricReading:
     return BY_NAME[name].series(timeline)(0, timeline.buckets)
 
 
-def shares(reported: Reported, roles: tuple[str, ...], states: tuple[str, ...]) -> float:
-    own = [state for state in reported.ledger.states if state.role in roles]
-    return sum(state.gpu_ns for state in own if state.state in states) / sum(state.gpu_ns for state in own)
-
-
-def by_time(frame: pl.DataFrame, value: str, weight: str) -> float:
-    return (frame[value] * frame[weight]).sum() / frame[weight].sum()
-
-
-def test_staleness_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
-    timeline = recorded.timeline
-    tokens = recorded.staleness.tokens
-    for statistic in ("p50", "p95", "p99", "max"):
-        assert whole(timeline, f"staleness.tokens.{statistic}").value == getattr(tokens, statistic)
-    trained = sum(count for _, count in tokens.histogram)
-    assert whole(timeline, "staleness.tokens.mean") == MetricReading(pytest.approx(tokens.mean), trained)
-    over = recorded.staleness.over_cap_tokens
-    assert whole(timeline, "staleness.over_cap_ratio") == MetricReading(over / trained, trained)
-
-
-def test_shares_of_gpu_seconds_over_the_whole_run_are_the_ledgers(recorded: Reported) -> None:
-    timeline = recorded.timeline
-    everyone = ("trainer", "sampler", "colocated")
-    assert whole(timeline, "idle.trainer_ratio").value == shares(recorded, ("trainer",), IDLE_STATES)
-    assert whole(timeline, "idle.sampler_ratio").value == shares(recorded, ("sampler",), IDLE_STATES)
-    assert whole(timeline, "unattributed_ratio").value == shares(recorded, everyone, ("unattributed",))
-    moving = ("publishing_weights", "transferring_weights", "applying_weights")
-    waited = sum(state.gpu_ns for state in recorded.ledger.states if state.reason == "weights")
-    share = shares(recorded, everyone, moving) + waited / recorded.ledger.total_gpu_ns
-    assert whole(timeline, "weight_update.gpu_ratio").value == pytest.approx(share)
-    assert whole(timeline, "unattributed_ratio").evidence == pytest.approx(recorded.ledger.total_gpu_s)
-
-
-def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded: Reported) -> None:
-    timeline = recorded.timeline
-    speed = recorded.answers["engine_speed"]
-    assert whole(timeline, "running.per_engine").value == pytest.approx(by_time(speed, "running_mean", "row_s"))
-    assert whole(timeline, "waiting.requests").value == pytest.approx(by_time(speed, "waiting_mean", "row_s"))
-    outcomes = recorded.answers["delivery_outcomes"]
-    dropped = outcomes.filter(outcome="dropped_stale")["tokens"].sum()
-    assert whole(timeline, "dropped_stale_ratio") == MetricReading(
-        dropped / outcomes["tokens"].sum(), outcomes["tokens"].sum()
-    )
-    steps = recorded.answers["training_steps"]
-    assert whole(timeline, "step.time_s").value == pytest.approx(steps["step_s"].mean())
-    assert whole(timeline, "reward.mean").value == pytest.approx(steps["reward_mean"].mean())
-    extents = recorded.answers["worker_extents"]
-    rate = steps["response_tokens"].sum() / ((extents["end_ns"].max() - extents["start_ns"].min()) / 1e9)
-    assert whole(timeline, "throughput.trained_tokens_per_s") == MetricReading(pytest.approx(rate), len(steps))
-    updates = recorded.answers["weight_update_latency"]
-    assert whole(timeline, "weight_update.duration_s").value == pytest.approx(updates["publish_to_applied_s"].mean())
-
-
-def test_caches_and_queues_over_the_whole_run_are_as_full_as_the_report_draws_them(recorded: Reported) -> None:
-    timeline = recorded.timeline
-    # One bucket of the report's chart that holds the whole run, which has one engine and one queue.
-    start_ns, end_ns = timeline.start_ns, timeline.end_ns
+def test_over_the_whole_run_staleness_and_shares_of_gpu_time_are_the_report_s() -> None:
     with open_run(TRACE) as run:
-        arguments = {**standard_arguments(run), "origin_ns": start_ns, "bucket_ns": 2 * (end_ns - start_ns)}
-        (kv,) = ask(run, "kv_use", arguments).iter_rows(named=True)
-        (queue,) = ask(run, "queue_depth", arguments).iter_rows(named=True)
-    kv_ratio = kv["kv_used_mean_tokens"] / kv["kv_capacity_tokens"]
-    assert whole(timeline, "kv.used_ratio").value == pytest.approx(kv_ratio)
-    # The chart ends with the last look at the queue; a rule takes that to hold until the run ends.
-    depth = whole(timeline, "queue.depth").value
-    assert depth == pytest.approx(queue["depth_mean_samples"], rel=0.01)
-    assert whole(timeline, "queue.used_ratio").value == pytest.approx(depth / queue["capacity_samples"])
+        asked = ("token_staleness", "staleness_histogram", "oldest_staleness", "version_sources")
+        answers = {name: ask(run, name, standard_arguments(run)) for name in (*asked, *OF_THE_LEDGER)}
+        staleness = summarize_staleness(answers, run.config.max_staleness)
+        states = close_ledger(*(answers[name] for name in OF_THE_LEDGER)).states
+        timeline = whole_timeline(run, EVERY)
+    for statistic in ("mean", "p50", "p95", "p99", "max"):
+        reported = getattr(staleness.tokens, statistic)
+        assert whole(timeline, f"staleness.tokens.{statistic}").value == pytest.approx(reported, rel=1e-12)
+    for role in ("trainer", "sampler"):
+        own = [state for state in states if state.role == role]
+        idle_ns = sum(state.gpu_ns for state in own if state.state in IDLE_STATES)
+        assert whole(timeline, f"idle.{role}_ratio").value == idle_ns / sum(state.gpu_ns for state in own)
 
 
 def test_every_metric_names_a_question_that_there_is_and_is_listed_once() -> None:
@@ -190,36 +109,49 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
 
 
 EXPECTED = {
-    # metric: values of the buckets that end at 10, 20 and 30 s
-    "staleness.tokens.mean": (0.0, 10 / 10, None),
-    "staleness.tokens.p50": (0, 0, None),
-    "staleness.tokens.max": (0, 2, None),
-    "staleness.over_cap_ratio": (0.0, 0.5, None),
-    "idle.trainer_ratio": (0.5, 0.5, 0.5),
-    "idle.sampler_ratio": (0.0, 0.0, None),
-    "unattributed_ratio": (0.0, 2 / 22, 10 / 20),
-    "idle.longest_s": (5.0, 6.0, 10.0),
-    "dropped_stale_ratio": (20 / 40, None, None),
-    "queue.depth": (4.0, (4 * 2 + 6 * 8) / 10, 6.0),
-    "queue.used_ratio": (0.5, (4 * 2 + 6 * 8) / 80, 6 / 8),
-    "kv.used_ratio": (0.5, 1.0, None),
-    "running.per_engine": (4.0, 8.0, None),
-    "waiting.requests": (1.0, 0.0, None),
-    "throughput.trained_tokens_per_s": (1.0, 1.0, 0.0),
-    "step.time_s": (None, 3.0, None),
-    "reward.mean": (None, 0.5, None),
-    "weight_update.duration_s": (None, 3.0, None),
-    "worker.silent_s": (0.0, 8.0, 18.0),
-    "rows.dropped_ratio": (3 / 21, 3 / 21, 3 / 21),  # Eighteen rows are stored.
+    # metric: values of the buckets that end at 10, 20 and 30 s, and of the whole run
+    "staleness.tokens.mean": (0.0, 10 / 10, None, 10 / 20),
+    "staleness.tokens.p50": (0, 0, None, 0),
+    "staleness.tokens.p95": (0, 2, None, 2),
+    "staleness.tokens.max": (0, 2, None, 2),
+    "staleness.over_cap_ratio": (0.0, 0.5, None, 5 / 20),
+    "idle.trainer_ratio": (0.5, 0.5, 0.5, 0.5),
+    "idle.sampler_ratio": (0.0, 0.0, None, 0.0),
+    "unattributed_ratio": (0.0, 2 / 22, 10 / 20, 12 / 72),
+    "idle.longest_s": (5.0, 6.0, 10.0, 16.0),
+    "weight_update.gpu_ratio": (3 / 30, 0.0, 0.0, 3 / 72),
+    "dropped_stale_ratio": (20 / 40, None, None, 20 / 40),
+    "queue.depth": (4.0, (4 * 2 + 6 * 8) / 10, 6.0, (4 * 10 + 6 * 18) / 28),
+    "queue.used_ratio": (0.5, (4 * 2 + 6 * 8) / 80, 6 / 8, (4 * 10 + 6 * 18) / 28 / 8),
+    "kv.used_ratio": (0.5, 1.0, None, (50 * 10 + 100 * 2) / 1200),
+    "running.per_engine": (4.0, 8.0, None, (4 * 10 + 8 * 2) / 12),
+    "waiting.requests": (1.0, 0.0, None, 10 / 12),
+    "throughput.trained_tokens_per_s": (1.0, 1.0, 0.0, 20 / 30),
+    "step.time_s": (None, 3.0, None, 3.0),
+    "reward.mean": (None, 0.5, None, 0.5),
+    "weight_update.duration_s": (None, 3.0, None, 3.0),
+    "worker.silent_s": (0.0, 8.0, 18.0, 18.0),
+    "rows.dropped_ratio": (3 / 21, 3 / 21, 3 / 21, 3 / 21),  # Eighteen rows are stored.
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_bucket_holds_what_ends_in_it(small: Timeline, name: str) -> None:
+def test_a_bucket_holds_what_ends_in_it_and_the_whole_run_what_its_buckets_hold(small: Timeline, name: str) -> None:
     series = BY_NAME[name].series(small)
     assert small.buckets == 3
-    values = [series(bucket, bucket + 1).value for bucket in range(3)]
+    values = [series(first, after).value for first, after in ((0, 1), (1, 2), (2, 3), (0, 3))]
     assert values == [pytest.approx(value) if value is not None else None for value in EXPECTED[name]]
+
+
+def test_the_evidence_is_the_tokens_the_steps_or_the_gpu_seconds_that_were_seen(small: Timeline) -> None:
+    seen = {
+        "staleness.tokens.mean": 20,
+        "staleness.over_cap_ratio": 20,
+        "dropped_stale_ratio": 40,
+        "throughput.trained_tokens_per_s": 3,
+        "unattributed_ratio": 72.0,
+    }
+    assert {name: whole(small, name).evidence for name in seen} == seen
 
 
 def test_the_silent_worker_is_named(small: Timeline) -> None:
@@ -233,12 +165,6 @@ def test_a_stretch_without_work_goes_on_over_the_edge_of_a_bucket_as_far_as_the_
     assert series(0, 2) == MetricReading(6.0, 2, "t0")
     assert series(1, 3) == MetricReading(16.0, 2, "t0")
     assert series(2, 3) == MetricReading(10.0, 2, "t0")
-
-
-def test_the_longest_stretch_without_work_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
-    with open_run(TRACE) as run:
-        longest = ask(run, "idle_stretches", standard_arguments(run)).row(0, named=True)
-    assert whole(recorded.timeline, "idle.longest_s") == MetricReading(longest["idle_s"], 2, longest["worker_id"])
 
 
 def test_the_longest_of_several_workers_counts_though_another_began_first(tmp_path: Path) -> None:

@@ -100,13 +100,9 @@ def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("analyze",),
-        ("analyz", "{run}"),
-        ("analyze", "{run}", "--nonsense"),
         ("query", "{run}"),
         ("query", "{run}", "ledger", "-f", "{sql}"),
         ("query", "{run}", "-f", "{tmp}/gone.sql"),
-        ("query", "{run}", "ledger", "--format", "xlsx"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_so_on_stderr(

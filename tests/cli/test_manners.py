@@ -126,8 +126,6 @@ def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_di
         invoke("query", run_dir, "worker_state")
     with pytest.raises(QueryError, match="ad-hoc SQL 'DROP TABLE workers': found DROP; expected one SELECT"):
         invoke("query", run_dir, "DROP  TABLE\nworkers")
-    with pytest.raises(QueryError, match="--arg with SQL: found arguments a; expected none"):
-        invoke("query", run_dir, "SELECT 1", "--arg", "a=1")
     with pytest.raises(QueryError, match="standard input: found text that cannot be read"):
         invoke("query", run_dir, "-f", "-", stdin=b"\xff")
     with pytest.raises(QueryError, match=r"found text that cannot be read \(more than 4,000,000 bytes\)"):

@@ -20,38 +20,9 @@ from rlscope.trace import store
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask, ask_own
 from rlscope.trace.store import OpenRun, open_run
-from tests.trace_folder import (
-    Row,
-    activity,
-    delivery_row,
-    engine_row,
-    sample_row,
-    train_row,
-    update_row,
-    worker,
-    write_rows,
-    write_run,
-)
+from tests.trace_folder import Row, engine_row, sample_row, small_run, train_row, worker, write_rows, write_run
 
 SECOND = 10**9
-
-
-def small_run(folder: Path, workers: list[Row] | None = None, **config: Any) -> Path:
-    """Two steps of one engine and one trainer: ten tokens trained."""
-    return write_run(
-        folder,
-        workers or [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
-        config,
-        samples=[sample_row("a", "e0", [(0, 0, 4)]), sample_row("b", "e0", [(0, 0, 2), (1, 2, 6)])],
-        deliveries=[
-            delivery_row("a", "t0", step=1, consumer_version=1),
-            delivery_row("b", "t0", step=2, consumer_version=2),
-        ],
-        engine_steps=[engine_row("e0", 0, SECOND), engine_row("e0", SECOND, 2 * SECOND)],
-        train_steps=[train_row("t0", SECOND, 4 * SECOND, 1), train_row("t0", 5 * SECOND, 9 * SECOND, 2)],
-        weight_updates=[update_row("t0", 4 * SECOND, 5 * SECOND, 1, "publish"), update_row("e0", 5, 6, 1)],
-        activities=[activity("t0", 0, SECOND, "wait", "samples")],
-    )
 
 
 def analyze(folder: Path | str, **how: Any) -> AnalysisResult:
@@ -102,7 +73,7 @@ def test_a_bad_file_is_left_out_and_named_with_why(kind: str, tmp_path: Path) ->
     small_run(tmp_path)
     (tmp_path / "activities" / "x-000001.parquet").write_bytes(content)
     found, steps = read(tmp_path)
-    assert list(found) == ["activities/x-000001.parquet"] and steps == [1, 2]
+    assert list(found) == ["activities/x-000001.parquet"] and steps == [1]
     assert found["activities/x-000001.parquet"].startswith(why)
 
 
@@ -123,7 +94,7 @@ def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: 
     analysis = analyze(tmp_path)
     assert [file.path for file in analysis.data_quality.skipped_files] == [f"{table}/z-000001.parquet"]
     assert analysis.data_quality.skipped_files[0].why.startswith("cannot be read: ")
-    assert (analysis.run.steps, analysis.run.tokens_trained) == (2, 10)
+    assert (analysis.run.steps, analysis.run.tokens_trained) == (1, 4)
 
 
 def test_a_text_that_is_not_utf8_costs_that_file_and_no_more(tmp_path: Path) -> None:
@@ -160,7 +131,7 @@ def test_the_files_of_a_table_may_differ_in_their_columns(
         frame = ask_own(run, "SELECT * FROM activities ORDER BY start_ns DESC")
     assert frame.columns == [column.name for column in TABLES["activities"]]
     assert frame.select("activity", "reason", "end_ns").rows() == [
-        *[("eval", None, 2)] * 2, ("wait", "samples", SECOND)
+        *[("eval", None, 2)] * 2, ("wait", "samples", 2 * SECOND)
     ]  # fmt: skip
 
 
@@ -211,7 +182,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ["a run", "run[1]", "run*", "run?", "{run,other}", "it's", 'say "run"', "läuft-実行-🏃", "-run", "a%20b", "$HOME"],
 )
 def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_match(name: str, beside: Path) -> None:
-    assert read(small_run(beside / name)) == ({}, [1, 2])
+    assert read(small_run(beside / name)) == ({}, [1])
 
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_and_the_list_says_why(
@@ -231,7 +202,7 @@ def test_a_folder_may_be_named_relative_to_where_one_stands_and_through_a_link(
     small_run(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
     monkeypatch.chdir(tmp_path / "real")
-    assert [read(path) for path in (Path("."), Path("../link"), Path("../real"))] == [({}, [1, 2])] * 3
+    assert [read(path) for path in (Path("."), Path("../link"), Path("../real"))] == [({}, [1])] * 3
 
 
 def good_worker(**changes: Any) -> str:
@@ -319,18 +290,15 @@ def test_entries_of_run_json_that_make_no_sense_are_not_read(created_ns: object,
 
 
 def test_a_setting_of_the_wrong_type_is_a_gap_of_the_analysis(tmp_path: Path) -> None:
-    analysis = analyze(small_run(tmp_path, None, max_staleness="2"))
+    analysis = analyze(small_run(tmp_path, config={"max_staleness": "2"}))
     assert analysis.run.max_staleness is None
     gap = "run.json: config.max_staleness is '2', expected a whole number at least 0; it is ignored"
     assert gap in analysis.data_quality.gaps
 
 
 def test_a_run_that_is_still_being_written_is_analyzed_up_to_its_last_flush(tmp_path: Path) -> None:
-    workers = [
-        worker("e0", "sampler", 0, None, last_flush_ns=8 * SECOND),
-        worker("t0", "trainer", 0, None, last_flush_ns=8 * SECOND),
-    ]
-    small_run(tmp_path, workers)
+    recording = {"stop_ns": None, "last_flush_ns": 3 * SECOND}
+    write_run(small_run(tmp_path), [worker("e0", "sampler", **recording), worker("t0", **recording)])
     (tmp_path / "samples" / "e0-000002.parquet.tmp").write_bytes(b"PAR1")
     (tmp_path / "samples" / ".e0-000003.parquet.tmp").write_bytes(b"")
     (tmp_path / "workers" / "e0.json.tmp").write_text("{")
@@ -338,10 +306,8 @@ def test_a_run_that_is_still_being_written_is_analyzed_up_to_its_last_flush(tmp_
     assert quality.skipped_files == ()
     assert quality.workers_without_end == ("e0", "t0")
     with open_run(tmp_path) as run:
-        assert dict(ask(run, "worker_extents").select("worker_id", "end_ns").rows()) == {
-            "e0": 8 * SECOND,
-            "t0": 9 * SECOND,
-        }
+        extents = dict(ask(run, "worker_extents").select("worker_id", "end_ns").rows())
+    assert extents == {"e0": 3 * SECOND, "t0": 4 * SECOND}
 
 
 def test_a_file_that_vanishes_once_the_run_is_open_is_told_and_does_not_break_the_analysis(tmp_path: Path) -> None:
@@ -352,7 +318,7 @@ def test_a_file_that_vanishes_once_the_run_is_open_is_told_and_does_not_break_th
         if doing == "ledger" and extra.exists():
             os.remove(extra)
 
-    assert analyze(tmp_path, progress=vanish).run.tokens_trained == 10
+    assert analyze(tmp_path, progress=vanish).run.tokens_trained == 4
 
 
 def test_dropped_rows_are_summed_over_workers_and_what_is_no_count_is_not_counted(tmp_path: Path) -> None:
@@ -379,7 +345,7 @@ def test_without_any_worker_file_the_gap_says_what_is_lost(tmp_path: Path) -> No
     (tmp_path / "workers").rmdir()
     analysis = analyze(tmp_path)
     assert "workers/: no readable worker file, so GPU time cannot be accounted for" in analysis.data_quality.gaps
-    assert (analysis.ledger.total_gpu_ns, analysis.run.steps, analysis.verdict.bottleneck) == (0, 2, "unknown")
+    assert (analysis.ledger.total_gpu_ns, analysis.run.steps, analysis.verdict.bottleneck) == (0, 1, "unknown")
 
 
 def test_a_worker_that_says_neither_when_it_stopped_nor_when_it_flushed_ends_at_its_last_row(tmp_path: Path) -> None:

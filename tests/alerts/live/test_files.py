@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rlscope_otel.journal import sealed
-from rlscope_otel.schema import arrow_schema
 
 from rlscope.alerts.live import files
 from rlscope.alerts.live.files import LiveFiles
@@ -207,19 +206,6 @@ def test_a_link_and_a_pipe_are_named_and_not_opened(run: Path, tmp_path: Path) -
         f"skipped {TABLE}/e0-000001.arrows: a link that points outside the run folder",
         f"skipped {TABLE}/e0-000002.arrows: a pipe, a socket or a device",
     ]
-
-
-def test_a_row_without_a_value_that_must_be_is_left_out_and_counted(run: Path) -> None:
-    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(TABLE)])
-    broken = [dict(row, start_ns=row["start_ns"] or None) for row in rows_from(0, 2)]
-    held = pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in broken], schema)
-    append_table(run, held, "e0", TABLE, first_row=0)
-    append_table(run, held.slice(0, 1), "e0", TABLE, first_row=2)
-    watch, rows = Watch(run), LiveRows()
-    (read,) = watch.files.look([E0], 0, journals.RUN_ID, due_ns=3).read
-    assert rows.keep(*read)["start_ns"].to_pylist() == [1]
-    assert rows.left_out() == (f"{TABLE}: 2 rows lack a value that the format requires; they are left out",)
-    assert watch.files.last_ns == {"e0": 2}
 
 
 @pytest.mark.parametrize("due_ns", [10, 0])

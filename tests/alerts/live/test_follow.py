@@ -149,6 +149,9 @@ def test_the_folder_may_appear_late_and_a_cut_off_file_is_tried_again_until_the_
     live = LiveRun(folder, IDLE)
     view = live.poll(S)
     assert (view.facts, view.ended, len(view.problems)) == (None, False, 1)
+    view = LiveRun(write_run(folder, []), IDLE).poll(S)
+    assert view.problems == ("workers/: no readable worker file yet, so no GPU-second can be accounted for",)
+    assert not view.ended
     write_run(folder, [worker("t0", "trainer", 0, 20 * S, rows={"activities": 1})])
     path = write_rows(folder, "activities", "t0", [activity("t0", 0, 20 * S, "wait", "samples")])
     whole = path.read_bytes()
@@ -178,6 +181,9 @@ def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard
     assert not view.ended
     assert not live.poll(30 * S + GIVEN_UP_NS - 1).ended
     assert live.poll(30 * S + GIVEN_UP_NS).ended
+    # However late somebody looks, it is judged no further.
+    late = LiveRun(folder, RuleSet((silent,))).poll(9_000 * S)
+    assert (late.ended, late.evaluated_ns) == (True, 30 * S + GIVEN_UP_NS)
 
 
 def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_seen(folder: Path) -> None:
@@ -281,13 +287,6 @@ def test_an_engine_a_fifth_slower_than_the_median_is_among_the_facts(
     assert LiveRun(folder, IDLE).poll(11 * S).facts.straggler == slow
 
 
-def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(folder: Path) -> None:
-    growing(folder, 30, train_steps=1)
-    write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
-    view = LiveRun(folder, IDLE).poll(9_000 * S)
-    assert (view.ended, view.evaluated_ns) == (True, 30 * S + GIVEN_UP_NS)
-
-
 def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(folder: Path) -> None:
     """Eight hours, more than anything looks back at. The trainer waits a third of each, and two thirds of the last."""
     hour_s = 3600
@@ -304,12 +303,6 @@ def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(folder:
         assert view.evaluated_ns == (hour + 1) * hour_s * S
     # A quarter of an hour is kept: three rows of it.
     assert looks == [([], 3)] * 7 + [([(8 * hour_s, None)], 3)]
-
-
-def test_a_run_without_a_worker_file_is_waited_for_and_says_so(tmp_path: Path) -> None:
-    view = LiveRun(write_run(tmp_path / "run", []), IDLE).poll(S)
-    assert view.problems == ("workers/: no readable worker file yet, so no GPU-second can be accounted for",)
-    assert not view.ended
 
 
 def test_a_table_that_is_a_file_is_named_once_and_the_others_are_followed(tmp_path: Path) -> None:

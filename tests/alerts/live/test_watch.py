@@ -35,42 +35,33 @@ class FakeClock:
         return 0.0
 
 
-def facts(**changes: Any) -> LiveFacts:
-    known: dict[str, Any] = {
-        "run_id": "monday",
-        "started_ns": NOON_NS,
-        "steps": 120,
-        "last_step_end_ns": NOON_NS - 4 * S,
-        "newest_ns": NOON_NS - 1 * S,
-        "verdict": Verdict("samplers", (Loss("samplers", 38.0, 0.38),), None, NOON_NS - 90 * S, NOON_NS, ()),
-        "sides": (
-            SideState("sampler", 2, 2, {"decoding": 0.75, "no_requests": 0.25}),
-            SideState("trainer", 1, 4, {"train": 0.62, "waiting_for_samples": 0.38}),
-        ),
-        "running_per_engine": 41.5,
-        "waiting_requests": 3.0,
-        "kv_used_ratio": 0.5,
-        "staleness": TokenStaleness(mean=1.25, p50=1, p95=4, p99=5, max=6, histogram=((1, 1),)),
-        "queue_depth_samples": 12.0,
-        "trained_tokens_per_s": 5300.0,
-        "silent_workers": (),
-        "straggler": None,
-        "stall": None,
-    }
-    return LiveFacts(**(known | changes))
+FACTS = LiveFacts(
+    run_id="monday",
+    started_ns=NOON_NS,
+    steps=120,
+    last_step_end_ns=NOON_NS - 4 * S,
+    newest_ns=NOON_NS - 1 * S,
+    verdict=Verdict("samplers", (Loss("samplers", 38.0, 0.38),), None, NOON_NS - 90 * S, NOON_NS, ()),
+    sides=(
+        SideState("sampler", 2, 2, {"decoding": 0.75, "no_requests": 0.25}),
+        SideState("trainer", 1, 4, {"train": 0.62, "waiting_for_samples": 0.38}),
+    ),
+    running_per_engine=41.5,
+    waiting_requests=3.0,
+    kv_used_ratio=0.5,
+    staleness=TokenStaleness(mean=1.25, p50=1, p95=4, p99=5, max=6, histogram=((1, 1),)),
+    queue_depth_samples=12.0,
+    trained_tokens_per_s=5300.0,
+    silent_workers=(),
+    straggler=None,
+    stall=None,
+)
 
 
 def view(*alerts: Alert, seconds: float = 0, ended: bool = False, **changes: Any) -> LiveView:
     now_ns = NOON_NS + round(seconds * S)
-    known: dict[str, Any] = {
-        "now_ns": now_ns,
-        "evaluated_ns": now_ns,
-        "alerts": alerts,
-        "facts": facts(),
-        "ended": ended,
-        "problems": (),
-    }
-    return LiveView(**(known | changes))
+    known = LiveView(now_ns=now_ns, evaluated_ns=now_ns, alerts=alerts, facts=FACTS, ended=ended, problems=())
+    return replace(known, **changes)
 
 
 @dataclass
@@ -394,7 +385,7 @@ def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, 
     assert path.read_text() == text
 
 
-SILENT = facts(silent_workers=(SilentWorker("sampler-1", 75.0),))
+SILENT = replace(FACTS, silent_workers=(SilentWorker("sampler-1", 75.0),))
 STALL = {
     "waiting_worker_id": "trainer-0",
     "waits_for": "samples",
@@ -409,7 +400,7 @@ UNKNOWN = (
     "trained_tokens_per_s", "last_step_end_ns", "verdict", "newest_ns",
 )  # fmt: skip
 DOWN = ("receiver a: down", "http://a:8000/metrics: timed out")
-EMPTY = facts(sides=(), **dict.fromkeys(UNKNOWN))
+EMPTY = replace(FACTS, sides=(), **dict.fromkeys(UNKNOWN))
 
 
 def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = (), each_look: bool = False) -> list[str]:
@@ -424,7 +415,7 @@ def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = (), each_look:
 
 def test_a_stall_is_said_once_and_when_it_is_over() -> None:
     said = "trainer-0 has waited 1 min 34 s for samples; sampler-2 has been applying version 41 for 1 min 36 s. "
-    stalled = view(facts=facts(stall=STALL))
+    stalled = view(facts=replace(FACTS, stall=STALL))
     assert [line for line in lines(stalled, stalled, view()) if said in line] == [
         f"00 UTC note: {said}Other workers that make progress: 0",
         f"00 UTC cleared: {said}Other workers that make progress: 0",
@@ -472,7 +463,7 @@ def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
 
 
 def test_a_slow_engine_is_named() -> None:
-    slow = view(facts=facts(straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
+    slow = view(facts=replace(FACTS, straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
     words = "sampler-3 generates 429 tokens/s, the median engine 920 tokens/s"
     assert f"; slow engine {words}; newest data" in lines(slow)[-1]
     assert words in drawn(Look(slow, ()))
@@ -480,7 +471,7 @@ def test_a_slow_engine_is_named() -> None:
 
 def test_a_verdict_that_is_not_known_says_why() -> None:
     unknown = Verdict("unknown", (), "the run has 2 training steps", NOON_NS, NOON_NS + S, ())
-    (line,) = [line for line in lines(view(facts=facts(verdict=unknown))) if ";" in line]
+    (line,) = [line for line in lines(view(facts=replace(FACTS, verdict=unknown))) if ";" in line]
     assert "verdict Not enough data for a verdict: the run has 2 training steps; steps" in line
 
 

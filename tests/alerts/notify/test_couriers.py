@@ -70,14 +70,3 @@ def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgot
     again.restore(first.saved())
     look(again, 60)
     assert [body["receiver"] for body in listener.bodies[2:]] == ["new"]
-
-
-def test_the_last_messages_do_not_wait_for_more_news(listener: Listener) -> None:
-    couriers = Couriers([receiver(url=listener.url, interval_s=3600.0)], start=at_once)
-    look(couriers, 0)
-    couriers.take([alert(end_s=5)], at(5))
-    couriers.dispatch(at(5))
-    assert len(listener.requests) == 1
-    couriers.dispatch(at(5), at_once=True)
-    couriers.collect(at(5))
-    assert (len(listener.requests), couriers.waiting) == (2, 0)

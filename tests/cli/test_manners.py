@@ -193,23 +193,11 @@ def test_text_on_stdout_is_in_its_encoding_and_data_in_that_of_its_format(monkey
     assert stream.buffer.getvalue() == b"5 ? ?\n" + "<a>ü</a>\n".encode()  # type: ignore[attr-defined]
 
 
-PRINTED = [
-    ("analyze", "{run}", "--no-page"),
-    ("analyze", "{run}", "--no-page", "--format", "markdown"),
-    ("query", "{run}", "SELECT 'ü→' AS name"),
-    ("check", "{tmp}/gone→"),
-]
-"""A command for each way of printing: on a console, as bytes, as a table, and on stderr."""
-
-
 @pytest.mark.usefixtures("known")
-@pytest.mark.parametrize("arguments", PRINTED, ids=" ".join)
-def test_commands_print_on_a_terminal_of_ascii(
-    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
-) -> None:
-    given = (each.format(run=run_dir, tmp=tmp_path) for each in arguments)
-    done = execute(*given, encoding="ascii", COLUMNS="80")
-    assert len(done.stdout + done.stderr) > 20
+def test_commands_print_on_a_terminal_of_ascii(run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]) -> None:
+    assert execute("analyze", run_dir, "--no-page", encoding="ascii").stdout.startswith("+-  No verdict  -")
+    assert "| ?? " in execute("query", run_dir, "SELECT 'ü→' AS name", encoding="ascii").stdout
+    assert "gone?: " in execute("check", tmp_path / "gone→", encoding="ascii").stderr
 
 
 def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> None:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -119,36 +118,24 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
     assert next_step(analysis).startswith("Speed up sampling") and "--engine-log" not in next_step(analysis)
 
 
-@pytest.mark.usefixtures("no_model", "quick")
-def test_the_engines_of_a_run_folder_are_recorded_into_it_and_its_analysis_has_the_verdict_of_the_watch(
-    server: Server, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("quick")
+def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_path: Path) -> None:
     rules, looks, ends_s = tmp_path / "rules.toml", list[Look](), time.monotonic() + TIME_LIMIT_S
     rules.write_text('interval = "1s"')
-    with (
-        rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run,
-        ExitStack() as waiting,
-    ):
 
-        def train(look: Look) -> None:
-            """Train for a moment after each look, and wait for samples until the next one, however long that takes."""
-            looks.append(look)
-            waiting.close()
-            with run.train_step(len(looks), version_in=0, tokens=1):
-                time.sleep(0.25 * STEP_S)
-            waiting.enter_context(run.wait("samples"))
+    def train(look: Look) -> None:
+        looks.append(look)
+        with run.train_step(len(looks), version_in=0, tokens=1):
+            pass
 
-        def interruptions() -> int:
-            facts = looks[-1].view.facts if looks else None
-            is_seen = facts is not None and facts.running_per_engine and facts.steps >= 8
-            return 2 if is_seen or time.monotonic() > ends_s else 0
+    def interruptions() -> int:
+        facts = looks[-1].view.facts if looks else None
+        return 2 * bool((facts and facts.running_per_engine) or time.monotonic() > ends_s)
 
-        watch_run(run_dir := tmp_path / "run", rules, None, 0.1, train, interruptions, print, scrape=[address(server)])
+    with rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run:
+        watch_run(tmp_path / "run", rules, None, 0.1, train, interruptions, print, scrape=[address(server)])
     facts = looks[-1].view.facts
     assert {side.role for side in facts.sides} == {"trainer", "sampler"} and facts.running_per_engine == 3
-    analysis = analyze(run_dir, page=False)
-    assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
-    assert dict(fact_rows(facts, looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
 
 
 def test_a_page_that_is_not_read_is_said_until_it_is_and_a_restart_of_its_engine_once(

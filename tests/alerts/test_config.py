@@ -73,7 +73,6 @@ DEPTH = '[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\n'
 MISTAKES = [
     ('[[rules]]\nname = "a"\nmetrc = "queue.depth"', "rules[0].metrc", "key 'metrc'", "Did you mean 'metric'?"),
     ('[[rules]]\nname = "a"\nmetric = "queue.dept"\nabove = 1', "rules[0].metric", "'queue.dept'", "'queue.depth'"),
-    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\n\nabove = "4"', "rules[0].above", "'4'", "a number"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = true', "rules[0].above", "True", "a number"),
     (DEPTH + 'below = 2', "rules[0].below", "both above and below", "one of"),
     ('# c\n[[rules]]\nname = "a"\nmetric = "queue.depth"', "rules[0]", "neither above nor below", "one of"),
@@ -89,7 +88,6 @@ MISTAKES = [
     (DEPTH + '[[rules]]\nname = "a"\nmetric = "kv.used_ratio"\nabove = 1',
      "rules[1].name", "'a'", "a name of its own"),
     ('\ninterval = "0s"', "interval", "'0s'", "at least 1s"),
-    ("warm_up_steps = 1.5", "warm_up_steps", "1.5", "whole number"),
     ("rules = 3", "rules", "3", "a list of tables"),
     ("rules = []", "rules", "[]", "at least one rule"),
     ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nabove = 30', "rules[0].above", "30", "30% is 0.3"),

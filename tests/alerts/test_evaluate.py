@@ -37,12 +37,9 @@ def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, l
         (rule(1), [5, 5, 5, 5], "pFFF"),
         (rule(20), [5, 5, 5, 5], "ppFF"),
         (rule(21), [5, 5, 5, 5], "pppF"),
-        (rule(31), [5, 5, 5, 5], "pppp"),
         (rule(20), [5, 5, 4, 5, 5, 5], "pp.ppF"),
         # It goes on firing until it was kept for so long. Holding again starts that anew; what is pending is not kept.
         (rule(keep_s=0), [5, 4, 4, 4], "F..."),
-        (rule(keep_s=10), [5, 4, 4, 4], "FF.."),
-        (rule(keep_s=11), [5, 4, 4, 4], "FFF."),
         (rule(keep_s=20), [5, 4, 4, 4], "FFF."),
         (rule(keep_s=21), [5, 4, 4, 4], "FFFF"),
         (rule(20, keep_s=60), [5, 4, 5], "p.p"),

@@ -45,12 +45,9 @@ def test_a_select_is_answered(run: OpenRun, sql: str, rows: list[tuple[object, .
     [
         ("COPY train_steps TO '{folder}/x.csv'", "COPY"),
         ("ATTACH '{folder}/x.db'", "ATTACH"),
-        ("LOAD httpfs", "LOAD"),
         ("SET enable_external_access = true", "SET"),
-        ("PRAGMA enable_profiling", "PRAGMA"),
         ("CREATE MACRO busy_share(a, b) AS 1", "CREATE"),
         ("DELETE FROM worker_extents", "DELETE"),
-        ("DROP TABLE worker_extents", "DROP"),
         ("CALL pragma_version()", "CALL"),
         ("SELECT 1; SELECT 2", "SELECT, SELECT"),
         ("SELECT 1; DROP TABLE worker_extents", "SELECT, DROP"),
@@ -73,8 +70,6 @@ def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, foun
     [
         ("SELEC 1", "syntax error"),
         ("SELECT * FROM no_such_table", "no_such_table"),
-        ("SELECT CAST('x' AS BIGINT)", "x"),
-        ("SELECT $n", "n"),
         ("SELECT INTERVAL 1 DAY", "interval"),
     ],
 )

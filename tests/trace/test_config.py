@@ -26,7 +26,6 @@ def test_a_recorded_config_fits_the_schema_and_is_read_without_a_gap(path: Path)
     ("entry", "value", "expected"),
     [
         ("group_size", "8", "a whole number at least 1"),
-        ("total_gpus", 2.5, "a whole number at least 1"),
         ("total_gpus", True, "a whole number at least 1"),
         ("max_staleness", -1, "a whole number at least 0"),
         ("model", "big", "an object"),

@@ -4,8 +4,6 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,33 +34,26 @@ receivers:
 """
 
 
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
-
-
 @pytest.fixture
 def manager(listener: Listener, tmp_path: Path) -> Iterator[str]:
     """The address of an Alertmanager that posts to the listener."""
     (tmp_path / "config.yml").write_text(CONFIG.format(url=listener.url))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        str(ALERTMANAGER),
-        f"--config.file={tmp_path / 'config.yml'}",
-        f"--storage.path={tmp_path / 'data'}",
-        f"--web.listen-address={address}",
-        "--cluster.listen-address=",
-        "--log.level=error",
-    ]
+        address = free.getsockname()
+    options = {
+        "config.file": tmp_path / "config.yml",
+        "storage.path": tmp_path / "data",
+        "web.listen-address": f"{address[0]}:{address[1]}",
+        "cluster.listen-address": "",
+        "log.level": "error",
+    }
+    command = [str(ALERTMANAGER), *(f"--{name}={value}" for name, value in options.items())]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: is_ready(f"http://{address}"))
-            yield f"http://{address}"
+            with socket.socket() as dialed:
+                until(lambda: dialed.connect_ex(address) == 0)
+            yield f"http://{address[0]}:{address[1]}"
         finally:
             process.kill()
 

@@ -17,6 +17,8 @@ SECOND = 10**9
 State = tuple[str, str, str | None, float]
 """role, state, reason, GPU-seconds."""
 WITHOUT = "in the stretch that is judged, and no GPU-second of the"
+HIDDEN = 90.0
+"""GPU-seconds of samplers in no recorded state, in a log that hides the samplers."""
 BUSY: list[State] = [("trainer", "train", None, 100.0), ("sampler", "decoding", None, 100.0)]
 
 
@@ -216,39 +218,30 @@ def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: 
 
 
 @pytest.mark.parametrize(
-    ("role", "gpu_s", "waits_gpu_s", "bottleneck", "side"),
+    ("waits_gpu_s", "of_trainers_gpu_s", "of_samplers_gpu_s", "bottleneck", "side"),
     [
-        ("sampler", 10.0, 0.0, "balanced", None),
-        ("sampler", 10.001, 0.0, "unknown", "samplers"),  # with more than a tenth nothing is called balanced
-        ("sampler", 50.0, 20.0, "samplers", None),
-        ("sampler", 50.1, 20.0, "unknown", "samplers"),
-        ("trainer", 50.1, 20.0, "unknown", "trainers"),
+        (0.0, 0.0, 10.0, "balanced", None),
+        (0.0, 0.0, 10.001, "unknown", "samplers"),  # with more than a tenth nothing is called balanced
+        (20.0, 0.0, 50.0, "samplers", None),
+        (20.0, 0.0, 50.1, "unknown", "samplers"),
+        (20.0, 50.1, 0.0, "unknown", "trainers"),
+        # A log that hides the samplers is judged by its trainers.
+        (10.001, 0.0, HIDDEN, "samplers", None),
+        (10.001, 50.0, HIDDEN, "samplers", None),
+        (10.001, 50.1, HIDDEN, "unknown", "trainers"),
+        (10.0, 10.0, HIDDEN, "trainers", None),
+        (10.0, 10.1, HIDDEN, "unknown", "trainers"),
     ],
 )
 def test_a_side_is_judged_by_what_was_recorded_unless_that_is_less_than_half(
-    role: str, gpu_s: float, waits_gpu_s: float, bottleneck: str, side: str | None
+    waits_gpu_s: float, of_trainers_gpu_s: float, of_samplers_gpu_s: float, bottleneck: str, side: str | None
 ) -> None:
-    waits = ("trainer", "waiting_for_samples", "samples", waits_gpu_s)
-    verdict = judged(timeline(filled((role, "unattributed", None, gpu_s), waits)))
-    assert (verdict.bottleneck, verdict.unrecorded_side) == (bottleneck, side)
-
-
-@pytest.mark.parametrize(
-    ("waits_gpu_s", "unrecorded_gpu_s", "bottleneck", "side"),
-    [
-        (10.001, 0.0, "samplers", None),
-        (10.001, 50.0, "samplers", None),
-        (10.001, 50.1, "unknown", "trainers"),
-        (10.0, 10.0, "trainers", None),
-        (10.0, 10.1, "unknown", "trainers"),
-    ],
-)
-def test_a_log_that_hides_the_samplers_is_judged_by_its_trainers(
-    waits_gpu_s: float, unrecorded_gpu_s: float, bottleneck: str, side: str | None
-) -> None:
-    waits = ("trainer", "waiting_for_samples", "samples", waits_gpu_s)
-    lost = [waits, ("trainer", "unattributed", None, unrecorded_gpu_s), ("sampler", "unattributed", None, 90.0)]
-    verdict = judged(timeline(filled(*lost)), hides_samplers=True)
+    lost: list[State] = [
+        ("trainer", "waiting_for_samples", "samples", waits_gpu_s),
+        ("trainer", "unattributed", None, of_trainers_gpu_s),
+        ("sampler", "unattributed", None, of_samplers_gpu_s),
+    ]
+    verdict = judged(timeline(filled(*lost)), hides_samplers=of_samplers_gpu_s == HIDDEN)
     assert (verdict.bottleneck, verdict.unrecorded_side) == (bottleneck, side)
 
 

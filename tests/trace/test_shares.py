@@ -1,20 +1,22 @@
-"""What shares of a run answer, merged, is what the whole run answers, to the last bit."""
+"""What a run answers is the same in any files and orders of rows, and in shares to the last bit."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from rlscope.errors import UnreadableDataError
+from rlscope.pipeline import DRAWN, QUESTIONS
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import find_question, questions
 from rlscope.trace.shares import merge_answers
 from rlscope.trace.store import OpenRun, Partitioner, open_run
 from tests.case_files import open_empty
 from tests.in_shares import in_one_process
-from tests.scattered_run import UNORDERED, scattered_run
+from tests.scattered_run import UNORDERED, scattered_rows, scattered_run
 from tests.several_hosts import made_run, off
 from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
 
@@ -45,6 +47,24 @@ def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: 
     whole = answers_of(folder, None, questions())
     assert {name for name, frame in whole.items() if frame.is_empty()} == set()
     assert_equal_bits(whole, answers_of(folder, in_one_process(3, 3), questions()))
+
+
+def test_neither_the_order_of_rows_nor_their_files_change_an_answer(tmp_path: Path) -> None:
+    workers, tables = scattered_rows(1, 60)
+    as_written = answers_of(write_run(tmp_path / "as written", workers, **tables), None, (*QUESTIONS, *DRAWN))
+    split = write_run(tmp_path / "split", workers)
+    for table, rows in tables.items():
+        shuffled = Random(9).sample(rows, len(rows))
+        for worker_id in sorted({row["worker_id"] for row in rows}):
+            own = [row for row in shuffled if row["worker_id"] == worker_id]
+            for sequence, start in enumerate(range(0, len(own), 40), start=1):
+                write_rows(split, table, worker_id, own[start : start + 40], sequence)
+    found = answers_of(split, None, as_written)
+    assert found["ledger"].rows() == as_written["ledger"].rows()
+    for name, frame in as_written.items():
+        assert frame.columns == found[name].columns
+        for one, other in zip(frame.rows(), found[name].rows(), strict=True):
+            assert list(other) == [pytest.approx(cell) if isinstance(cell, float) else cell for cell in one], name
 
 
 def test_more_shares_than_workers_and_samples_change_no_answer(tmp_path: Path) -> None:

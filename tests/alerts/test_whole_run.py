@@ -35,6 +35,8 @@ def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: P
     assert (outcome.evaluated_ticks, outcome.ticks, outcome.evaluated_over_s) == (1, 6, 60.0)
     (alert,) = outcome.alerts
     assert (alert.value, alert.start_ns, alert.end_ns) == (32 / 60, 0, None)
+    document = json.loads(as_json(report, "critical"))
+    assert [each["evaluated_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
     assert judged(run_of(tmp_path / "half", (0, 20), (40, 50)), idle()).alerts == ()
 
 
@@ -64,6 +66,9 @@ def test_warm_up_is_left_out(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
     (alert,) = judged(folder, idle(), warm_up_steps=2).alerts
     assert (alert.value, alert.start_ns, alert.evaluated_over_s) == (30 / 45, 15 * S, 45.0)
+    # A rule that is stated over the whole run counts from the first tick after it.
+    (alert,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=2).alerts
+    assert (alert.value, alert.start_ns, alert.evaluated_over_s) == (25 / 40, 60 * S, None)
     assert judged(folder, idle(), warm_up_steps=4).rules[0].evaluated_ticks == 0
 
 
@@ -116,22 +121,9 @@ def test_the_text_says_what_was_judged_and_why(tmp_path: Path, rule: Rule, words
     assert "idle.trainer_ratio over the whole run > 50.0%: 100%" in text
 
 
-def test_json_marks_the_rule_and_its_alert(tmp_path: Path) -> None:
-    report = judged(run_of(tmp_path, (0, 60)), idle())
-    document = json.loads(as_json(report, "critical"))
-    assert [each["evaluated_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
-    assert document["rules"][0]["condition"] == "idle.trainer_ratio over 10m > 50.0%"
-
-
 def test_rules_that_stayed_quiet_over_the_whole_run_are_named(tmp_path: Path) -> None:
     text = as_text(judged(run_of(tmp_path, (0, 30)), idle()), "critical")
     assert "did not fire over the whole run, which is shorter than their windows: idle" in text
-
-
-def test_a_rule_stated_over_the_whole_run_counts_from_the_first_tick_after_warm_up(tmp_path: Path) -> None:
-    folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
-    (alert,) = judged(folder, idle(WHOLE_RUN), warm_up_steps=2).alerts
-    assert (alert.value, alert.start_ns, alert.evaluated_over_s) == (25 / 40, 60 * S, None)
 
 
 def test_a_rule_stated_over_the_whole_run_is_judged_in_a_run_that_ends_before_the_first_tick_after_warm_up(

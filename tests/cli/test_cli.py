@@ -122,33 +122,30 @@ def test_queries_lists_every_question_with_its_sentence() -> None:
         assert line.endswith(question.question)
 
 
-def test_a_table_comes_as_text_csv_json_and_parquet(run_dir: Path, tmp_path: Path) -> None:
+def test_a_table_comes_as_text_csv_json_and_parquet(run_dir: Path) -> None:
     rows = [(1, 4, 1.0)]
     columns = ["step", "tokens", "staleness_mean"]
-    own = tmp_path / "own.sql"
-    own.write_text("SELECT 1::BIGINT AS step, 4::BIGINT AS tokens, 1.0::DOUBLE AS staleness_mean")
-    text = invoke("query", run_dir, "-f", own).stdout
+    asked = ("query", run_dir, "SELECT 1::BIGINT AS step, 4::BIGINT AS tokens, 1.0::DOUBLE AS staleness_mean")
+    text = invoke(*asked).stdout
     assert [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")] == columns
     assert [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")] == ["1", "4", "1.0"]
-    as_csv = pl.read_csv(StringIO(invoke("query", run_dir, "-f", own, "--format", "csv").stdout))
-    as_json = pl.read_json(StringIO(invoke("query", run_dir, "-f", own, "--format", "json").stdout))
-    as_parquet = pl.read_parquet(BytesIO(invoke("query", run_dir, "-f", own, "--format", "parquet").stdout_bytes))
+    as_csv = pl.read_csv(StringIO(invoke(*asked, "--format", "csv").stdout))
+    as_json = pl.read_json(StringIO(invoke(*asked, "--format", "json").stdout))
+    as_parquet = pl.read_parquet(BytesIO(invoke(*asked, "--format", "parquet").stdout_bytes))
     for frame in (as_csv, as_json, as_parquet):
         assert (frame.columns, frame.rows()) == (columns, rows)
 
 
-def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.sql"
-    own.write_text("SELECT range AS n, repeat('x', 200) AS wide FROM range(1000)")
-    lines = invoke("query", run_dir, "-f", own).stdout.splitlines()
+def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir: Path) -> None:
+    wide = "SELECT range AS n, repeat('x', 200) AS wide FROM range(1000)"
+    lines = invoke("query", run_dir, wide).stdout.splitlines()
     assert len(lines) == 1002
     assert all("x" * 200 in line for line in lines[2:])
 
 
-def test_nested_values_are_json_text_in_csv(run_dir: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.sql"
-    own.write_text("SELECT versions, [1, 2] AS list, NULL::INTEGER[] AS nothing FROM samples")
-    frame = pl.read_csv(StringIO(invoke("query", run_dir, "-f", own, "--format", "csv").stdout))
+def test_nested_values_are_json_text_in_csv(run_dir: Path) -> None:
+    nested = "SELECT versions, [1, 2] AS list, NULL::INTEGER[] AS nothing FROM samples"
+    frame = pl.read_csv(StringIO(invoke("query", run_dir, nested, "--format", "csv").stdout))
     assert json.loads(frame["versions"][0]) == [{"version": 0, "start": 0, "end": 4}]
     assert frame.select("list", "nothing").rows() == [("[1, 2]", None)]
 

@@ -148,6 +148,8 @@ def test_a_log_that_stands_still_for_half_a_minute_is_told_and_its_alarms_fire(g
         assert (said in view.problems) is is_told
         assert ("steps_stalled" in {each.rule for each in view.alerts}) is is_told
     assert said not in growing.see(LINES[-1].replace("step:60", "step:61")).problems
+    # One that never grows again has ended after ten minutes.
+    assert [growing.look(after_s).ended for after_s in (599.0, 2.0)] == [False, True]
 
 
 def test_a_log_that_stands_still_is_told_with_the_last_line_of_each_file(tmp_path: Path):
@@ -217,25 +219,19 @@ def test_a_watch_that_is_started_again_goes_on_and_repeats_no_alert(growing: Gro
     assert started[0] == started[1]
 
 
-def test_a_log_that_is_replaced_is_followed_from_its_new_start(growing: Growing):
-    growing.see("".join(LINES))
-    growing.write("".join(LINES[:20]), mode="w")
-    view = growing.look(5.0)
-    assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
-    assert view.facts.steps < 60
-
-
 @pytest.mark.parametrize("begins", ["(main pid=7) another run\n", ""])
 def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before(growing: Growing, begins: str):
     """It is longer than the first by now. If it begins with the same lines, it begins at another time."""
-    growing.see("".join(LINES[:40]))
+    replaced = "run.log was replaced or truncated; it is followed from its new start"
+    growing.see("".join(LINES))
+    assert replaced in growing.see("".join(LINES[:40]), mode="w").problems
     saved = growing.watch.saved()
     growing.write(begins + "".join(LINES), mode="w")
     if not begins:
         saved = {**saved, "origin_ns": saved["origin_ns"] - 90 * 86_400 * S, "log_head": None}
     growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, saved)
     view = growing.look(90 * 86_400)
-    assert "run.log was replaced or truncated; it is followed from its new start" in view.problems
+    assert replaced in view.problems
     assert view.facts.steps == 60
     # Its start, once chosen, stays.
     growing.write(LINES[-1].replace("step:60", "step:61"))
@@ -246,12 +242,6 @@ def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before
 def test_a_run_ends_with_the_last_step_that_its_log_announces(growing: Growing, announced: int, has_ended: bool):
     assert TOTAL in TEXT
     assert growing.see(TEXT.replace(TOTAL, f"'total_training_steps': {announced}")).ended is has_ended
-
-
-def test_a_log_that_never_grows_again_has_ended_after_ten_minutes(growing: Growing):
-    growing.see("".join(LINES))
-    assert not growing.look(599.0).ended
-    assert growing.look(2.0).ended
 
 
 def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):

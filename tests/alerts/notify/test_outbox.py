@@ -95,6 +95,7 @@ def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
     box.take([alert(end_s=50)], at(60))
     assert deliver(box, 60) == RESOLVED
     assert deliver(box, 600) == []
+    assert (box.saved()["known"], box.waiting) == ([], 0), "what has been told to the end is forgotten"
 
 
 def test_news_waits_for_the_interval_and_then_comes_in_one_message() -> None:
@@ -111,14 +112,6 @@ def test_a_clock_that_is_set_back_does_not_hold_news_up() -> None:
     deliver(box, 0)
     box.take([alert(), alert("stale")], at(60))
     assert box.due(at(-3600)) is not None
-
-
-def test_what_has_been_told_to_the_end_is_forgotten() -> None:
-    box = outbox(alert())
-    deliver(box, 0)
-    box.take([alert(end_s=10)], at(60))
-    deliver(box, 60)
-    assert (box.saved()["known"], box.waiting) == ([], 0)
 
 
 def test_two_runs_under_the_same_rules_are_told_apart() -> None:

@@ -78,9 +78,6 @@ def test_the_public_names_are_these() -> None:
     assert rlscope.__version__ == metadata.version("rlscope")
     for name in names:
         assert inspect.getdoc(getattr(rlscope, name)), name
-
-
-def test_a_name_that_is_none_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'rlscope' has no attribute 'analyz'"):
         rlscope.analyz  # noqa: B018
 
@@ -231,9 +228,6 @@ def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
     for kind in (ArgumentError, ValueError):
         with pytest.raises(kind, match=message):
             rlscope.analyze(TRACE, **arguments)
-
-
-def test_a_cap_of_a_plan_that_is_out_of_range_is_refused() -> None:
     with pytest.raises(ArgumentError, match="max_staleness: found -1"):
         rlscope.plan(EXAMPLE, max_staleness=-1)
 

@@ -424,13 +424,11 @@ def test_depths_that_only_takers_record_miss_what_enters_so_the_times_of_the_sam
     assert run.scheduling.taken_on_arrival_ratio is None  # 19 samples: too few to tell
 
 
-def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
+def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
     whole = seen(answers(group_deliveries=rows("samples queued_earlier delivery_s", (20, 10, None))))
     assert whole.scheduling.queued_alone_ratio == 0.5
-    assert whole.scheduling.disorder_ratios["oldest_first"] is None  # 19 pairs: too few to tell
-
-
-def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
+    # Of groups that are queued at once the oldest token of any member counts: of 19 pairs.
+    assert whole.scheduling.disorder_ratios["oldest_first"] is None
     deliveries = rows("samples queued_earlier delivery_s", (19, 19, None))
     queues = rows("queue depth_mean_samples", ("a", 4.5), ("b", 1.0))
     few = seen(answers(group_deliveries=deliveries, queue_level=queues))

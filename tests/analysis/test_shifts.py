@@ -50,8 +50,8 @@ def told(event: RunEvent) -> dict[str, tuple[float, float]]:
     return {each.quantity: (round(each.before, 2), round(each.after, 2)) for each in event.shifts}
 
 
-def test_a_run_that_goes_on_as_it_began_has_no_event() -> None:
-    assert run_events(run()) == ()
+def test_a_run_that_goes_on_as_it_began_has_no_event_and_neither_has_staleness_that_swings_with_the_queue() -> None:
+    assert run_events(run()) == run_events(run(staleness=3.0)) == ()
 
 
 def test_longer_responses_are_the_cause_of_longer_steps_and_not_a_change_of_speed() -> None:
@@ -111,10 +111,6 @@ def test_a_sampler_that_ends_within_five_steps_is_the_cause(steps_off: int, caus
 def test_reward_changes_by_itself_and_staleness_with_something_else() -> None:
     assert told(only(run(reward=0.9))) == {"reward": (0.6, 1.0)}
     assert told(only(run(reward=0.9, staleness=3.0))) == {"reward": (0.6, 1.0), "staleness_versions": (1.0, 3.0)}
-
-
-def test_staleness_alone_swings_with_the_queue_and_is_no_event() -> None:
-    assert run_events(run(staleness=3.0)) == ()
 
 
 @pytest.mark.parametrize(("apart", "events"), [(5, 1), (6, 2)])

@@ -137,21 +137,19 @@ def refusal(run_dir: Path, tmp_path: Path, text: str) -> RlscopeError:
     return caught.value
 
 
-def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_from_the_start_is_said_at_the_start(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chat = '[[receivers]]\nname = "chat"\nkind = "apprise"\nurl_env = "NOT_SET_ANYWHERE"\n'
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
     assert isinstance(wrong, RuleError) and "rules.toml, receivers[0].url: " in str(wrong)
     assert "NOT_SET_ANYWHERE" not in str(wrong)
+    monkeypatch.setattr(watch, "is_installed", lambda: False)
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "mailto://hush")
+    assert "pip install 'rlscope[apprise]'" in str(refusal(run_dir, tmp_path, chat))
     with pytest.raises(RlscopeError, match="no such directory"):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
-
-
-def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(watch, "is_installed", lambda: False)
-    monkeypatch.setenv("MAIL_URL", "mailto://hush")
-    text = '[[receivers]]\nname = "mail"\nkind = "apprise"\nurl_env = "MAIL_URL"\n'
-    assert "pip install 'rlscope[apprise]'" in str(refusal(run_dir, tmp_path, text))
 
 
 @pytest.mark.parametrize("interval", ["0s", "5", "often"])

@@ -26,23 +26,20 @@ def refusal(send, to) -> str:
     return str(caught.value)
 
 
-def test_a_webhook_is_posted_the_payload(listener: Listener) -> None:
-    senders.send_to_webhook(receiver(url=listener.url + "/hook"), FIRING)
+@pytest.mark.parametrize(
+    ("user", "token_env", "authorization"),
+    [("", None, None), ("", "THE_TOKEN", "Bearer hush"), ("me:p%40ss@", None, "Basic bWU6cEBzcw==")],
+)
+def test_a_webhook_is_posted_the_payload_and_its_secret_in_a_header(
+    user: str, token_env: str | None, authorization: str | None, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "hush\n")
+    url = listener.url.replace("//", f"//{user}") + "/hook"
+    senders.send_to_webhook(receiver(url=url, token_env=token_env), FIRING)
     (request,) = listener.requests
     assert (request["path"], request["body"]) == ("/hook", webhook_payload(FIRING))
     assert request["headers"]["Content-Type"] == "application/json"
-    assert "Authorization" not in request["headers"]
-
-
-def test_a_token_travels_in_a_header(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THE_TOKEN", "hush\n")
-    senders.send_to_webhook(receiver(url=listener.url, token_env="THE_TOKEN"), FIRING)
-    assert listener.requests[0]["headers"]["Authorization"] == "Bearer hush"
-
-
-def test_a_user_in_a_secret_address_travels_in_a_header(listener: Listener) -> None:
-    senders.send_to_webhook(receiver(url=listener.url.replace("//", "//me:p%40ss@")), FIRING)
-    assert listener.requests[0]["headers"]["Authorization"] == "Basic bWU6cEBzcw=="
+    assert request["headers"].get("Authorization") == authorization
 
 
 def test_alertmanager_is_posted_to_its_api_and_leases_what_fires(listener: Listener) -> None:

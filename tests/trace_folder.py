@@ -54,6 +54,15 @@ def write_rows(folder: Path, table: str, worker_id: str, rows: Sequence[Row], se
     return path
 
 
+def damaged(path: Path) -> Path:
+    """Overwrite the first page of a Parquet file; its footer stays whole."""
+    content = bytearray(path.read_bytes())
+    offset = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    content[4 : offset + 12] = b"\xff" * (offset + 8)
+    path.write_bytes(content)
+    return path
+
+
 def table_of(table: str, rows: Sequence[Row]) -> pa.Table:
     """Rows of a table in its schema."""
     schema = arrow_schema(table)

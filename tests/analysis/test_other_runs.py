@@ -31,7 +31,7 @@ from rlscope.trace.store import open_run
 from tests.cli.command import invoke
 from tests.model.few_draws import few_draws
 from tests.model.known_run import QUESTION, TODAY, TRUTH, candidates_of, observed
-from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
+from tests.trace_folder import damaged, delivery_row, sample_row, train_row, worker, write_rows, write_run
 
 MS = 10**6
 MODEL = {"name": "m", "parameters": 7_000_000_000, "layers": 32, "bytes_per_weight": 2, "bytes_per_kv": 2}
@@ -67,12 +67,6 @@ def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
     assert found.steps.tokens.tolist() == [1_000] * 14
 
 
-def damaged(path: Path) -> Path:
-    content = path.read_bytes()
-    path.write_bytes(content[:4] + b"\xff" * 200 + content[204:])
-    return path
-
-
 def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_out(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     write_rows(other, "samples", "e0", [sample_row("a", "e0", [(0, 0, 1)])])
@@ -85,7 +79,7 @@ def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_o
 def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
     # The others would pass for all of them: three trainers that do three quarters of the tokens in the same time.
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
-    damaged(other / name)
+    (other / name).write_bytes(b"PAR1")
     with pytest.raises(AnalysisError, match=f"other: found {name} that cannot be read; expected all of its trainers"):
         read(own, other)
 

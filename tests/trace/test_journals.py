@@ -19,7 +19,7 @@ from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
 from tests import journals
 from tests.in_shares import in_one_process
-from tests.trace_folder import Row, engine_row, sample_row, train_row, worker, write_run
+from tests.trace_folder import Row, damaged, engine_row, sample_row, train_row, worker, write_run
 
 SECOND = 10**9
 CLOSED = "train_steps/t0-000001.parquet"
@@ -171,14 +171,7 @@ def crc32_of(path: Path) -> int:
     return zlib.crc32(path.read_bytes())
 
 
-def damage(path: Path) -> None:
-    """Flip a bit of a page."""
-    content, column = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(3)
-    content[column.data_page_offset + column.total_compressed_size - 3] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(b"PAR1")])
+@pytest.mark.parametrize("harm", [damaged, lambda path: path.write_bytes(b"PAR1")])
 def test_a_damaged_parquet_file_is_named_and_the_journal_beside_it_read(
     harm: Callable[[Path], object], run: Path
 ) -> None:
@@ -191,7 +184,7 @@ def test_a_damaged_parquet_file_is_named_and_the_journal_beside_it_read(
 
 
 def test_a_damaged_closed_file_is_left_out_and_its_rows_are_named(run: Path) -> None:
-    damage(run / CLOSED)
+    damaged(run / CLOSED)
     steps, found, skipped = seen(run)
     assert (steps, [gap.detail for gap in found.gaps]) == (
         list(range(5, 10)), ["5 of the 10 rows that t0 wrote are missing (rows 0 to 4)"]

@@ -18,7 +18,7 @@ from tests.case_files import open_empty
 from tests.in_shares import in_one_process
 from tests.scattered_run import UNORDERED, scattered_rows, scattered_run
 from tests.several_hosts import made_run, off
-from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
+from tests.trace_folder import damaged, engine_row, sample_row, worker, write_rows, write_run
 
 FEW = ("ledger", "delivered_samples", "queue_wait_counts")
 """A question of each partition."""
@@ -89,10 +89,7 @@ def test_a_row_that_names_a_worker_of_another_share_than_its_file_is_in_that_wor
 
 def test_a_file_that_breaks_in_a_share_is_reported_as_it_is_in_one_piece(tmp_path: Path) -> None:
     folder = scattered_run(tmp_path / "run")
-    path = folder / "activities" / "e0-000001.parquet"
-    damaged = bytearray(path.read_bytes())
-    damaged[8:60] = b"\xff" * 52
-    path.write_bytes(damaged)
+    damaged(folder / "activities" / "e0-000001.parquet")
     with (
         pytest.raises(UnreadableDataError, match="could not be read"),
         open_run(folder, divide=in_one_process(2, 2)) as run,

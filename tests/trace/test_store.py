@@ -20,7 +20,7 @@ from rlscope.trace import store
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask, ask_own
 from rlscope.trace.store import OpenRun, open_run
-from tests.trace_folder import Row, engine_row, sample_row, small_run, train_row, worker, write_rows, write_run
+from tests.trace_folder import Row, damaged, engine_row, sample_row, small_run, train_row, worker, write_rows, write_run
 
 SECOND = 10**9
 
@@ -77,20 +77,12 @@ def test_a_bad_file_is_left_out_and_named_with_why(kind: str, tmp_path: Path) ->
     assert found["activities/x-000001.parquet"].startswith(why)
 
 
-def damaged_inside(path: Path) -> None:
-    """Overwrite the first page of the file and keep its footer whole."""
-    content = bytearray(path.read_bytes())
-    offset = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
-    content[4 : offset + 12] = b"\xff" * (offset + 8)
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("table", "row"), [("samples", sample_row("z", "z", [(0, 0, 1)])), ("train_steps", train_row("z", 1, 2, 9))]
 )
 def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: str, row: Row, tmp_path: Path) -> None:
     small_run(tmp_path)
-    damaged_inside(write_rows(tmp_path, table, "z", [row]))
+    damaged(write_rows(tmp_path, table, "z", [row]))
     analysis = analyze(tmp_path)
     assert [file.path for file in analysis.data_quality.skipped_files] == [f"{table}/z-000001.parquet"]
     assert analysis.data_quality.skipped_files[0].why.startswith("cannot be read: ")

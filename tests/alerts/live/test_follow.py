@@ -104,18 +104,13 @@ def seconds(view: LiveView) -> list[tuple[int, int | None]]:
 
 def growing(folder: Path, flushed_s: float, **counts: int) -> None:
     """The one trainer's file as it stands after a flush."""
-    state(folder, worker("t0", "trainer", 0, None, last_flush_ns=int(flushed_s * S), rows=counts))
+    write_run(folder, [worker("t0", "trainer", 0, None, last_flush_ns=int(flushed_s * S), rows=counts)])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A run folder without workers and rows."""
     return write_run(tmp_path / "run", [])
-
-
-def state(folder: Path, *workers: Row) -> None:
-    for document in workers:
-        (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
 
 
 def test_a_tick_is_due_when_its_worker_recorded_something_after_it_or_when_the_grace_is_over(folder: Path) -> None:
@@ -190,11 +185,9 @@ def test_a_stuck_worker_is_named_once_its_phase_lasts_longer_than_the_watch_has_
     def flushed(at_s: int) -> None:
         applying = {"doing": "apply", "version": 2, "since_ns": 40 * S}
         waiting = {"doing": "wait", "reason": "samples", "since_ns": 41 * S}
-        state(
-            folder,
-            worker("e0", "sampler", 0, None, last_flush_ns=at_s * S, rows={"weight_updates": 1}, open=[applying]),
-            worker("t0", "trainer", 0, None, last_flush_ns=at_s * S, rows={"activities": 1}, open=[waiting]),
-        )
+        recording = {"stop_ns": None, "last_flush_ns": at_s * S}
+        engine = worker("e0", "sampler", rows={"weight_updates": 1}, open=[applying], **recording)
+        write_run(folder, [engine, worker("t0", rows={"activities": 1}, open=[waiting], **recording)])
 
     write_rows(folder, "weight_updates", "e0", [update_row("e0", 30 * S, 38 * S, 1)])
     write_rows(folder, "activities", "t0", [activity("t0", 30 * S, 38 * S, "wait", "samples")])
@@ -227,7 +220,7 @@ def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls
         stop_ns = None if stopped_s is None else stopped_s * S
         engine = worker("e0", "sampler", 0, None, last_flush_ns=engine_flushed_s * S, rows={})
         trainer = worker("t0", "trainer", 0, stop_ns, last_flush_ns=28 * S, rows={"train_steps": len(ends_s)})
-        state(folder, engine, trainer)
+        write_run(folder, [engine, trainer])
 
     built_in = replace(built_in_rules(), interval_ns=S)
     live = LiveRun(folder, built_in)
@@ -253,13 +246,13 @@ def test_killed_workers_are_silent_until_they_are_started_again_and_then_end_wit
 
     silent = RuleSet((rule("silent", "worker.silent_s", 60, RuleWindow(S), kind="data_quality"),))
     live = LiveRun(folder, silent)
-    state(folder, killed("e0", "sampler"), killed("t0", "trainer"))
+    write_run(folder, [killed("e0", "sampler"), killed("t0", "trainer")])
     view = live.poll(90 * S + GRACE_NS)
     assert ([alert.rule for alert in view.alerts], view.ended) == (["silent"], False)
-    state(folder, again("e0", "sampler", None), again("t0", "trainer", None))
+    write_run(folder, [again("e0", "sampler", None), again("t0", "trainer", None)])
     view = live.poll(200 * S)
     assert (seconds(view), view.ended, view.facts.silent_workers) == ([(90, 100)], False, ())
-    state(folder, again("e0", "sampler", 210), again("t0", "trainer", 220))
+    write_run(folder, [again("e0", "sampler", 210), again("t0", "trainer", 220)])
     assert live.poll(220 * S + GRACE_NS).ended
     assert check(folder, silent).alerts == ()
 

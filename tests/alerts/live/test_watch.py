@@ -189,12 +189,12 @@ def test_what_fires_at_the_end_of_the_run_is_resolved_there_and_a_later_watch_sa
     listener: Listener, tmp_path: Path
 ) -> None:
     path, last = tmp_path / "state.json", view(alert(labels=BARE), seconds=7, ended=True)
-    outcome, _ = follow([view(), last], listener, state_path=path)
+    outcome, _ = follow([view(), view(alert(labels=BARE)), last], listener, state_path=path, interval_s=3600.0)
     assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
     assert listener.bodies[0]["commonLabels"]["run"] == "monday"
     assert listener.bodies[1]["alerts"][0]["endsAt"] == "2026-01-01T12:00:07.000000000Z"
     assert outcome == Outcome(ended=True, worst="warning", untold=0)
-    follow([view(), view(), view(ended=True)], listener, state_path=path)
+    follow([*[view()] * 3, view(ended=True)], listener, state_path=path)
     assert len(listener.requests) == 2
     with listening() as firing_alone:
         follow([last], firing_alone, send_resolved=False)

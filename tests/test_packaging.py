@@ -24,11 +24,6 @@ def built(target: str, folder: Path) -> Path:
     return archive
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built("wheel", tmp_path_factory.mktemp("wheel"))
-
-
 def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
     assert queries_folder() == ROOT / "queries"
     stems = [Path(path).stem for path in QUERIES]
@@ -37,17 +32,16 @@ def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
 
 
 @pytest.mark.services
-def test_the_wheel_holds_every_question_template_and_framework_and_no_test(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_holds_every_question_template_and_framework_and_no_test_and_finds_its_questions(
+    tmp_path: Path,
+) -> None:
+    wheel = zipfile.ZipFile(built("wheel", tmp_path / "built"))
+    names = wheel.namelist()
     assert [name for name in QUERIES if f"rlscope/queries/{name}" not in names] == []
     assert [name for name in TEMPLATES if f"rlscope/reports/templates/{name}" not in names] == []
     assert FRAMEWORKS and [name for name in FRAMEWORKS if f"rlscope/frameworks/{name}" not in names] == []
     assert {name.split("/")[0] for name in names} == {"rlscope", "rlscope-0.1.0.dist-info"}
-
-
-@pytest.mark.services
-def test_an_installed_wheel_finds_its_questions(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path)
+    wheel.extractall(tmp_path)
     say = "from rlscope.trace.questions import queries_folder as f, questions; print(f()); print(len(questions()))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {say}"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()

@@ -1,6 +1,7 @@
 """`rlscope plan`: the example plans itself, every answer reads at any width, and what has none says why."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_pa
     assert done.exit_code == 0
     assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
     assert {each["excluded"] for each in answer["candidates"]} == {"too_stale"}
-    assert "No layout of these 6 GPUs is feasible" in done.stderr
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert "No layout of these 6 GPUs is feasible. Reasons: staleness above the cap (5 splits)." in said
+    assert re.search(r"The least stale layout is .* with a staleness of 0\.", said)
 
 
 def planned_with(folder: Path, gpus: int, samples: int) -> tuple[PlanFile, PlanResult]:
@@ -154,12 +157,6 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
             ["Keep 3 trainer GPUs and 3 sampler GPUs", "The present layout exceeds the staleness cap of 1."],
         ),
         (
-            SMALL_BATCH,
-            0,
-            ["No layout of these 6 GPUs is feasible.", "Reasons: staleness above the cap (5 splits).",
-             "The least stale layout is", "with a staleness of 0."],
-        ),
-        (
             f"{PLAN}[limits]\nkv_capacity_tokens = 600\n",
             None,
             ["Reasons: KV cache too small (5 splits).",
@@ -167,7 +164,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
              "Use more GPUs per engine or a lower max_output_tokens."],
         ),
     ],
-    ids=["the present layout is kept", "all are too stale", "no response fits the cache"],
+    ids=["the present layout is kept", "no response fits the cache"],
 )  # fmt: skip
 def test_a_layout_beyond_the_cap_and_a_plan_without_one_say_why(
     tmp_path: Path, plan: str, cap: int | None, said: list[str]

@@ -50,7 +50,8 @@ def table_with(change: Callable[[pa.Table], pa.Table]) -> bytes:
 
 
 GOOD_BYTES = table_with(lambda table: table)
-BAD_FILES: dict[str, tuple[bytes, str]] = {
+BAD_FILES: dict[str, tuple[bytes | None, str]] = {
+    "folder": (None, "a folder"),
     "no byte": (b"", "0 bytes long, too short for a Parquet file"),
     "cut off": (GOOD_BYTES[:-20], "no Parquet magic bytes at its start and end: truncated, or not a Parquet file"),
     "text": (b"a long enough line of text", "no Parquet magic bytes at its start and end"),
@@ -71,7 +72,12 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 def test_a_bad_file_is_left_out_and_named_with_why(kind: str, tmp_path: Path) -> None:
     content, why = BAD_FILES[kind]
     small_run(tmp_path)
-    (tmp_path / "activities" / "x-000001.parquet").write_bytes(content)
+    path = tmp_path / "activities" / "x-000001.parquet"
+    path.mkdir() if content is None else path.write_bytes(content)
+    # Neither files of other formats nor folders of other names are the run's.
+    (tmp_path / "samples" / "notes.txt").write_text("not ours")
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "x-000001.parquet").write_bytes(b"")
     found, steps = read(tmp_path)
     assert list(found) == ["activities/x-000001.parquet"] and steps == [1]
     assert found["activities/x-000001.parquet"].startswith(why)
@@ -290,9 +296,11 @@ def test_a_run_that_is_still_being_written_is_analyzed_up_to_its_last_flush(tmp_
     (tmp_path / "samples" / "e0-000002.parquet.tmp").write_bytes(b"PAR1")
     (tmp_path / "samples" / ".e0-000003.parquet.tmp").write_bytes(b"")
     (tmp_path / "workers" / "e0.json.tmp").write_text("{")
-    quality = analyze(tmp_path).data_quality
+    before = sorted(tmp_path.rglob("*"))
+    quality = pipeline.analyze(tmp_path).data_quality
     assert quality.skipped_files == ()
     assert quality.workers_without_end == ("e0", "t0")
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is written into the run folder"
     with open_run(tmp_path) as run:
         extents = dict(ask(run, "worker_extents").select("worker_id", "end_ns").rows())
     assert extents == {"e0": 3 * SECOND, "t0": 4 * SECOND}
@@ -351,22 +359,6 @@ def test_a_run_of_nothing_but_run_json_is_analyzed(tmp_path: Path) -> None:
     assert (analysis.run.steps, analysis.run.duration_s, analysis.staleness.tokens) == (0, 0.0, None)
     assert analysis.throughput.achieved_tokens_per_s is None
     assert sum(gap.split(":")[0] in TABLES for gap in analysis.data_quality.gaps) == 6
-
-
-def test_files_that_are_not_the_formats_and_folders_that_look_like_files_are_handled(tmp_path: Path) -> None:
-    small_run(tmp_path)
-    (tmp_path / "samples" / "notes.txt").write_text("not ours")
-    (tmp_path / "extra").mkdir()
-    (tmp_path / "extra" / "x-000001.parquet").write_bytes(b"")
-    (tmp_path / "samples" / "folder-000001.parquet").mkdir()
-    assert list(skipped(tmp_path)) == ["samples/folder-000001.parquet"]
-
-
-def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
-    small_run(tmp_path)
-    before = sorted(path for path in tmp_path.rglob("*"))
-    pipeline.analyze(tmp_path)
-    assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,10 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
     assert run.delivered == Delivered(2_400, 100, 200)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
+    # 4 GPU-seconds and half of the 4 of a bucket that reaches half out of the stretch, on engines of 2 GPUs.
+    assert run.engine_state_s == {("decoding", None): 3.0, ("applying_weights", None): 1.0}
+    # An update costs what engines stood still for it, over those in the stretch.
+    assert (run.apply_s, run.update_delay_s, run.kv_kept) == (0.5, 1.5, True)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +155,6 @@ def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_b
     assert seen(answers(preemptions=pl.DataFrame([row]))).preemption_counts == preemption_counts
 
 
-def test_engine_seconds_count_by_the_part_of_a_bucket_that_is_inside():
-    states = seen(answers()).engine_state_s
-    # 4 GPU-seconds and half of the 4 of a bucket that reaches half out of the stretch, on engines of 2 GPUs.
-    assert states == {("decoding", None): 3.0, ("applying_weights", None): 1.0}
-
-
 def test_the_same_rows_give_the_same_shares_to_the_last_bit():
     states = ["waiting_for_samples", "train", "logprobs", "checkpoint", "eval", "other", "publishing_weights"]
     trainer = pl.DataFrame({"state": states, "gpu_s": [0.1, 0.7, 1e-3, 3e5, 1.9, 7e-5, 0.3]})
@@ -165,13 +163,6 @@ def test_the_same_rows_give_the_same_shares_to_the_last_bit():
     runs = [observe(CONFIG, 4, answers(), timeline, BUCKET_NS, STRETCH) for _ in range(30)]
     assert {run.load.wait_samples_ratio for run in runs} == {runs[0].load.wait_samples_ratio}
     assert {tuple(run.engine_state_s) for run in runs} == {tuple(runs[0].engine_state_s)}
-
-
-def test_an_update_costs_what_engines_stood_still_for_it_over_those_in_the_stretch():
-    run = seen(answers())
-    assert run.apply_s == 0.5
-    assert run.update_delay_s == 1.5
-    assert run.kv_kept
 
 
 def with_held(gpu_s: float) -> Observed:

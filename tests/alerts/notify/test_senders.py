@@ -113,7 +113,11 @@ def test_an_answer_that_is_no_success_is_a_failure(listener: Listener, status: i
     assert len(listener.requests) == 1
 
 
-def test_a_receiver_that_is_down_and_one_that_is_slow_are_failures(listener: Listener, refused: str) -> None:
+def test_a_receiver_that_is_down_slow_or_nowhere_is_a_failure_without_its_name(
+    listener: Listener, refused: str
+) -> None:
+    nowhere = refusal(senders.send_to_webhook, receiver(url="http://hush.invalid/hush"))
+    assert nowhere.startswith("it cannot be reached") and "hush" not in nowhere
     assert refusal(senders.send_to_webhook, receiver(url=refused)) == "the connection was refused"
     listener.hold = threading.Event()
     assert refusal(senders.send_to_webhook, receiver(url=listener.url, timeout_s=0.1)) == "it did not answer in time"
@@ -133,11 +137,6 @@ def test_a_token_that_would_break_the_headers_is_not_quoted(
     monkeypatch.setenv("THE_TOKEN", "hush\r\nX: 1")
     words = refusal(senders.send_to_webhook, receiver(url=listener.url, token_env="THE_TOKEN"))
     assert words == "its URL or its token cannot be sent over HTTP"
-
-
-def test_a_host_that_does_not_exist_is_a_failure_without_its_name() -> None:
-    words = refusal(senders.send_to_webhook, receiver(url="http://hush.invalid/hush"))
-    assert words.startswith("it cannot be reached") and "hush" not in words
 
 
 def python(script: str, *arguments: str) -> dict[str, object]:

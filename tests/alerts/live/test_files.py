@@ -106,21 +106,17 @@ def test_a_journal_that_is_replaced_while_the_folder_is_listed_hides_no_other(
 
 
 def test_only_what_is_new_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, path = Watch(run), flush(run, [0])
-    offsets, real = [], os.pread
+    watch, ends, offsets, real = Watch(run), [0], list[int](), os.pread
 
     def pread(descriptor: int, length: int, offset: int) -> bytes:
         offsets.append(offset)
         return real(descriptor, length, offset)
 
     monkeypatch.setattr(os, "pread", pread)
-    ends = [0]
     for number in range(len(FLUSHES)):
-        watch.look(stated=sum(FLUSHES[: number + 1]))
-        watch.look(stated=sum(FLUSHES[: number + 1]))
-        ends.append(path.stat().st_size)
-        if number + 1 < len(FLUSHES):
-            flush(run, [number + 1])
+        ends.append(flush(run, [number]).stat().st_size)
+        for _ in range(2):
+            watch.look(stated=sum(FLUSHES[: number + 1]))
     assert offsets == ends[:-1]
 
 

@@ -15,16 +15,6 @@ ACTION: Any = yaml.safe_load((Path(__file__).parents[1] / "action.yml").read_tex
 (STEP,) = ACTION["runs"]["steps"]
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Path:
-    """A folder with the command `rlscope`."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "rlscope").write_text(f"#!{sys.executable}\nfrom rlscope.cli import main\nmain()\n")
-    (folder / "rlscope").chmod(0o755)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("options", "code", "begin"),
     [
@@ -34,13 +24,17 @@ def command(tmp_path: Path) -> Path:
     ],
 )
 def test_the_script_writes_the_summary_and_ends_as_the_check(
-    options: str, code: int, begin: str, tmp_path: Path, command: Path
+    options: str, code: int, begin: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "rlscope"
+    command.write_text(f"#!{sys.executable}\nfrom rlscope.cli import main\nmain()\n")
+    command.chmod(0o755)
     steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(8)]
     write_run(tmp_path / "-a run", [worker("t0", stop_ns=100)], train_steps=steps)
     given = {"RUN": "-a run", "BASELINE": "-a run", "OPTIONS": options, "PYTHON": "", "ACTION": ""}
     outputs = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "GITHUB_OUTPUT": str(tmp_path / "output")}
-    environment = os.environ | given | outputs | {"PATH": f"{command}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | given | outputs | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(
         ["bash", "-e", "-c", STEP["run"]], env=environment, cwd=tmp_path, capture_output=True, text=True
     )

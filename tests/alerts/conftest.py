@@ -9,11 +9,3 @@ from tests.alerts.notify.listener import Listener, listening
 def listener() -> Iterator[Listener]:
     with listening() as started:
         yield started
-
-
-@pytest.fixture
-def refused() -> str:
-    """An address on which nobody listens."""
-    with listening() as gone:
-        url = gone.url
-    return url

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,6 @@ from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
 from tests.cli.command import invoke
 from tests.cli.conftest import Ended, Known, narrow
-
-
-@pytest.fixture(scope="module")
-def run(run_dir: Path) -> Iterator[rlscope.Run]:
-    with rlscope.open(run_dir) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -149,12 +143,11 @@ def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_i
         ("SELECT worker_id\nFROM workers\nWHERE nope", "LINE 3: WHERE nope\n              ^^^^"),
     ],
 )
-def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql: str, quoted: str, run: rlscope.Run) -> None:
-    with pytest.raises(QueryError) as caught:
+def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql: str, quoted: str, run_dir: Path) -> None:
+    with rlscope.open(run_dir) as run, pytest.raises(QueryError) as caught:
         run.sql(sql)
     assert quoted in str(caught.value)
-    mark = str(caught.value).splitlines()[-1]
-    line = str(caught.value).splitlines()[-2]
+    *_, line, mark = str(caught.value).splitlines()
     assert line[mark.index("^") : mark.rindex("^") + 1] in ("nope", "workers")
 
 

@@ -40,12 +40,6 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, PlanResu
     return plan_ahead(write_plan(tmp_path_factory.mktemp("plan"), PLAN))
 
 
-@pytest.fixture(scope="module")
-def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
-    file, planned = answer
-    return as_dict(plan_document(planned, file))
-
-
 def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
     printed = invoke("plan", "--example")
     assert printed.exit_code == 0 and printed.stdout == EXAMPLE.read_text(encoding="utf-8")
@@ -104,7 +98,8 @@ def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
     assert invoke("plan", *arguments).exit_code == 2
 
 
-def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) -> None:
+def test_the_cost_of_the_run_follows_from_its_hours(answer: tuple[PlanFile, PlanResult]) -> None:
+    document: Any = as_dict(plan_document(answer[1], answer[0]))
     eta, best = document["time_to_finish"], document["recommendation"]["best"]
     assert eta["gpu_hours"] == pytest.approx(6 * eta["hours"]["value"])
     assert (eta["price"], eta["currency"]) == (pytest.approx(2 * eta["gpu_hours"]), "EUR")

@@ -73,7 +73,8 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
 ) -> None:
     recording.loop(0, 20)
     recording.loop(100, 10, ".r1")
-    analysis = analyze(recording.write(tmp_path / "twice"))
+    folder = recording.write(tmp_path / "twice")
+    analysis = analyze(folder)
     alone = Recording()
     alone.loop(100, 10)
     expected = analyze(alone.write(tmp_path / "alone"))
@@ -88,17 +89,27 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
         "this folder holds more than one recording; only the last one, from 2023-11-14 22:15:00 UTC on, is analyzed. "
         "Record each run in its own folder"
     ]
+    with open_run(folder) as run:
+        asked = "SELECT count(*), min(worker_id), max(worker_id) FROM samples"
+        assert run.locked.open(SqlLimits()).sql(asked).fetchall() == [(10, "sampler.r1", "sampler.r1")]
+        assert run.row_counts["samples"] == 10
 
 
 @pytest.mark.parametrize(
-    ("first", "steps", "said"),
-    [(20, 30, "started 2 times, and each start resumed the steps"), (19, 10, "holds more than one recording")],
+    ("first", "crashes_between", "steps", "said"),
+    [
+        (20, False, 30, "started 2 times, and each start resumed the steps"),
+        (20, True, 30, "started 3 times, and each start resumed the steps"),
+        (19, False, 10, "holds more than one recording"),
+    ],
 )
 def test_a_start_that_repeats_no_step_of_the_last_one_continues_its_run(
-    first: int, steps: int, said: str, recording: Recording, tmp_path: Path
+    first: int, crashes_between: bool, steps: int, said: str, recording: Recording, tmp_path: Path
 ) -> None:
     recording.loop(0, 20, killed=True)
-    recording.loop(100, 10, ".r1", first=first)
+    if crashes_between:
+        recording.worker("trainer.r1", "trainer", 50, 55, killed=True)
+    recording.loop(100, 10, ".r2", first=first)
     analysis = analyze(recording.write(tmp_path))
     assert (analysis.run.steps, analysis.run.tokens_trained) == (steps, steps * TOKENS)
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 1)
@@ -117,17 +128,6 @@ def test_a_start_that_crashed_before_its_first_step_is_no_part_of_the_next(
     run = analysis.run
     assert (run.duration_s, run.steps, run.tokens_trained, run.sampler_gpus) == (10.0, 10, 10 * TOKENS, 1)
     assert any("holds more than one recording" in gap for gap in analysis.data_quality.gaps)
-
-
-def test_a_start_that_crashed_before_its_first_step_between_two_that_made_steps_is_a_pause(
-    recording: Recording, tmp_path: Path
-) -> None:
-    recording.loop(0, 20)
-    recording.worker("trainer.r1", "trainer", 50, 55, killed=True)
-    recording.loop(100, 10, ".r2", first=20)
-    analysis = analyze(recording.write(tmp_path))
-    assert (analysis.run.steps, analysis.run.tokens_trained) == (30, 30 * TOKENS)
-    assert any("started 3 times, and each start resumed the steps" in gap for gap in analysis.data_quality.gaps)
 
 
 def test_a_sampler_that_is_started_again_has_samples_of_its_own_under_ids_that_it_uses_again(
@@ -191,15 +191,6 @@ def test_the_last_recording_has_the_settings_that_it_was_started_with(recording:
     recording.loop(100, 10, ".r1", config={"max_staleness": 7})
     run = analyze(recording.write(tmp_path, config={"max_staleness": 1, "framework": "own"})).run
     assert (run.max_staleness, dict(run.settings)) == (7, {"max_staleness": 7, "framework": "own"})
-
-
-def test_a_user_s_sql_sees_the_last_recording_alone(recording: Recording, tmp_path: Path) -> None:
-    recording.loop(0, 20)
-    recording.loop(100, 10, ".r1")
-    with open_run(recording.write(tmp_path)) as run:
-        asked = "SELECT count(*), min(worker_id), max(worker_id) FROM samples"
-        assert run.locked.open(SqlLimits()).sql(asked).fetchall() == [(10, "sampler.r1", "sampler.r1")]
-        assert run.row_counts["samples"] == 10
 
 
 def test_more_tokens_trained_than_generated_take_the_verdict_away(recording: Recording, tmp_path: Path) -> None:

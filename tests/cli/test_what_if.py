@@ -82,6 +82,10 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
     layout = {"trainer_gpus": 2, "sampler_gpus": 6, "max_running": 64}
     assert {name: value for name, value in found["predicted"].items() if value is not None} == layout
     assert {name: value for name, value in found["asked"].items() if value is not None} == {"samples_per_step": 1024}
+    # Nor is a target called reached that no number of GPUs can run for.
+    done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
+    assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
+    assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -133,9 +137,3 @@ def test_a_target_is_answered_with_the_fewest_gpus_and_how_surely_they_reach_it(
     text = " ".join(done.stdout.split())
     assert "The fewest GPUs predicted to reach 4,000.5 tokens/s, in their fastest split." in text
     assert re.search(r"Probability of reaching it: \d+(\.\d)?%", text)
-
-
-def test_a_target_that_no_number_of_gpus_can_run_for_is_not_called_reached() -> None:
-    done = invoke("what-if", "run", "--target-tokens-per-s", "100", "--queue-capacity-samples", "8")
-    assert "Infeasible: the queue holds fewer complete groups than a step needs" in " ".join(done.stdout.split())
-    assert "fewest GPUs" not in done.stdout and "number of GPUs was given" not in done.stdout

@@ -155,13 +155,9 @@ def test_a_users_select_reads_corrected_tables_and_no_others(tmp_path: Path) -> 
         assert not any(name.startswith(("recorded_", "clock_shifts")) for name in names)
 
 
-def test_engine_rows_stay_in_order_when_they_are_corrected(tmp_path: Path) -> None:
-    with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
-        assert ask(run, "engine_row_order")["rows_disjoint"].to_list() == [True]
-
-
 def test_data_quality_states_offset_and_uncertainty(tmp_path: Path) -> None:
     with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
+        assert ask(run, "engine_row_order")["rows_disjoint"].to_list() == [True], "rows stay in order"
         asked = ("worker_extents", "row_faults", "sampled_engines", "delivery_outcomes", "token_balance")
         answers = {name: ask(run, name) for name in asked}
         quality = assess_quality(run, answers)

@@ -160,27 +160,23 @@ def test_a_journal_that_repeats_rows_of_another_file_is_left_out_and_named(run: 
     assert skipped["train_steps/t0-000003.arrows"].startswith("repeats rows from 5 on, which are in another file")
 
 
-def test_the_parquet_file_wins_over_the_journal_that_it_replaced(run: Path) -> None:
-    crc32 = journals.close(run / JOURNAL, keep=True)
-    journals.state(run, "t0", {"train_steps": 10}, {"train_steps": {"1": crc32_of(run / CLOSED), "2": crc32}})
-    (run / JOURNAL).write_bytes(b"never opened")
-    assert seen(run) == (list(range(10)), Completeness("complete"), {})
-
-
 def crc32_of(path: Path) -> int:
     return zlib.crc32(path.read_bytes())
 
 
-@pytest.mark.parametrize("harm", [damaged, lambda path: path.write_bytes(b"PAR1")])
-def test_a_damaged_parquet_file_is_named_and_the_journal_beside_it_read(
-    harm: Callable[[Path], object], run: Path
+@pytest.mark.parametrize("harm", [None, damaged, lambda path: path.write_bytes(b"PAR1")])
+def test_a_parquet_file_wins_over_its_journal_unless_it_is_damaged_and_named(
+    harm: Callable[[Path], object] | None, run: Path
 ) -> None:
     crc32 = journals.close(run / JOURNAL, keep=True)
     journals.state(run, "t0", {"train_steps": 10}, {"train_steps": {"1": crc32_of(run / CLOSED), "2": crc32}})
-    harm((run / JOURNAL).with_suffix(".parquet"))
+    if harm is None:
+        (run / JOURNAL).write_bytes(b"never opened")
+    else:
+        harm((run / JOURNAL).with_suffix(".parquet"))
     steps, found, skipped = seen(run)
-    assert (steps, found.state) == (list(range(10)), "complete")
-    assert list(skipped) == ["train_steps/t0-000002.parquet"]
+    assert (steps, found) == (list(range(10)), Completeness("complete"))
+    assert list(skipped) == ([] if harm is None else ["train_steps/t0-000002.parquet"])
 
 
 def test_a_damaged_closed_file_is_left_out_and_its_rows_are_named(run: Path) -> None:

@@ -114,13 +114,9 @@ def test_every_format_tells_the_firing_and_what_was_not_judged(tmp_path: Path) -
 def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
     document = json.loads(as_json(report_of(tmp_path), "warning"))
     assert (document["failed"], document["fail_on"], document["run_id"]) == (True, "warning", "run")
-    assert [
-        (rule["rule"]["name"], rule["fired"], rule["evaluated_ticks"], rule["ticks"]) for rule in document["rules"]
-    ] == [
-        ("idle", 1, 6, 6),
-        ("quiet", 0, 0, 6),
-        ("silent", 0, 6, 6),
-    ]
+    ticks = {each["rule"]["name"]: (each["evaluated_ticks"], each["ticks"]) for each in document["rules"]}
+    assert ticks == {"idle": (6, 6), "quiet": (0, 6), "silent": (6, 6)}
+    assert [each["fired"] for each in document["rules"]] == [1, 0, 0]
     (fired,) = document["alerts"]
     assert fired | {"fingerprint": "", "labels": {}, "annotations": {}} == {
         "rule": "idle", "severity": "warning", "labels": {}, "annotations": {}, "value": 0.8, "worst_value": 1.0,

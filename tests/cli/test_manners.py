@@ -60,12 +60,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
 def test_a_folder_that_takes_no_files_is_refused_and_a_device_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert checked_output(tmp_path / "x.html") == tmp_path / "x.html"
-    assert (checked_output(Path("/dev/null")), checked_output("-"), checked_output(None)) == (
-        Path("/dev/null"),
-        "-",
-        None,
-    )
+    for given in (tmp_path / "x.html", Path("/dev/null"), "-", None):
+        assert checked_output(given) == given
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(OutputError, match="no permission to write there"):
         checked_output(tmp_path / "x.html")

@@ -177,11 +177,8 @@ def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:
 def test_an_end_is_shown_once_though_it_is_the_run_s_last_news() -> None:
     seen: list[Look] = []
     follow([view(alert(), alert("stale")), view(alert(end_s=4), alert("stale"), ended=True)], seen=seen)
-    assert [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen] == [
-        [],
-        ["starved"],
-        ["stale"],
-    ]
+    ended = [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen]
+    assert ended == [[], ["starved"], ["stale"]]
     assert [each.rule for each in seen[-1].view.alerts] == ["stale"]
 
 
@@ -335,13 +332,8 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     seen: list[Look] = []
     with StateFile(path) as file:
         watch_of(FakeRun([view(ended=True)]), Couriers([]), file, seen.append).follow(lambda: 0)
-    assert (
-        seen[-1]
-        .troubles[0]
-        .startswith(
-            f"a restarted watch would send its notifications again: cannot write {path}: found Is a directory; expected"
-        )
-    )
+    why = f"cannot write {path}: found Is a directory; expected"
+    assert seen[-1].troubles[0].startswith(f"a restarted watch would send its notifications again: {why}")
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 

@@ -190,19 +190,15 @@ def odd_file(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """Something among the files that is none."""
     where = rng.choice([*_tables(folder), "workers"])
     path = folder / where / ("odd.json" if where == "workers" else "odd-000001.parquet")
-    match rng.randrange(6):
-        case 0:
-            os.mkfifo(path)
-        case 1:
-            path.mkdir()
-        case 2:
-            path.symlink_to("/etc/passwd")
-        case 3:
-            path.symlink_to(path)
-        case 4:
-            path.write_bytes(b"")
-        case _:
-            path.write_bytes(rng.randbytes(5000))
+    put: tuple[Callable[[], object], ...] = (
+        lambda: os.mkfifo(path),
+        path.mkdir,
+        lambda: path.symlink_to("/etc/passwd"),
+        lambda: path.symlink_to(path),
+        path.touch,
+        lambda: path.write_bytes(rng.randbytes(5000)),
+    )
+    rng.choice(put)()
     return (path.name,)
 
 
@@ -210,15 +206,13 @@ def odd_folder(folder: Path, rng: random.Random) -> tuple[str, ...]:
     """A table that is a file, a link or a pipe; or no workers."""
     name = rng.choice([*_tables(folder), "workers"])
     shutil.rmtree(folder / name)
-    match rng.randrange(4):
-        case 0:
-            (folder / name).write_text("text")
-        case 1:
-            (folder / name).symlink_to("/usr/share")
-        case 2:
-            os.mkfifo(folder / name)
-        case _:
-            pass
+    put: tuple[Callable[[], object], ...] = (
+        lambda: (folder / name).write_text("text"),
+        lambda: (folder / name).symlink_to("/usr/share"),
+        lambda: os.mkfifo(folder / name),
+        lambda: None,
+    )
+    rng.choice(put)()
     return (f"{name}:", f"{name}/")
 
 

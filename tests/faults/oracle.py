@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import resource
 import signal
-import time
 import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -35,11 +34,9 @@ class Looked(NamedTuple):
     """What a process said of a run."""
 
     end: Literal["seen", "refused", "traceback", "hang", "memory"]
-    facts: Mapping[str, Any]
-    lines: tuple[str, ...]
+    facts: Mapping[str, Any] = {}
+    lines: tuple[str, ...] = ()
     """What it says of the data; the message of an error, or the traceback."""
-    peak_bytes: int
-    wall_s: float
 
 
 def look(folder: Path, *, whole: bool = False) -> Looked:
@@ -47,7 +44,6 @@ def look(folder: Path, *, whole: bool = False) -> Looked:
 
     whole: with the model, and in every format.
     """
-    started_s = time.monotonic()
     reading, writing = _CONTEXT.Pipe(duplex=False)
     child = _CONTEXT.Process(target=_be_the_child, args=(folder, writing, whole))
     child.start()
@@ -56,17 +52,15 @@ def look(folder: Path, *, whole: bool = False) -> Looked:
     if not reading.poll(LIMIT_S):
         child.kill()
         child.join()
-        return Looked("hang", {}, (), 0, time.monotonic() - started_s)
+        return Looked("hang")
     with contextlib.suppress(EOFError):
         found = reading.recv()
     child.join()
-    wall_s = time.monotonic() - started_s
-    if found is None and child.exitcode == -signal.SIGXCPU:
-        return Looked("hang", {}, (), 0, wall_s)
     if found is None:
-        return Looked("memory", {}, (f"ended with {child.exitcode}",), 0, wall_s)
+        is_hang = child.exitcode == -signal.SIGXCPU
+        return Looked("hang" if is_hang else "memory", lines=(f"ended with {child.exitcode}",))
     end = "memory" if found["peak_bytes"] > LIMIT_BYTES else found["end"]
-    return Looked(end, found["facts"], tuple(found["lines"]), found["peak_bytes"], wall_s)
+    return Looked(end, found["facts"], tuple(found["lines"]))
 
 
 def judge_mutation(mutation: Mutation, untouched: Looked, looked: Looked) -> Verdict:

@@ -15,11 +15,10 @@ from rlscope.errors import RunFolderError
 from rlscope.pipeline import check
 from rlscope.trace import worker_files
 from rlscope.trace.completeness import Completeness
-from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
 from tests.faults.mutations import rewrite
 from tests.faults.runs import store_run
-from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_rows, write_run
+from tests.trace_folder import engine_row, sample_row, train_row, worker, write_rows, write_run
 
 SECOND = 10**9
 
@@ -162,21 +161,6 @@ def test_incompleteness_fails_a_check(run: Path) -> None:
     assert report.fails("critical")
     assert "rows_missing" in {alert.rule for alert in report.alerts}
     assert any(re.match("deliveries: .* rows that trainer wrote are missing", note) for note in report.warnings)
-
-
-def test_ids_that_were_overwritten_are_missed_by_the_deliveries_where_no_checksum_tells(tmp_path: Path) -> None:
-    """Seed 1119."""
-    samples = [sample_row(name, "e0", [(0, 0, 1)]) for name in ("a", "b")]
-    deliveries = [delivery_row(name, "t0", step=1, consumer_version=1) for name in ("a", "b")]
-    counted = [worker("t0", rows={"deliveries": 2}), worker("e0", "sampler", rows={"samples": 2})]
-    folder = write_run(tmp_path, counted, samples=samples, deliveries=deliveries)
-    path = folder / "samples" / "e0-000001.parquet"
-    rewrite(path, lambda held: held.set_column(0, "sample_id", pa.array(["x"] * held.num_rows)))
-    with open_run(folder) as run:
-        assert ask(run, "row_faults").rows() == [
-            ("deliveries", "name a sample that was not recorded", 2),
-            ("samples", "share their sample_id and segment with another", 2),
-        ]
 
 
 def test_folders_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

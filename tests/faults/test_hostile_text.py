@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import rlscope
-from rlscope.errors import RlscopeError
 from rlscope.reports.page.html import render
 from rlscope.text_out import as_json, for_csv, for_markdown, for_terminal, one_line
 from rlscope.trace.adhoc import write_table
@@ -116,14 +115,8 @@ def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
     assert NOT_TEXT.search(html) is None
     report = rlscope.check(run)
     json.loads(report.to_text("json"))
-    assert all(
-        NOT_TEXT.search(text) is None
-        for text in (
-            report.to_text("text"),
-            report.to_text("markdown"),
-            analysis.to_markdown(),
-        )
-    )
+    texts = (report.to_text("text"), report.to_text("markdown"), analysis.to_markdown())
+    assert all(NOT_TEXT.search(text) is None for text in texts)
     printed = _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql")], capfd)
     printed += _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "csv"], capfd)
     assert NOT_TEXT.search(printed) is None
@@ -168,8 +161,6 @@ def test_an_error_that_names_a_hostile_folder_is_text(tmp_path: Path, capfd: pyt
         main()
     _, err = capfd.readouterr()
     assert "a\ufffd[2Jb" in err
-    with pytest.raises(RlscopeError):
-        rlscope.check(tmp_path / "a\x1b[2Jb")
 
 
 def test_a_cell_that_a_spreadsheet_would_run_is_text(tmp_path: Path) -> None:

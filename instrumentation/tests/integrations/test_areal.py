@@ -49,9 +49,6 @@ class StalenessManager:
     def on_rollout_accepted(self) -> None:
         self.running -= 1
 
-    def on_rollout_rejected(self) -> None:
-        self.running -= 1
-
 
 class BatchTaskDispatcher:
     def __init__(self, manager: StalenessManager) -> None:

@@ -1,5 +1,5 @@
 """Pages as served by vLLM 0.32.0 (its own server, on a CPU, after 72 requests) and as rendered by the collector of
-SGLang 0.5.23 (its own class, with numbers set by hand), without their help texts."""
+SGLang 0.5.23 (its own class, with numbers set by hand), without their help texts and most of vLLM's buckets."""
 
 import os
 import re
@@ -48,20 +48,20 @@ class Watched:
     """A scraper on a clock that moves only when told to, and the page that it reads next."""
 
     def __init__(self, tmp_path: Path, clock: ManualClock) -> None:
-        self.clock, self.page = clock, ""
-        self.failure: OSError | None = None
+        self.clock = clock
+        self.page: str | OSError = ""
         self.runs: dict[str, Run] = {}
         self._folder = tmp_path
         self.scraper = scrape.Scraper(self._fetch, self._start, RunClock(clock).now_ns)
 
     def see(self, page: str | OSError, after_ms: int = 0) -> str | None:
         self.clock.advance(after_ms * MS)
-        self.page, self.failure = ("", page) if isinstance(page, OSError) else (page, None)
+        self.page = page
         return self.scraper.read()
 
     def _fetch(self) -> str:
-        if self.failure is not None:
-            raise self.failure
+        if isinstance(self.page, OSError):
+            raise self.page
         return self.page
 
     def _start(self, engine: str, reading: Reading) -> Run:
@@ -75,10 +75,6 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, clock: ManualClock) -> Watched:
     return Watched(tmp_path, clock)
-
-
-def seen(rows, *names: str) -> list[tuple[object, ...]]:
-    return [tuple(row[name] for name in names) for row in rows("engine_steps")]
 
 
 def waits(rows) -> list[tuple[object, ...]]:
@@ -153,75 +149,57 @@ def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_pa
     assert nan.name == "d" and nan.value != nan.value
 
 
-def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(watched: Watched, rows) -> None:
+def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(watched: Watched, rows, columns) -> None:
     watched.see(page_with(VLLM, num_requests_running=2))
     grown = {"generation_tokens_total": 28_900, "prompt_tokens_total": 2180, "iteration_tokens_total_count": 2415}
     watched.see(page_with(VLLM, num_requests_running=5, num_requests_waiting=1, kv_cache_usage_perc=0.5, **grown), 250)
-    watched.scraper.stop()
-    assert rows("engine_steps") == [
-        {
-            "worker_id": "e-0",
-            "start_ns": MS,
-            "end_ns": 251 * MS,
-            "forward_passes": 10,
-            "busy_ns": None,
-            "running": 5,
-            "waiting": 1,
-            "decode_tokens": 100,
-            "prefill_tokens": 20,
-            "kv_used_tokens": KV_CAPACITY_TOKENS // 2,
-            "preemptions": 0,
-            "source": "sampled",
-        }
-    ]
+    times = columns("engine_steps", "worker_id", "source", "start_ns", "end_ns", "busy_ns", "forward_passes")
+    assert times == [("e-0", "sampled", MS, 251 * MS, None, 10)]
+    load = ("running", "waiting", "decode_tokens", "prefill_tokens", "kv_used_tokens", "preemptions")
+    assert columns("engine_steps", *load) == [(5, 1, 100, 20, KV_CAPACITY_TOKENS // 2, 0)]
     assert waits(rows) == []
 
 
-def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched: Watched, rows) -> None:
+def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched: Watched, rows, columns) -> None:
     page = VLLM.read_text()
     watched.see(page)
     watched.see(page, 250)
     watched.see(page_with(VLLM, generation_tokens_total=28_801), 250)
     watched.see(page_with(VLLM, generation_tokens_total=28_801, num_requests_waiting=1), 250)
-    watched.scraper.stop()
     assert waits(rows) == [("requests", 0, 250 * MS)]
-    assert seen(rows, "start_ns", "decode_tokens", "waiting") == [(251 * MS, 1, 0), (501 * MS, 0, 1)]
+    assert columns("engine_steps", "start_ns", "decode_tokens", "waiting") == [(251 * MS, 1, 0), (501 * MS, 0, 1)]
 
 
-def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched: Watched, rows) -> None:
+def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched: Watched, columns) -> None:
     watched.see(page_with(VLLM, num_requests_running=1))
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=10), 250)
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=15), 250)
-    watched.scraper.stop()
-    assert seen(rows, "start_ns", "decode_tokens") == [(251 * MS, 5)]
+    assert columns("engine_steps", "start_ns", "decode_tokens") == [(251 * MS, 5)]
     assert watched.runs["0"].faults.counts == {"engine restart": 1}
 
 
-def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched: Watched, rows) -> None:
+def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched: Watched, columns) -> None:
     busy = page_with(VLLM, num_requests_running=1)
     assert watched.see(busy) is None
     assert watched.see(OSError("connection refused"), 500) == "connection refused"
     assert watched.see("not metrics", 500) == "no engine on the page: it has neither vllm: nor sglang: series"
     assert watched.see(busy, 1) is None
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=28_803), 250)
-    watched.scraper.stop()
-    assert seen(rows, "start_ns", "decode_tokens") == [(1002 * MS, 3)]
+    assert columns("engine_steps", "start_ns", "decode_tokens") == [(1002 * MS, 3)]
     assert watched.runs["0"].faults.counts == {"scrape gap": 1}
 
 
-def test_readings_a_second_apart_are_one_row(watched: Watched, rows) -> None:
+def test_readings_a_second_apart_are_one_row(watched: Watched, columns) -> None:
     watched.see(page_with(VLLM, num_requests_running=1))
     watched.see(OSError("once"), 500)
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=28_807), 500)
-    watched.scraper.stop()
-    assert seen(rows, "start_ns", "end_ns", "decode_tokens") == [(MS, 1001 * MS, 7)]
+    assert columns("engine_steps", "start_ns", "end_ns", "decode_tokens") == [(MS, 1001 * MS, 7)]
 
 
-def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watched: Watched, rows) -> None:
+def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watched: Watched, rows, columns) -> None:
     watched.see(sglang_page())
     watched.see(sglang_page(decode=40, busy=0.25, idle=0.125), 500)
-    watched.scraper.stop()
-    assert seen(rows, "start_ns", "end_ns", "busy_ns", "forward_passes", "decode_tokens") == [
+    assert columns("engine_steps", "start_ns", "end_ns", "busy_ns", "forward_passes", "decode_tokens") == [
         (MS, 376 * MS, 250 * MS, None, 40)
     ]
     assert waits(rows) == [("requests", 375 * MS, 500 * MS)]
@@ -232,28 +210,29 @@ def test_own_times_that_come_in_lumps_are_shared_out_and_none_is_lost(watched: W
     watched.see(sglang_page(busy=0.75), 500)
     watched.see(sglang_page(busy=0.75, idle=0.25), 500)
     watched.see(sglang_page(busy=0.875, idle=0.25), 500)
-    watched.scraper.stop()
     assert [row["busy_ns"] // MS for row in rows("engine_steps")] == [500, 250, 125]
     assert waits(rows) == [("requests", 750 * MS, 1000 * MS)]
 
 
-def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twice(watched: Watched, rows) -> None:
+def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twice(
+    watched: Watched, rows, columns
+) -> None:
     watched.see(sglang_page(running=0))
     watched.see(sglang_page(running=0), 500)
     watched.see(sglang_page(running=4, idle=0.5), 500)
-    watched.scraper.stop()
     assert waits(rows) == [("requests", 0, 500 * MS)]
-    assert seen(rows, "start_ns", "end_ns") == [(501 * MS, 1001 * MS)]
+    assert columns("engine_steps", "start_ns", "end_ns") == [(501 * MS, 1001 * MS)]
 
 
-def test_each_engine_on_a_page_is_a_worker_of_its_own(watched: Watched, rows, worker) -> None:
+def test_each_engine_on_a_page_is_a_worker_of_its_own(watched: Watched, columns, worker) -> None:
     one = page_with(VLLM, num_requests_running=1)
     watched.see(one)
     watched.see(one + one.replace('engine="0"', 'engine="1"'), 250)
     watched.see(one + one.replace('engine="0"', 'engine="1"'), 250)
-    watched.scraper.stop()
-    assert seen(rows, "worker_id", "start_ns") == [("e-0", MS), ("e-0", 251 * MS), ("e-1", 251 * MS)]
+    assert columns("engine_steps", "worker_id", "start_ns") == [("e-0", MS), ("e-0", 251 * MS), ("e-1", 251 * MS)]
     assert [worker(name)["kv_capacity_tokens"] for name in ("e-0", "e-1")] == [KV_CAPACITY_TOKENS] * 2
+    watched.scraper.stop()
+    assert None not in [worker(name)["stopped_ns"] for name in ("e-0", "e-1")]
 
 
 SERIES = b'vllm:num_requests_running{engine="0"} 3\n'

@@ -21,8 +21,7 @@ class Host:
             yield number
 
     @classmethod
-    def made(cls) -> "Host":
-        return cls()
+    def made(cls) -> None: ...
 
 
 @pytest.fixture
@@ -67,12 +66,13 @@ def test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_boun
 
 
 def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(
-    seams: Seams, faults: Faults
+    seams: Seams, faults: Faults, caplog: pytest.LogCaptureFixture
 ):
     assert seams.watch(Host, "add", Watch())
     assert not seams.watch(Host, "renamed", Watch())
     assert not seams.watch(Host, "made", Watch())
     assert set(faults.counts) == {"seam renamed", "seam made"}
+    assert "has no function renamed; less detail is recorded" in caplog.text
 
 
 def test_what_goes_to_another_process_by_value_takes_its_watchers_along_and_gives_nothing_back(faults: Faults):

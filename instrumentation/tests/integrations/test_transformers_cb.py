@@ -14,7 +14,7 @@ from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 from tests.manual_clock import ManualClock
 
 PAUSE_NS = 30
-ADVANCES_NS = {"prepare": 10, "forward": 100, "update": 5}
+PREPARE_NS, FORWARD_NS, UPDATE_NS = 10, 100, 5
 EOS = 2
 TOKEN = 9
 
@@ -92,7 +92,7 @@ class ContinuousBatchProcessor:
         while waiting and len(active) < self.scheduler.max_requests_per_batch:
             name = next(iter(waiting))
             active[name] = waiting.pop(name)
-        self.clock.advance(ADVANCES_NS["prepare"])
+        self.clock.advance(PREPARE_NS)
         self.inputs_and_outputs.requests_in_batch = [self._scheduled(state) for state in active.values()]
         return bool(active)
 
@@ -103,7 +103,7 @@ class ContinuousBatchProcessor:
         return SimpleNamespace(state=state, query_length=query, has_new_token=query == left)
 
     def _generation_step(self, model: object) -> None:
-        self.clock.advance(ADVANCES_NS["forward"])
+        self.clock.advance(FORWARD_NS)
         for action in self.during_forward:
             action()
         self.during_forward = []
@@ -121,7 +121,7 @@ class ContinuousBatchProcessor:
                 finished.append(state)
         if finished:
             self.output_router.deliver_batch(finished)
-        self.clock.advance(ADVANCES_NS["update"])
+        self.clock.advance(UPDATE_NS)
 
     def _handle_request_error(self, error: Exception, state: State) -> None:
         state.status = 4
@@ -167,29 +167,22 @@ def loop(manager: ContinuousBatchingManager, engine) -> ContinuousBatchProcessor
     return manager.batch_processor
 
 
-def test_each_generation_step_is_an_engine_step_with_the_batch_that_was_in_it(manager, loop, run, rows):
+def test_each_generation_step_is_an_engine_step_with_the_batch_that_was_in_it(manager, loop, run, columns):
     loop.inbox = [State("a", [1, 2, 3]), State("b", [1]), State("c", [1])]
     manager.run(rounds=2)
-    first, second = rows("engine_steps", "worker_id", "forward_passes", "preemptions", "source")
-    assert first == {
-        "start_ns": 1_001_000,
-        "end_ns": 1_001_115,
-        "busy_ns": 100,
-        "running": 2,
-        "waiting": 1,
-        "decode_tokens": 2,
-        "prefill_tokens": 4,
-        "kv_used_tokens": 32,
-    }
-    assert (second["start_ns"], second["decode_tokens"], second["prefill_tokens"]) == (1_001_115, 2, 0)
+    assert columns("engine_steps", "start_ns", "end_ns", "busy_ns") == [
+        (1_001_000, 1_001_115, 100),
+        (1_001_115, 1_001_230, 100),
+    ]
+    loads = columns("engine_steps", "running", "waiting", "decode_tokens", "prefill_tokens", "kv_used_tokens")
+    assert loads == [(2, 1, 2, 4, 32), (2, 1, 2, 0, 32)]
 
 
-def test_a_prompt_that_takes_two_passes_yields_its_first_token_with_the_second(manager, loop, run, rows):
+def test_a_prompt_that_takes_two_passes_yields_its_first_token_with_the_second(manager, loop, run, columns):
     loop.query_limit = 3
     loop.inbox = [State("a", [1, 2, 3, 4, 5])]
     manager.run(rounds=2)
-    steps = [(row["prefill_tokens"], row["decode_tokens"]) for row in rows("engine_steps")]
-    assert steps == [(3, 0), (2, 1)]
+    assert columns("engine_steps", "prefill_tokens", "decode_tokens") == [(3, 0), (2, 1)]
 
 
 def test_a_request_is_a_sample_under_the_name_in_its_id_with_its_reason_to_end(manager, loop, run, rows):
@@ -238,14 +231,14 @@ def test_a_change_that_broke_off_leaves_the_version(manager, engine, loop):
     assert engine.version == 0
 
 
-def test_an_engine_without_requests_waits_for_them(manager, loop, run, rows):
+def test_an_engine_without_requests_waits_for_them(manager, loop, run, columns):
     manager.run()
     manager.clock.advance(1000)
     manager.run()
     loop.inbox = [State("a", [1])]
     manager.run()
-    waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
-    assert waits == [{"activity": "wait", "reason": "requests", "start_ns": 1_001_000, "end_ns": 1_002_020}]
+    waits = columns("activities", "activity", "reason", "start_ns", "end_ns")[1:]
+    assert waits == [("wait", "requests", 1_001_000, 1_002_020)]
 
 
 def test_a_pause_without_new_weights_is_another_activity(manager, loop, run, rows):

@@ -47,12 +47,7 @@ class RolloutQueueDataset:
 
     def __iter__(self):
         while True:
-            while True:
-                try:
-                    sample = self.queue.get(timeout=0)
-                    break
-                except queue.Empty:
-                    self.trainer.on_empty()
+            sample = self.queue.get(timeout=0)
             if self.trainer.model_version - sample.model_version > self.trainer.args.max_staleness:
                 continue
             yield {"input_ids": sample.input_ids, "group_id": sample.group_id, "metrics": sample.metrics}
@@ -127,7 +122,6 @@ class AsyncGRPOTrainer:
         self.rollout_queue: Any = queue.Queue(maxsize=5)
         self._metrics = {"train": defaultdict(list)}
         self._loader: Any = None
-        self.on_empty = lambda: None
         self.fetched: deque[dict[str, Any]] = deque()
         # TRL's own callback holds the bound method from here on.
         self.sync_callback = self._sync_weight
@@ -163,6 +157,7 @@ class AsyncGRPOTrainer:
         self.clock.advance(STEP_NS)
 
     def evaluate(self) -> None: ...
+    def _sync_weight_lora(self, t0: float) -> None: ...
 
     def _save_checkpoint(self, model: object, trial: object) -> None:
         self.clock.advance(STEP_NS)
@@ -174,9 +169,6 @@ class AsyncGRPOTrainer:
         self.weight_transfer.pause()
         self.weight_transfer.send_weights(iter(()))
         self.weight_transfer.resume()
-        self.model_version += 1
-
-    def _sync_weight_lora(self, t0: float) -> None:
         self.model_version += 1
 
 
@@ -203,12 +195,12 @@ def tagged(group: int, number: int, version: int) -> RolloutSample:
     return sample
 
 
-def train(trainer, *samples: RolloutSample) -> None:
+def train(trainer, *samples: RolloutSample, logs: dict[str, float] | None = None) -> None:
     """Training begins, and a batch of two samples is taken and trained on."""
     trainer.train_begins()
     put(trainer, *samples or (tagged(0, 0, 1), tagged(0, 1, 1)))
     trainer.take_batch()
-    trainer.step()
+    trainer.step(logs)
 
 
 def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook, run, rows):
@@ -238,29 +230,20 @@ def test_a_conversation_in_several_training_rows_is_delivered_once(trainer, hook
 
 
 def test_rows_that_nobody_names_are_samples_of_their_admission(trainer, hook, run, rows):
-    trainer.train_begins()
-    put(trainer, RolloutSample(7, 1), RolloutSample(7, 1))
-    trainer.take_batch()
+    train(trainer, RolloutSample(7, 1), RolloutSample(7, 1))
     first, second = rows("samples")
     assert (first["sample_id"], second["sample_id"], first["group_id"]) == ("7-0", "7-1", "7")
     assert (first["prompt_tokens"], first["output_tokens"], first["version_source"]) == (1, 3, "admission")
     assert first["versions"] == [{"version": 1, "start": 0, "end": 3}]
 
 
-def test_a_step_has_the_values_of_the_log_that_speaks_of_it_alone(trainer, hook, run, rows):
-    trainer.train_begins()
-    put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
-    trainer.take_batch()
-    trainer.step({"loss": 0.25, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.5})
-    (step,) = rows("train_steps")
-    names = ("loss", "grad_norm", "clip_ratio", "truncated_ratio", "entropy")
-    assert [step[name] for name in names] == [0.25, None, 0.1, 0.5, None]
-
-
-def test_the_first_log_of_a_resumed_run_speaks_of_its_first_step_alone(trainer, hook, run, rows):
+def test_a_step_has_the_values_of_the_log_that_speaks_of_it_alone_also_the_first_of_a_resumed_run(
+    trainer, hook, columns
+):
     trainer.state.global_step = 40
-    train(trainer)
-    assert [(row["step"], row["loss"]) for row in rows("train_steps")] == [(41, 0.25)]
+    train(trainer, logs={"loss": 0.25, "clip_ratio/region_mean": 0.1, "completions/clipped_ratio": 0.5})
+    found = columns("train_steps", "step", "loss", "grad_norm", "clip_ratio", "truncated_ratio", "entropy")
+    assert found == [(41, 0.25, None, 0.1, 0.5, None)]
 
 
 def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, rows, monkeypatch):
@@ -276,7 +259,7 @@ def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, rows, monke
     assert [row["loss"] for row in rows("train_steps")] == [None, None]
 
 
-def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, hook, run, rows, clock):
+def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, hook, run, columns, clock):
     trainer.train_begins()
     begin_ns = run.now_ns()
 
@@ -290,9 +273,9 @@ def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, h
 
     trainer.rollout_queue.host_queue.get = slow_get
     trainer.take_batch()
-    waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
-    assert waits == [{"activity": "wait", "reason": "samples", "start_ns": begin_ns, "end_ns": begin_ns + 40}]
-    assert [(row["depth"], row["capacity"]) for row in rows("queue_depths")] == [(1, 5), (0, 5)]
+    found = columns("activities", "activity", "reason", "start_ns", "end_ns")
+    assert [row for row in found if row[0] == "wait"] == [("wait", "samples", begin_ns, begin_ns + 40)]
+    assert columns("queue_depths", "depth", "capacity") == [(1, 5), (0, 5)]
 
 
 def test_the_start_of_training_and_checkpoints_are_told(trainer, hook, run, rows):
@@ -352,7 +335,6 @@ class Loop:
     ("given", "most_queued", "running", "lying"),
     [
         ({"max_inflight_tasks": 8}, 5, 8, 5 + 17 * 2),
-        ({}, 5, 128, 5 + 17 * 2),
         ({"score_queue_maxsize": 0}, 5, 128, None),
         ({"score_queue_maxsize": 1}, None, 128, None),
     ],
@@ -382,11 +364,16 @@ def test_the_rollout_worker_s_process_begins_under_watch(clock, run):
     hook.close()
 
 
-def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(run, trainer, monkeypatch):
+@pytest.mark.parametrize(("error", "counts"), [(None, {}), (OSError("refused"), {"weight version": 1})])
+def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent_and_no_answer_costs_only_detail(
+    run, trainer, monkeypatch, error, counts
+):
     asked: list[tuple[str, str, object]] = []
 
     def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:
         asked.append((request.get_method(), request.full_url, json.loads(request.data)))
+        if error is not None:
+            raise error
         return io.BytesIO()
 
     monkeypatch.setattr(urllib.request, "urlopen", answer)
@@ -396,15 +383,7 @@ def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(run, trainer, mon
     trainer.train_begins()
     hook.close()
     assert asked == [("POST", "http://vllm:8000/update_weight_version", {"new_version": "1"})]
-
-
-def test_a_server_that_does_not_answer_costs_detail_and_not_the_run(run, trainer, monkeypatch):
-    monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
-    trainer.weight_transfer.vllm = SimpleNamespace(server_url="http://127.0.0.1:1")
-    hook = trl_async.instrument(trainer, run)
-    trainer.train_begins()
-    assert (trainer.model_version, run.faults.counts) == (1, {"weight version": 1})
-    hook.close()
+    assert (trainer.model_version, run.faults.counts) == (1, counts)
 
 
 def test_a_rank_without_the_queue_counts_syncs_along_and_waits_for_its_batches(clock, run, rows):

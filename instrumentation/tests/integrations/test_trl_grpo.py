@@ -18,7 +18,6 @@ class CallbackHandler:
     def on_train_begin(self, *_arguments: object) -> None: ...
     def on_optimizer_step(self, *_arguments: object) -> None: ...
     def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None: ...
-    def on_train_end(self, *_arguments: object) -> None: ...
 
 
 class VLLMGeneration:
@@ -101,8 +100,6 @@ class GRPOTrainer:
         self.model.training = False
         self._generate_and_score_completions([{}] * 4)
         self.model.training = True
-
-    def _save_checkpoint(self, model: object, trial: object) -> None: ...
 
 
 @pytest.fixture

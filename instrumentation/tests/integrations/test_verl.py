@@ -93,8 +93,6 @@ class FullyAsyncTrainer:
         self.metrics: dict[str, float] = {}
         self.reward_tensor = None
 
-    async def fit(self) -> None: ...
-
     async def _fit_validate(self, val_before_train: bool = False) -> None:
         CLOCK.advance(SECOND_NS)
 
@@ -225,17 +223,13 @@ def test_a_group_is_named_only_by_a_string_of_its_own():
     assert list(map(verl_actors.uid_in, (*pickled, None))) == ["uid_sample_0_17", None, None, None]
 
 
-def test_a_step_of_a_batch_that_does_not_count_its_tokens_is_one(recording: Run, columns: Columns):
+@pytest.mark.parametrize(("timing", "steps"), [({"update_actor": 1.0}, [(2,)]), ({}, [])])
+def test_a_batch_is_a_step_unless_only_the_critic_warms_up(recording: Run, columns: Columns, timing, steps):
+    """verl times the update of the policy. This batch does not count its tokens."""
     trainer = trainer_of()
-    trainer.timing_raw = {"update_actor": 1.0}
+    trainer.timing_raw = timing
     trainer._fit_update_actor(Batch([1, 2]))
-    assert columns("train_steps", "samples") == [(2,)]
-
-
-def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):
-    trainer = trainer_of()
-    trainer._fit_update_actor(Batch([1, 2]))
-    assert rows("train_steps") == []
+    assert columns("train_steps", "samples") == steps
 
 
 def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Rows):
@@ -247,11 +241,8 @@ def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Row
     for name in ("_fit_compute_ref_log_prob", "_fit_compute_critic", "_fit_update_critic"):
         getattr(trainer, name)(None)
     trainer._save_checkpoint()
-    assert [a["activity"] for a in rows("activities")] == [
-        *("reward", "logprobs", "other"),
-        *("logprobs", "logprobs", "train"),
-        "checkpoint",
-    ]
+    without, added = ["reward", "logprobs", "other"], ["logprobs", "logprobs", "train"]
+    assert [a["activity"] for a in rows("activities")] == [*without, *added, "checkpoint"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import json
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -42,41 +42,33 @@ class PauseState(Enum):
     PAUSED_ALL = 2
 
 
+@dataclass(eq=False)
 class FakeRequest:
-    def __init__(self, request_id: str, prompt_tokens: int = 3, stop: tuple[str, ...] = ()) -> None:
-        self.request_id = request_id
-        self.num_prompt_tokens = prompt_tokens
-        self.num_output_tokens = 0
-        self.num_preemptions = 0
-        self.drafts = 0
-        self.arrival_time = 0.0
-        self.sampling_params: Any = SimpleNamespace(stop=list(stop))
-        self.finished_reason: str | None = None
+    request_id: str
+    sampling_params: Any = field(default_factory=SimpleNamespace)
+    arrival_time: float = 0.0
+    num_preemptions: int = 0
+    num_prompt_tokens: int = 3
+    num_output_tokens: int = 0
+    drafts: int = 0
+    finished_reason: str | None = None
 
     def get_finished_reason(self) -> str | None:
         return self.finished_reason
 
 
-@dataclass
-class NewRequestData:
-    req_id: str
-    num_computed_tokens: int = 0
-
-
-@dataclass
-class CachedRequestData:
-    req_ids: list[str] = field(default_factory=list)
-    num_output_tokens: list[int] = field(default_factory=list)
-
-
-@dataclass
-class SchedulerOutput:
-    scheduled_new_reqs: list[NewRequestData]
-    scheduled_cached_reqs: CachedRequestData
-    num_scheduled_tokens: dict[str, int]
-    total_num_scheduled_tokens: int
-    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
-    preempted_req_ids: set[str] | None = field(default_factory=set)
+def scheduler_output(
+    new: Iterable[str], cached: dict[str, int], scheduled: dict[str, int], drafts: dict[str, list[int]]
+) -> SimpleNamespace:
+    """Requests that are new, requests with the tokens that they have, tokens of this pass, and drafts to verify."""
+    return SimpleNamespace(
+        scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=0) for name in new],
+        scheduled_cached_reqs=SimpleNamespace(req_ids=list(cached), num_output_tokens=list(cached.values())),
+        num_scheduled_tokens=scheduled,
+        total_num_scheduled_tokens=sum(scheduled.values()),
+        scheduled_spec_decode_tokens=drafts,
+        preempted_req_ids=set(),
+    )
 
 
 def make_core(clock: ManualClock) -> Any:
@@ -102,33 +94,25 @@ def make_core(clock: ManualClock) -> Any:
             running = min(len(self.requests), REQUESTS_IN_A_BATCH)
             return running, len(self.requests) - running
 
-        def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        def schedule(self, throttle_prefills: bool = False) -> SimpleNamespace:
             clock.advance(SCHEDULING_NS)
             batch = list(self.requests.values())[:REQUESTS_IN_A_BATCH]
-            new = [request for request in batch if request.request_id not in self.scheduled]
-            old = [request for request in batch if request.request_id in self.scheduled]
-            tokens = {request.request_id: request.num_prompt_tokens for request in new}
-            tokens |= {request.request_id: 1 + request.drafts for request in old}
-            drafts = {request.request_id: [7] * request.drafts for request in old if request.drafts}
-            self.scheduled |= {request.request_id for request in new}
+            new = {each.request_id: each.num_prompt_tokens for each in batch if each.request_id not in self.scheduled}
+            old = [each for each in batch if each.request_id in self.scheduled]
+            self.scheduled |= set(new)
             self.finished_req_ids = set()
-            return SchedulerOutput(
-                [NewRequestData(request.request_id) for request in new],
-                CachedRequestData(
-                    [request.request_id for request in old], [request.num_output_tokens for request in old]
-                ),
-                tokens,
-                sum(tokens.values()),
-                drafts,
+            return scheduler_output(
+                new,
+                {each.request_id: each.num_output_tokens for each in old},
+                new | {each.request_id: 1 + each.drafts for each in old},
+                {each.request_id: [7] * each.drafts for each in old if each.drafts},
             )
 
-        def update_from_output(self, scheduler_output: SchedulerOutput, ended: dict[str, str]) -> dict[int, Any]:
+        def update_from_output(self, output: SimpleNamespace, ended: dict[str, str]) -> dict[int, Any]:
             outputs = []
-            for request_id in scheduler_output.num_scheduled_tokens:
-                request = self.requests.get(request_id)
-                if request is None:
-                    continue
-                sampled = [7, *scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())]
+            for request_id in output.num_scheduled_tokens:
+                request = self.requests[request_id]
+                sampled = [7, *output.scheduled_spec_decode_tokens.get(request_id, ())]
                 request.num_output_tokens += len(sampled)
                 if request_id in ended:
                     del self.requests[request_id]
@@ -217,7 +201,7 @@ def add(core: Any, *request_ids: str) -> None:
 
 def play(core: Any, clock: ManualClock, story: str) -> None:
     """Do to an engine what the story says, event by event; an event of no other name is a call to all workers."""
-    ahead: list[SchedulerOutput] = []
+    ahead: list[SimpleNamespace] = []
     for event in story.split("; "):
         what, *words = event.split()
         ended = dict(word.split("=") for word in words if "=" in word)
@@ -240,8 +224,6 @@ def play(core: Any, clock: ManualClock, story: str) -> None:
             core.scheduler.reset_prefix_cache(reset_running_requests=words == ["running"])
         elif what == "wait":
             clock.advance(int(words[0]))
-        elif what == "preempt":
-            core.scheduler.scheduled.clear()
         elif what == "drafts":
             for request in core.scheduler.requests.values():
                 request.drafts = int(words[0])
@@ -262,10 +244,6 @@ def versions(rows: Rows) -> dict[str, tuple[str, list[tuple[int, int, int]]]]:
 
 def torn(rows: Rows) -> dict[str, int | None]:
     return {row["sample_id"]: row["torn_tokens"] for row in rows("samples")}
-
-
-def starts(rows: Rows) -> dict[str, int]:
-    return {row["sample_id"]: row["started_ns"] - START_NS for row in rows("samples")}
 
 
 def ends(rows: Rows) -> dict[str, str | None]:
@@ -398,10 +376,6 @@ STORIES: dict[str, tuple[str, dict[Callable[[Rows], object], object]]] = {
         "add a; step; drafts 3; step",
         {loads: [(1, 0, 1, 3, 250), (1, 0, 4, 0, 250)]},
     ),
-    "a request that is scheduled anew after a preemption started the first time": (
-        "add a; step; preempt; step a=stop",
-        {starts: {"a": 10}},
-    ),
     "an update that failed gives no version": (
         "add a; step; start_weight_update; fail update_weights; step a=stop",
         {updates: [], versions: {"a": ("engine", [(0, 0, 2)])}, torn: {"a": None}},
@@ -478,27 +452,20 @@ def test_what_happens_to_an_engine_is_in_its_rows(story, found, core, clock, row
     ],
 )
 def test_prompt_tokens_are_those_that_no_pass_has_sampled(new, cached, scheduled, drafts, prompt_tokens):
-    output = SchedulerOutput(
-        [NewRequestData(name) for name in new],
-        CachedRequestData(list(cached), list(cached.values())),
-        scheduled,
-        sum(scheduled.values()),
-        drafts,
-    )
+    output = scheduler_output(new, cached, scheduled, drafts)
     assert vllm_passes.prefill_tokens_of(output) == prompt_tokens
 
 
-def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core, clock, rows, monkeypatch):
+def test_a_sample_says_when_it_came_when_it_was_first_scheduled_and_when_it_ended(core, clock, rows, monkeypatch):
     monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
     clock.advance(3_000_000_000)
-    late = FakeRequest("a")
-    late.arrival_time = 3.0
-    core.scheduler.add_request(late)
-    late.num_preemptions = 2
+    core.scheduler.add_request(FakeRequest("a", arrival_time=3.0, num_preemptions=2))
+    core.step()
+    core.scheduler.scheduled.clear()  # It was preempted, and is scheduled anew.
     core.step(a="stop")
     (row,) = rows("samples")
     times = [row[name] - START_NS for name in ("submitted_ns", "started_ns", "finished_ns")]
-    assert times == [1_000_000_000, 3_000_000_010, 3_000_000_110]
+    assert times == [1_000_000_000, 3_000_000_010, 3_000_000_225]
     assert (row["prompt_tokens"], row["preemptions"], row["cached_tokens"], row["finish_reason"]) == (3, 2, 0, "stop")
 
 
@@ -509,9 +476,7 @@ def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core
 )
 def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, rows, monkeypatch, arrival_s, before_s):
     monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
-    request = FakeRequest("a")
-    request.arrival_time = arrival_s
-    core.scheduler.add_request(request)
+    core.scheduler.add_request(FakeRequest("a", arrival_time=arrival_s))
     assert rows("samples")[0]["submitted_ns"] == START_NS - before_s * 1_000_000_000
 
 
@@ -526,7 +491,7 @@ def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, row
     ids=["aborted", "aborted with stop strings", "all aborted by a pause", "failed"],
 )
 def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock, rows, stop, ids, status, reason):
-    core.scheduler.add_request(FakeRequest("a", stop=stop))
+    core.scheduler.add_request(FakeRequest("a", SimpleNamespace(stop=list(stop))))
     core.step()
     core.scheduler.finish_requests(ids, status)
     clock.advance(9)
@@ -536,9 +501,7 @@ def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock
 
 
 def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, rows):
-    request = FakeRequest("a")
-    request.sampling_params = None
-    core.scheduler.add_request(request)
+    core.scheduler.add_request(FakeRequest("a", sampling_params=None))
     core.step(a="stop")
     assert rows("samples") == []
     assert len(rows("engine_steps")) == 1
@@ -685,8 +648,6 @@ def fake_vllm(monkeypatch, clock, load, engine_class):
             vars(self).update(vars(core))
 
         def run_busy_loop(self) -> None: ...
-        def collective_rpc(self, method: str) -> None: ...
-        def set_weight_version(self, weight_version: str) -> None: ...
         def shutdown(self) -> None: ...
 
     class DPEngineCoreProc(EngineCoreProc):
@@ -719,14 +680,8 @@ def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_w
     core.step(a="stop")
     assert rows("activities")[0]["activity"] == "startup"
     assert len(rows("engine_steps")) == len(rows("samples")) == 1
-    about = worker("engine")
-    assert {name: about[name] for name in ("role", "gpu_count", "kv_capacity_tokens", "max_running", "framework")} == {
-        "role": "sampler",
-        "gpu_count": 4,
-        "kv_capacity_tokens": CAPACITY_TOKENS,
-        "max_running": 8,
-        "framework": "vllm",
-    }
+    about = ("role", "gpu_count", "kv_capacity_tokens", "max_running", "framework")
+    assert [worker("engine")[name] for name in about] == ["sampler", 4, CAPACITY_TOKENS, 8, "vllm"]
 
 
 def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vllm, clock, run_dir, rows):

@@ -56,8 +56,6 @@ def dropped(run_dir: Path, worker_id: str = "w0") -> int:
     return json.loads((run_dir / "workers" / f"{worker_id}.json").read_text())["dropped"]["engine_steps"]
 
 
-# --- the disk
-
 FILLS = """
 record_until(closed_files)
 full.set()
@@ -133,9 +131,6 @@ hangs.set()
     assert faults == "{}"
 
 
-# --- processes and threads
-
-
 def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path: Path) -> None:
     before = """
 socket.gethostname = lambda: {host!r}
@@ -154,9 +149,6 @@ while len(os.listdir(ready)) < 2:
     assert sorted(workers) == ["w0", "w0.r1"]
     assert {worker["host"] for worker in workers.values()} == {"host-a", "host-b"}
     assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
-
-
-# --- the end
 
 
 def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_whole(

@@ -1,5 +1,6 @@
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,21 +43,26 @@ def run(tmp_path: Path, clock: ManualClock, provider: MeterProvider):
         yield started
 
 
-def points(reader: InMemoryMetricReader) -> Points:
+@pytest.fixture
+def points(reader: InMemoryMetricReader) -> Callable[[], Points]:
     """Values by metric and by the attributes that are not the worker's."""
-    data = reader.get_metrics_data()
-    found: Points = {}
-    for metric in data.resource_metrics[0].scope_metrics[0].metrics if data and data.resource_metrics else ():
-        for point in metric.data.data_points:
-            attributes = dict(point.attributes)
-            assert (attributes.pop("rlscope.worker.id"), attributes.pop("rlscope.role")) == ("w0", "trainer")
-            assert attributes.pop("rlscope.run.id") == "monday"
-            assert attributes.keys() <= LABELS
-            found.setdefault(metric.name, {})[tuple(attributes.values())] = point.value
-    return found
+
+    def read() -> Points:
+        data = reader.get_metrics_data()
+        found: Points = {}
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data and data.resource_metrics else ():
+            for point in metric.data.data_points:
+                attributes = dict(point.attributes)
+                assert (attributes.pop("rlscope.worker.id"), attributes.pop("rlscope.role")) == ("w0", "trainer")
+                assert attributes.pop("rlscope.run.id") == "monday"
+                assert attributes.keys() <= LABELS
+                found.setdefault(metric.name, {})[tuple(attributes.values())] = point.value
+        return found
+
+    return read
 
 
-def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reader: InMemoryMetricReader) -> None:
+def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, points) -> None:
     with run.train_step(1, version_in=5) as step:
         clock.advance(2_000_000_000)
         with run.wait("samples"):
@@ -73,9 +79,9 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
     run.delivery("s4", "eaten")
     run.queue_depth("samples", 12)
     run.queue_depth("samples", 9, capacity=32)
-    assert points(reader) == {}
+    assert points() == {}
     run.flush()
-    found = points(reader)
+    found = points()
     assert {table: rows for table, rows in found.pop("rlscope.rows.dropped").items() if rows} == {("deliveries",): 1}
     written = {table: rows for table, rows in found.pop("rlscope.rows.written").items() if rows}
     assert written == {
@@ -115,70 +121,58 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
     assert found.keys() | told_apart == {metric.name for metric in metrics.METRICS}
 
 
-def test_the_heartbeat_is_that_of_the_last_flush_and_ends_with_the_worker(
-    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+def test_the_heartbeat_is_that_of_the_last_flush_that_could_write_and_ends_with_the_worker(
+    run: Run, clock: ManualClock, points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.flush()
-    clock.advance(7_000_000_000)
-    assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
-    run.flush()
-    assert points(reader)["rlscope.worker.heartbeat"] == {(): 7.001}
-    run.stop()
-    assert "rlscope.worker.heartbeat" not in points(reader)
+    def refuse(*_: object) -> None:
+        raise OSError("disk full")
 
-
-def test_a_flush_that_could_not_write_is_no_heartbeat(
-    run: Run, clock: ManualClock, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
     run.flush()
     clock.advance(7_000_000_000)
     run.queue_depth("samples", 12)
-
-    def full(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    assert not run.flush()
-    assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        assert not run.flush()
+    assert points()["rlscope.worker.heartbeat"] == {(): 0.001}
+    assert run.flush()
+    assert points()["rlscope.worker.heartbeat"] == {(): 7.001}
+    run.stop()
+    assert "rlscope.worker.heartbeat" not in points()
 
 
 @pytest.mark.parametrize(
     ("paused", "generates", "seconds"), [(True, True, 2.0), (False, True, None), (False, False, 2.0)]
 )
 def test_an_engine_that_generates_while_it_applies_weights_is_not_updating(
-    run: Run, clock: ManualClock, reader: InMemoryMetricReader, paused: bool, generates: bool, seconds: float | None
+    run: Run, clock: ManualClock, points, paused: bool, generates: bool, seconds: float | None
 ) -> None:
     if generates:
         run.engine_step(0, 1)
     with run.apply_weights(3, paused=paused):
         clock.advance(2_000_000_000)
     run.flush()
-    assert points(reader).get("rlscope.worker.time", {}).get(("weight_update",)) == seconds
-    assert points(reader)["rlscope.weights.update.time"] == {("apply",): 2.0}
+    assert points().get("rlscope.worker.time", {}).get(("weight_update",)) == seconds
+    assert points()["rlscope.weights.update.time"] == {("apply",): 2.0}
 
 
-def test_a_part_of_an_update_is_no_further_time_of_the_worker(
-    run: Run, clock: ManualClock, reader: InMemoryMetricReader
-) -> None:
+def test_a_part_of_an_update_is_no_further_time_of_the_worker(run: Run, clock: ManualClock, points) -> None:
     with run.weight_update_part("drain", 3):
         clock.advance(2_000_000_000)
     run.flush()
-    assert "rlscope.worker.time" not in points(reader)
-    assert points(reader)["rlscope.weights.update.time"] == {("drain",): 2.0}
+    assert "rlscope.worker.time" not in points()
+    assert points()["rlscope.weights.update.time"] == {("drain",): 2.0}
 
 
-def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(
-    run: Run, reader: InMemoryMetricReader
-) -> None:
+def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(run: Run, points) -> None:
     for version in (3, 5, 4):
         with run.publish_weights(version):
             pass
     run.flush()
-    assert points(reader)["rlscope.weights.latest"] == {("publish",): 5}
+    assert points()["rlscope.weights.latest"] == {("publish",): 5}
 
 
 def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_twice(
-    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+    run: Run, clock: ManualClock, points
 ) -> None:
     with run.train_step(1, version_in=0):
         with run.wait("samples"):
@@ -186,7 +180,7 @@ def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_
         run.flush()
         clock.advance(4_000_000_000)
     run.flush()
-    assert points(reader)["rlscope.worker.time"] == {("wait", "samples"): 1.0, ("train",): 4.0}
+    assert points()["rlscope.worker.time"] == {("wait", "samples"): 1.0, ("train",): 4.0}
 
 
 def test_units_are_not_in_names() -> None:

@@ -65,17 +65,17 @@ def test_only_the_first_finish_counts_and_no_token_after_it(run: Run, rows) -> N
     assert row["versions"] == [{"version": 1, "start": 0, "end": 2}]
 
 
-def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: Run, clock, rows) -> None:
+def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: Run, clock, columns) -> None:
     running, finished = run.sample("running"), run.sample("finished")
     running.tokens(5, 2)
     finished.finish()
     clock.advance(30)
     run.stop()
     running.finish("stop")
-    found = {
-        row["sample_id"]: (row["finish_reason"], row["output_tokens"], row["finished_ns"]) for row in rows("samples")
-    }
-    assert found == {"finished": ("stop", 0, 1_000_000), "running": ("unfinished", 5, 1_000_030)}
+    assert columns("samples", "sample_id", "finish_reason", "output_tokens", "finished_ns") == [
+        ("finished", "stop", 0, 1_000_000),
+        ("running", "unfinished", 5, 1_000_030),
+    ]
 
 
 def test_a_handle_that_is_never_finished_costs_bounded_memory() -> None:

@@ -138,14 +138,6 @@ def test_the_host_s_limits_sampler_and_switch_take_nothing_from_the_run(
     assert (len(rows("engine_steps")), caplog.text) == (1, "")
 
 
-def test_a_step_whose_version_cannot_be_read_is_counted_and_dropped(run: Run, rows, worker) -> None:
-    with run.train_step(7, version_in="none"):  # pyright: ignore[reportArgumentType]
-        pass
-    assert rows("train_steps") == []
-    assert worker("w0")["dropped"]["train_steps"] == 1
-    assert run.faults.counts == {"rlscope.train_step rlscope.train.version_in": 1, "spans": 1}
-
-
 def test_the_exporter_does_nothing_without_a_folder(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))

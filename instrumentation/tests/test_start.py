@@ -1,10 +1,11 @@
 import json
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from rlscope_otel import SetupError, start_run
+from rlscope_otel import Run, SetupError, start_run
 
 
 def test_arguments_come_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,17 +126,13 @@ def test_a_process_that_can_start_no_thread_continues_unrecorded(
 
 def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
     barrier = threading.Barrier(16)
-    runs = []
 
-    def start(number: int) -> None:
+    def start(number: int) -> Run:
         barrier.wait()
-        runs.append(start_run(tmp_path, "sampler", f"w{number}"))
+        return start_run(tmp_path, "sampler", f"w{number}")
 
-    threads = [threading.Thread(target=start, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as pool:
+        runs = list(pool.map(start, range(16)))
     for run in runs:
         run.stop()
     assert {run.run_id for run in runs} == {json.loads((tmp_path / "run.json").read_text())["run_id"]}

@@ -45,8 +45,8 @@ def depths(count: int) -> pa.RecordBatch:
     ],
 )
 def test_a_journal_is_closed_at_a_size_or_at_an_age_and_a_smaller_size(
-    full_bytes: int, aged_bytes: int, age_s: float, is_due: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    full_bytes, aged_bytes, age_s, is_due, tmp_path, monkeypatch
+):
     now_s = [0.0]
     monkeypatch.setattr(open_journal.time, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(open_journal, "_FULL_BYTES", full_bytes)
@@ -62,7 +62,7 @@ def test_a_journal_is_closed_at_a_size_or_at_an_age_and_a_smaller_size(
 
 
 @pytest.mark.parametrize("read_bytes", [10_000, 100], ids=["several batches at once", "less than a batch at once"])
-def test_closing_holds_a_row_group_and_not_the_journal(read_bytes: int, tmp_path: Path, monkeypatch) -> None:
+def test_closing_holds_a_row_group_and_not_the_journal(read_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(closing, "_GROUP_ROWS", 100)
     monkeypatch.setattr(closing, "_READ_BYTES", read_bytes)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
@@ -76,7 +76,7 @@ def test_closing_holds_a_row_group_and_not_the_journal(read_bytes: int, tmp_path
 # --- journals that are not as they were left
 
 
-def test_a_journal_that_is_not_as_it_was_written_stays_a_journal(tmp_path: Path) -> None:
+def test_a_journal_that_is_not_as_it_was_written_stays_a_journal(tmp_path):
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(3):
             record(run, number, 1)
@@ -89,7 +89,7 @@ def test_a_journal_that_is_not_as_it_was_written_stays_a_journal(tmp_path: Path)
     assert not list((tmp_path / TABLE).glob(".*"))
 
 
-def test_after_a_journal_that_was_cut_the_next_one_begins_and_the_cut_rows_are_missing(tmp_path: Path) -> None:
+def test_after_a_journal_that_was_cut_the_next_one_begins_and_the_cut_rows_are_missing(tmp_path):
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         record(run, 0, 3)
         path = tmp_path / TABLE / "w0-000001.arrows"
@@ -103,9 +103,7 @@ def test_after_a_journal_that_was_cut_the_next_one_begins_and_the_cut_rows_are_m
     assert [(gap.kind, gap.rows) for gap in completeness.gaps] == [("missing", 2)]
 
 
-def test_a_journal_that_cannot_be_cut_after_a_failed_flush_is_closed_and_the_next_one_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_cannot_be_cut_after_a_failed_flush_is_closed_and_the_next_one_begins(tmp_path, monkeypatch):
     def half(descriptor: int, content: bytes, place: int) -> int:
         if content[:4] != b"\xff\xff\xff\xff":
             raise OSError(28, "No space left on device")
@@ -173,7 +171,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_in_a_closing_after(moment: str, start_script, tmp_path: Path) -> None:
+def test_killed_in_a_closing_after(moment, start_script, tmp_path):
     """benchmarks/kills.py does it 200 times, also while the recorder stops."""
     patch, files = MOMENTS[moment]
     # All rows are in one journal, which is closed after the first flush.
@@ -198,7 +196,7 @@ closing.Closing.step = held
 """
 
 
-def test_what_is_not_closed_when_the_time_of_sigterm_is_over_stays_a_journal(start_script, tmp_path: Path) -> None:
+def test_what_is_not_closed_when_the_time_of_sigterm_is_over_stays_a_journal(start_script, tmp_path):
     patch = HELD + "exits._SIGTERM_TIMEOUT_S = 0.5\n"
     then = "print('ready', flush=True)\nsignal.pause()"
     process = start_script(program(then, patch))
@@ -210,7 +208,7 @@ def test_what_is_not_closed_when_the_time_of_sigterm_is_over_stays_a_journal(sta
     assert json.loads((tmp_path / "workers" / "w0.json").read_text())["stopped_ns"] is not None
 
 
-def test_a_child_forked_in_a_closing_leaves_the_parent_s_file_alone(start_script, tmp_path: Path) -> None:
+def test_a_child_forked_in_a_closing_leaves_the_parent_s_file_alone(start_script, tmp_path):
     then = """
 run.flush()
 begun.wait(20)

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -39,8 +38,8 @@ def counts(rows) -> tuple[int, list[object]]:
 
 
 def test_sigterm_with_the_default_action_writes_and_closes_everything_and_ends_by_the_signal(
-    start_script, tmp_path: Path, rows, worker
-) -> None:
+    start_script, tmp_path, rows, worker
+):
     process = start_script(script(then=WAIT_FOREVER))
     until_ready(process)
     process.send_signal(signal.SIGTERM)
@@ -50,7 +49,7 @@ def test_sigterm_with_the_default_action_writes_and_closes_everything_and_ends_b
     assert worker("w0")["stopped_ns"] is not None
 
 
-def test_sigterm_after_sigterm_while_the_host_is_stopping_the_run_still_writes_everything(start_script, rows) -> None:
+def test_sigterm_after_sigterm_while_the_host_is_stopping_the_run_still_writes_everything(start_script, rows):
     then = """
 from rlscope_otel.open_journal import OpenJournal
 write = OpenJournal._write
@@ -66,7 +65,7 @@ run.stop()
     assert counts(rows) == (100, ["unfinished"])
 
 
-def test_the_host_s_own_sigterm_handler_still_runs_after_a_flush(start_script, rows, worker) -> None:
+def test_the_host_s_own_sigterm_handler_still_runs_after_a_flush(start_script, rows, worker):
     start = "signal.signal(signal.SIGTERM, lambda *_: (print('host', flush=True), os._exit(7)))\n" + SLOW
     process = start_script(script(start, WAIT_FOREVER))
     until_ready(process)
@@ -95,13 +94,13 @@ thread = threading.Thread(target=begin); thread.start(); thread.join()
     ],
     ids=["an ignored one stays ignored", "a run of another thread leaves it alone", "stop gives the host its own back"],
 )
-def test_sigterm_is_the_host_s(start: str, then: str, handler: str, start_script, rows) -> None:
+def test_sigterm_is_the_host_s(start, then, handler, start_script, rows):
     then += f"\nassert signal.getsignal(signal.SIGTERM) is signal.{handler}"
     assert ended(start_script(script(start, then))) == 0
     assert counts(rows) == (100, ["unfinished"])
 
 
-def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path: Path) -> None:
+def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path):
     then = """
 child = os.fork()
 if child == 0:
@@ -165,9 +164,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_of_multiprocessing_joins_the_run_and_writes_its_rows_at_exit(
-    method: str, start_script, columns, worker
-) -> None:
+def test_a_child_of_multiprocessing_joins_the_run_and_writes_its_rows_at_exit(method, start_script, columns, worker):
     assert ended(start_script(MULTIPROCESSING.format(method=method))) == 0
     assert columns("engine_steps", "worker_id", "start_ns") == [("child", 0), ("parent", 100)]
     assert all(worker(name)["stopped_ns"] for name in ("child", "parent"))

@@ -93,7 +93,7 @@ def half_refusing(pwrite):
         "os.replace = refusing(os.replace)",
     ],
 )
-def test_a_disk_that_fills_and_empties_again_costs_no_row(place: str, start_script, tmp_path: Path) -> None:
+def test_a_disk_that_fills_and_empties_again_costs_no_row(place, start_script, tmp_path):
     recorded, _, errors = said(start_script(program(FILLS, FULL + place)))
     assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
     assert dropped(tmp_path) == 0
@@ -102,7 +102,7 @@ def test_a_disk_that_fills_and_empties_again_costs_no_row(place: str, start_scri
 
 
 @pytest.mark.parametrize("place", ["os.pwrite = stuck(os.pwrite)", "os.fsync = stuck(os.fsync)"])
-def test_no_hook_waits_for_a_disk_that_hangs(place: str, start_script, tmp_path: Path) -> None:
+def test_no_hook_waits_for_a_disk_that_hangs(place, start_script, tmp_path):
     before = """
 hangs, is_there = threading.Event(), threading.Event()
 def stuck(function):
@@ -131,7 +131,7 @@ hangs.set()
     assert faults == "{}"
 
 
-def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path: Path) -> None:
+def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path):
     before = """
 socket.gethostname = lambda: {host!r}
 ready = run_dir.with_name(run_dir.name + "-ready")
@@ -151,9 +151,7 @@ while len(os.listdir(ready)) < 2:
     assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
 
 
-def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_whole(
-    start_script, tmp_path: Path
-) -> None:
+def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_whole(start_script, tmp_path):
     then = """
 record(100)
 run.flush()

@@ -4,12 +4,11 @@ import os
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rlscope_otel import Run, buffers, journal, open_journal, schema, start_run
+from rlscope_otel import buffers, journal, open_journal, schema, start_run
 from rlscope_otel.faults import Faults
 from rlscope_otel.flush_thread import FlushThread
 
@@ -21,7 +20,7 @@ def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker, monkeypatch) -> None:
+def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path, worker, monkeypatch):
     monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(101):
@@ -29,7 +28,7 @@ def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worke
         until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
 
 
-def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, monkeypatch) -> None:
+def test_a_batch_has_at_most_the_rows_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600) as run:
         for number in range(250):
@@ -42,7 +41,7 @@ def test_a_batch_has_at_most_the_rows_it_may(tmp_path: Path, monkeypatch) -> Non
     assert read_back(tmp_path) == (list(range(250)), COMPLETE)
 
 
-def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path: Path, rows, monkeypatch) -> None:
+def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path, rows, monkeypatch):
     threads_count, each = 16, 500
     monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 100)
     monkeypatch.setattr(open_journal, "_FULL_BYTES", 20_000)
@@ -61,7 +60,7 @@ def test_many_threads_lose_and_double_nothing_while_journals_are_closed(tmp_path
     assert len(rows("activities")) == threads_count * each
 
 
-def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that_it_does_not_have(run: Run) -> None:
+def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that_it_does_not_have(run):
     run.delivery("s", "trained")
     run.delivery("s", "eaten")
     buffers = run._buffers
@@ -87,7 +86,7 @@ def test_a_fork_forgets_the_rows_of_its_parent_and_never_waits_for_a_thread_that
     ]
 
 
-def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuses() -> None:
+def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuses():
     attempts: list[bool] = []
 
     def refuse(last: bool) -> bool:
@@ -104,7 +103,7 @@ def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuse
     assert attempts == [False, False, True]
 
 
-def test_background_work_that_fails_is_counted_and_the_writing_goes_on() -> None:
+def test_background_work_that_fails_is_counted_and_the_writing_goes_on():
     faults = Faults()
     thread = FlushThread(lambda last: True, interval_s=3600, faults=faults, aside=refuse, finish=refuse)
     thread.start()
@@ -115,9 +114,7 @@ def test_background_work_that_fails_is_counted_and_the_writing_goes_on() -> None
     assert faults.counts == {"closing": seen + 1}
 
 
-def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
-    tmp_path: Path, rows, worker, monkeypatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(tmp_path, rows, worker, monkeypatch, caplog):
     monkeypatch.setattr(buffers, "ROWS_PER_BATCH", 5)
     monkeypatch.setattr(buffers, "MOST_ROWS", 10)
     with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01) as run:
@@ -134,9 +131,7 @@ def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
 
 
 @pytest.mark.parametrize("becomes_writable", [True, False])
-def test_a_folder_that_cannot_be_created_is_one_warning_and_is_tried_again(
-    becomes_writable: bool, tmp_path: Path, rows, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_created_is_one_warning_and_is_tried_again(becomes_writable, tmp_path, rows, caplog):
     folder = tmp_path / "run"
     folder.write_text("a file where the folder should be")
     run = start_run(folder, "sampler", "w0", flush_interval_s=3600, config={"total_gpus": 1})
@@ -154,9 +149,7 @@ def test_a_folder_that_cannot_be_created_is_one_warning_and_is_tried_again(
         assert said[1].startswith("stop: 1 rows could not be written")
 
 
-def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_nulls_of_the_schema(
-    tmp_path: Path, run: Run
-) -> None:
+def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_nulls_of_the_schema(tmp_path, run):
     run.sample("s").finish()
     run.engine_step(0, 1)
     run.flush()
@@ -179,7 +172,7 @@ def test_journals_and_closed_files_say_where_they_belong_and_have_the_types_and_
         assert pq.read_schema(path).remove_metadata() == heads[table].remove_metadata() == expected
 
 
-def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_file_follows_the_rows_that_it_counts(run, worker, monkeypatch):
     counted: list[int] = []
     pwrite = os.pwrite
 
@@ -195,7 +188,7 @@ def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monke
     assert [*counted, worker("w0")["rows"]["engine_steps"]] == [0, 0, 1]
 
 
-def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog):
     class Silent(Exception):
         def __repr__(self) -> str:
             raise RuntimeError("no words")
@@ -210,7 +203,7 @@ def test_an_error_that_cannot_be_shown_is_counted_by_its_type(caplog: pytest.Log
     assert "rlscope: hook: Silent (" in caplog.text
 
 
-def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(tmp_path: Path) -> None:
+def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(tmp_path):
     folder = tmp_path / "run"
     with start_run(folder, worker_id="w0", role="sampler", config={"group_size": 4}) as run:
         run.engine_step(0, 1)
@@ -229,7 +222,7 @@ def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_und
     assert (found, [(gap.kind, gap.rows) for gap in completeness.gaps]) == ([1], [("missing", 1)])
 
 
-def test_nothing_stays_open_between_two_flushes(run: Run) -> None:
+def test_nothing_stays_open_between_two_flushes(run):
     run.flush()
     before = os.listdir("/proc/self/fd")
     run.engine_step(0, 1)

@@ -1,5 +1,4 @@
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -77,7 +76,7 @@ def read_thrice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple
     return buffer.oldest(100)
 
 
-def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before() -> None:
+def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before():
     nvml = FakeNvml()
     assert read_thrice(nvml) == [
         ("0", 7, None, 0.80, "nvml"),
@@ -88,7 +87,7 @@ def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before
 
 
 @pytest.mark.parametrize(("has_utilization", "busy_ratio"), [(True, 0.80), (False, None)])
-def test_without_gpm_a_row_says_what_the_device_tells(has_utilization: bool, busy_ratio: float | None) -> None:
+def test_without_gpm_a_row_says_what_the_device_tells(has_utilization, busy_ratio):
     nvml = FakeNvml(has_gpm=False, has_utilization=has_utilization)
     assert read_thrice(nvml)[1] == ("0", 7, None, busy_ratio, "nvml")
 
@@ -103,24 +102,22 @@ def test_without_gpm_a_row_says_what_the_device_tells(has_utilization: bool, bus
         ((), "", 0, []),
     ],
 )
-def test_a_worker_samples_the_gpus_that_are_its_own(monkeypatch, gpu_ids, visible, gpu_count, found) -> None:
+def test_a_worker_samples_the_gpus_that_are_its_own(monkeypatch, gpu_ids, visible, gpu_count, found):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [one.gpu_id for one in gpu.find_gpus(FakeNvml(), gpu_ids, gpu_count)] == found
 
 
 @pytest.mark.parametrize(("gpu_ids", "said"), [((), "pass gpu_ids="), (("9",), "Invalid Argument")])
 def test_a_worker_that_cannot_find_its_gpus_says_so_once_and_samples_none(
-    tmp_path: Path, rows, monkeypatch, caplog, gpu_ids: tuple[str, ...], said: str
-) -> None:
+    tmp_path, rows, monkeypatch, caplog, gpu_ids, said
+):
     monkeypatch.setattr(gpu, "load_nvml", FakeNvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     start_run(tmp_path, "sampler", "w0", gpu_ids=gpu_ids, gpu_count=1, gpu_interval_s=0.001).stop()
     assert (caplog.text.count(said), len(caplog.records), rows("gpu_samples")) == (1, 1, [])
 
 
-def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(
-    tmp_path: Path, rows, worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(tmp_path, rows, worker, monkeypatch):
     nvml = FakeNvml()
     monkeypatch.setattr(gpu, "load_nvml", lambda: nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -135,9 +132,7 @@ def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(
     assert nvml.closed
 
 
-def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(
-    tmp_path: Path, rows, caplog, monkeypatch
-) -> None:
+def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(tmp_path, rows, caplog, monkeypatch):
     monkeypatch.setenv("RLSCOPE_GPU_INTERVAL_S", "0.001")
 
     def missing(name: str) -> None:
@@ -151,12 +146,12 @@ def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(
     assert "install rlscope-otel[gpu]" in caplog.text
 
 
-def test_gpus_are_left_alone_unless_asked_for(tmp_path: Path, monkeypatch) -> None:
+def test_gpus_are_left_alone_unless_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "load_nvml", lambda: pytest.fail("NVML was loaded"))
     start_run(tmp_path, "sampler", "w0").stop()
 
 
-def test_a_run_whose_sampling_thread_cannot_start_records_the_rest(tmp_path: Path, rows, monkeypatch) -> None:
+def test_a_run_whose_sampling_thread_cannot_start_records_the_rest(tmp_path, rows, monkeypatch):
     def refuse(_: gpu.GpuSampler) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,16 +1,8 @@
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import rlscope_otel
-from rlscope_otel import Run
-
-from tests.manual_clock import ManualClock
 
 
-def test_the_workers_file_says_what_it_is_in_the_middle_of(
-    run: Run, clock: ManualClock, rows, worker: Callable[[str], dict[str, object]]
-) -> None:
+def test_the_workers_file_says_what_it_is_in_the_middle_of(run, clock, rows, worker):
     def opened() -> object:
         run.flush()
         return worker("w0")["open"]
@@ -32,7 +24,7 @@ def test_the_workers_file_says_what_it_is_in_the_middle_of(
     assert worker("w0")["open"] == rows("weight_updates") == []
 
 
-def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run, clock: ManualClock, rows) -> None:
+def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run, clock, rows):
     with run.train_step(7, version_in=3, samples=8, tokens=100) as step:
         clock.advance(50)
         step.record(loss=0.5, grad_norm=1, importance=[(0, 90, 90.0, 91.0), (2, 10, 9.5, 9.1)], fresh=(40, 40, 40.5))
@@ -48,14 +40,14 @@ def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run
     assert row == {"worker_id": "w0", **times, **versions, **told}
 
 
-def test_fresh_moments_that_are_not_three_numbers_are_left_out_and_counted(run: Run, rows) -> None:
+def test_fresh_moments_that_are_not_three_numbers_are_left_out_and_counted(run, rows):
     with run.train_step(1, version_in=0) as step:
-        step.record(fresh=(1, 2.0), loss=1.0)  # pyright: ignore[reportArgumentType]
+        step.record(fresh=(1, 2.0), loss=1.0)
     assert [(row["fresh_tokens"], row["loss"]) for row in rows("train_steps")] == [(None, 1.0)]
     assert run.faults.counts["rlscope.train_step fresh"] == 1
 
 
-def test_a_sampled_window_says_so_and_knows_neither_its_passes_nor_their_time_unless_told(run: Run, columns) -> None:
+def test_a_sampled_window_says_so_and_knows_neither_its_passes_nor_their_time_unless_told(run, columns):
     run.engine_step(0, 500, forward_passes=None, running=3, decode_tokens=9, source="sampled")
     run.engine_step(500, 900, busy_ns=100, forward_passes=7, running=3, source="sampled")
     run.engine_step(900, 950)
@@ -63,7 +55,7 @@ def test_a_sampled_window_says_so_and_knows_neither_its_passes_nor_their_time_un
     assert found == [(0, None, None, "sampled"), (500, 100, 7, "sampled"), (900, 50, 1, None)]
 
 
-def test_each_phase_of_a_weight_update_is_a_row(run: Run, columns) -> None:
+def test_each_phase_of_a_weight_update_is_a_row(run, columns):
     with run.publish_weights(2, label="step-40") as update:
         update.record(bytes=4096)
     with run.transfer_weights(2), run.apply_weights(2, paused=False, kv="kept"), run.weight_update_part("drain", 2):
@@ -76,7 +68,7 @@ def test_each_phase_of_a_weight_update_is_a_row(run: Run, columns) -> None:
     ]
 
 
-def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> None:
+def test_engine_steps_deliveries_and_queue_depths_are_rows(run, rows):
     work = {"busy_ns": 20, "forward_passes": 2, "running": 3, "waiting": 1, "decode_tokens": 6, "kv_used_tokens": 99}
     use = {"taken_ns": 5, "queued_ns": 4, "step": 1, "consumer_version": 2, "reward": 1.0}
     run.engine_step(10, 40, **work)
@@ -88,7 +80,7 @@ def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> No
     assert rows("queue_depths", "time_ns") == [{"queue": "samples", "worker_id": "w0", "depth": 12, "capacity": 64}]
 
 
-def test_an_exception_of_the_host_passes_through_and_the_row_is_written(run: Run, rows) -> None:
+def test_an_exception_of_the_host_passes_through_and_the_row_is_written(run, rows):
     error = MemoryError("the host's")
     with pytest.raises(MemoryError) as raised, run.train_step(1, version_in=0):
         raise error
@@ -98,7 +90,7 @@ def test_an_exception_of_the_host_passes_through_and_the_row_is_written(run: Run
     assert (row["step"], row["version_in"], row["version_out"]) == (1, 0, 0), "a step that published nothing"
 
 
-def test_values_of_other_libraries_are_stored_as_plain_numbers(run: Run, columns) -> None:
+def test_values_of_other_libraries_are_stored_as_plain_numbers(run, columns):
     class Count:
         def __int__(self) -> int:
             return 3
@@ -116,7 +108,7 @@ def test_values_of_other_libraries_are_stored_as_plain_numbers(run: Run, columns
     assert columns("deliveries", "sample_id", "taken_ns", "reward") == [("17", 2**60 + 1, 0.25)]
 
 
-def test_what_cannot_be_stored_or_is_missing_costs_its_own_row_only_and_is_counted(run: Run, rows, worker) -> None:
+def test_what_cannot_be_stored_or_is_missing_costs_its_own_row_only_and_is_counted(run, rows, worker):
     run.engine_step(0, 10, running=1)
     run.engine_step(0, 10, running="many")
     run.engine_step(0, 10, running=2**40)
@@ -131,7 +123,7 @@ def test_what_cannot_be_stored_or_is_missing_costs_its_own_row_only_and_is_count
     assert dropped == {"engine_steps": 3, "deliveries": 1}
 
 
-def test_unknown_words_never_raise_and_are_said_once(run: Run, rows, worker, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_words_never_raise_and_are_said_once(run, rows, worker, caplog):
     for _ in range(3):
         with run.wait("godot"):
             pass
@@ -150,7 +142,7 @@ def test_unknown_words_never_raise_and_are_said_once(run: Run, rows, worker, cap
     assert len(caplog.records) == 6
 
 
-def test_garbage_in_every_hook_never_raises(run: Run, rows) -> None:
+def test_garbage_in_every_hook_never_raises(run, rows):
     class Hostile:
         __hash__ = None
 
@@ -184,7 +176,7 @@ def test_garbage_in_every_hook_never_raises(run: Run, rows) -> None:
     assert [row["activity"] for row in rows("activities")] == ["other", "wait"] * 4
 
 
-def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with rlscope_otel.start_run() as run:
         with run.activity("startup"), run.wait("samples"), run.train_step(1, version_in=0) as step:
@@ -206,7 +198,7 @@ def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_after_stop_the_run_is_inert(run: Run, rows, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_stop_the_run_is_inert(run, rows, caplog):
     run.stop()
     with run.wait("samples"):
         run.engine_step(0, 1)
@@ -217,9 +209,7 @@ def test_after_stop_the_run_is_inert(run: Run, rows, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("step_ns", [-1_000_000, 1_000_000])
-def test_a_stepped_wall_clock_does_not_touch_durations(
-    step_ns: int, run: Run, clock: ManualClock, rows, worker
-) -> None:
+def test_a_stepped_wall_clock_does_not_touch_durations(step_ns, run, clock, rows, worker):
     with run.wait("samples"):
         clock.advance(100)
         clock.step_wall(step_ns)

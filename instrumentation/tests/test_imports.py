@@ -1,11 +1,10 @@
 import subprocess
 import sys
-from pathlib import Path
 
 HEAVY = ("duckdb", "polars", "altair", "typer", "torch", "rlscope", "pynvml")
 
 
-def test_importing_and_recording_load_nothing_that_a_training_image_may_lack(tmp_path: Path) -> None:
+def test_importing_and_recording_load_nothing_that_a_training_image_may_lack(tmp_path):
     program = f"""
 import sys, threading, signal, logging
 before = (threading.active_count(), signal.getsignal(signal.SIGTERM), list(logging.root.handlers))

@@ -30,20 +30,20 @@ def _found(content: bytes, head: bytes = HEAD) -> list[tuple[int, int]]:
     return [(batch.first_row, batch.rows) for batch in journal.whole_batches(content, len(head), zlib.crc32(head))]
 
 
-def test_the_batches_of_a_journal_are_found_in_order_with_the_number_of_their_first_row() -> None:
+def test_the_batches_of_a_journal_are_found_in_order_with_the_number_of_their_first_row():
     content = HEAD + _message([4, 5, 6], 0) + _message([7], 3)
     assert _found(content) == [(0, 3), (3, 1)]
     assert pa.ipc.open_stream(content).read_all()["depth"].to_pylist() == [4, 5, 6, 7]
 
 
-def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else() -> None:
+def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else():
     first, second = _message([4, 5], 0), _message([6], 2)
     for length in range(len(first) + len(second)):
         expected = [(0, 2)] if length >= len(first) else []
         assert _found(HEAD + (first + second)[:length]) == expected
 
 
-def test_every_flipped_bit_of_a_batch_is_noticed() -> None:
+def test_every_flipped_bit_of_a_batch_is_noticed():
     message = _message([4, 5], 0)
     for place in range(len(message) * 8):
         changed = bytearray(message)
@@ -51,10 +51,10 @@ def test_every_flipped_bit_of_a_batch_is_noticed() -> None:
         assert _found(HEAD + bytes(changed)) == []
 
 
-def test_batches_of_another_journal_are_not_taken_for_those_of_this_one() -> None:
+def test_batches_of_another_journal_are_not_taken_for_those_of_this_one():
     assert _found(HEAD + _message([4], 0) + _message([5], 1, _head(2))) == [(0, 1)]
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", HEAD[:-1], b"\xff\xff\xff\xff\xff\xff\xff\x7f"])
-def test_content_without_a_whole_head_has_none(content: bytes) -> None:
+def test_content_without_a_whole_head_has_none(content):
     assert journal.head_length(content) is None

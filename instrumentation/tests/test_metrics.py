@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rlscope_otel import Run, metrics, start_run
+from rlscope_otel import metrics, start_run
 from rlscope_otel.tallies import Tallies, bucket_of
 
 from tests.manual_clock import ManualClock
@@ -62,7 +62,7 @@ def points(reader: InMemoryMetricReader) -> Callable[[], Points]:
     return read
 
 
-def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, points) -> None:
+def test_metrics_say_what_was_flushed_so_far(run, clock, points):
     with run.train_step(1, version_in=5) as step:
         clock.advance(2_000_000_000)
         with run.wait("samples"):
@@ -122,8 +122,8 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, point
 
 
 def test_the_heartbeat_is_that_of_the_last_flush_that_could_write_and_ends_with_the_worker(
-    run: Run, clock: ManualClock, points, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, clock, points, monkeypatch
+):
     def refuse(*_: object) -> None:
         raise OSError("disk full")
 
@@ -144,8 +144,8 @@ def test_the_heartbeat_is_that_of_the_last_flush_that_could_write_and_ends_with_
     ("paused", "generates", "seconds"), [(True, True, 2.0), (False, True, None), (False, False, 2.0)]
 )
 def test_an_engine_that_generates_while_it_applies_weights_is_not_updating(
-    run: Run, clock: ManualClock, points, paused: bool, generates: bool, seconds: float | None
-) -> None:
+    run, clock, points, paused, generates, seconds
+):
     if generates:
         run.engine_step(0, 1)
     with run.apply_weights(3, paused=paused):
@@ -155,7 +155,7 @@ def test_an_engine_that_generates_while_it_applies_weights_is_not_updating(
     assert points()["rlscope.weights.update.time"] == {("apply",): 2.0}
 
 
-def test_a_part_of_an_update_is_no_further_time_of_the_worker(run: Run, clock: ManualClock, points) -> None:
+def test_a_part_of_an_update_is_no_further_time_of_the_worker(run, clock, points):
     with run.weight_update_part("drain", 3):
         clock.advance(2_000_000_000)
     run.flush()
@@ -163,7 +163,7 @@ def test_a_part_of_an_update_is_no_further_time_of_the_worker(run: Run, clock: M
     assert points()["rlscope.weights.update.time"] == {("drain",): 2.0}
 
 
-def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(run: Run, points) -> None:
+def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(run, points):
     for version in (3, 5, 4):
         with run.publish_weights(version):
             pass
@@ -171,9 +171,7 @@ def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_orde
     assert points()["rlscope.weights.latest"] == {("publish",): 5}
 
 
-def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_twice(
-    run: Run, clock: ManualClock, points
-) -> None:
+def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_twice(run, clock, points):
     with run.train_step(1, version_in=0):
         with run.wait("samples"):
             clock.advance(1_000_000_000)
@@ -183,7 +181,7 @@ def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_
     assert points()["rlscope.worker.time"] == {("wait", "samples"): 1.0, ("train",): 4.0}
 
 
-def test_units_are_not_in_names() -> None:
+def test_units_are_not_in_names():
     for metric in metrics.METRICS:
         assert metric.unit == "s" or re.fullmatch(r"\{[a-z]+\}", metric.unit)
         assert not metric.name.endswith(("_total", "_seconds", ".seconds"))
@@ -193,11 +191,11 @@ def test_units_are_not_in_names() -> None:
     ("staleness", "bucket"),
     [(0, "0"), (1, "1"), (2, "2"), (3, "3-4"), (4, "3-4"), (5, "5-8"), (32, "17-32"), (33, "33+"), (-1, "0")],
 )
-def test_staleness_falls_into_few_buckets(staleness: int, bucket: str) -> None:
+def test_staleness_falls_into_few_buckets(staleness, bucket):
     assert bucket_of(staleness) == bucket
 
 
-def test_a_loop_that_never_nests_keeps_bounded_state() -> None:
+def test_a_loop_that_never_nests_keeps_bounded_state():
     tallies = Tallies()
     for number in range(3000):
         tallies.batch("activities", [["w0"], ["wait"], ["samples"], [number * 10], [number * 10 + 5]])
@@ -206,7 +204,7 @@ def test_a_loop_that_never_nests_keeps_bounded_state() -> None:
     assert tallies.values("worker.time") == {("wait", "samples"): 3000 * 5}
 
 
-def test_a_metric_provider_that_fails_costs_only_the_metrics(tmp_path: Path, rows, caplog) -> None:
+def test_a_metric_provider_that_fails_costs_only_the_metrics(tmp_path, rows, caplog):
     class Broken(MeterProvider):
         def get_meter(self, *_: object, **__: object):
             raise RuntimeError("no meter")

@@ -3,7 +3,6 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rlscope_otel import Run
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
 from rlscope_otel.samples import Sample, SampleSink
@@ -19,7 +18,7 @@ def sink_and_rows() -> tuple[SampleSink, Callable[[], list[dict[str, object]]]]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))))
-def test_expanding_the_runs_gives_the_tokens_that_were_appended(appended: list[tuple[int, int]]) -> None:
+def test_expanding_the_runs_gives_the_tokens_that_were_appended(appended):
     sink, read = sink_and_rows()
     sample = Sample(sink, "s", None, 0, 0, None, "engine")
     for count, version in appended:
@@ -36,7 +35,7 @@ def test_expanding_the_runs_gives_the_tokens_that_were_appended(appended: list[t
     assert all(left[0] != right[0] for left, right in pairwise(runs))
 
 
-def test_a_sample_is_a_row_with_everything_it_was_told(run: Run, clock, rows) -> None:
+def test_a_sample_is_a_row_with_everything_it_was_told(run, clock, rows):
     at_start = {"group_id": "g1", "segment": 1, "prompt_tokens": 20, "submitted_ns": 5}
     at_end = {"preemptions": 2, "cached_tokens": 16, "env_wait_ns": 4}
     sample = run.sample("s1", **at_start)
@@ -53,7 +52,7 @@ def test_a_sample_is_a_row_with_everything_it_was_told(run: Run, clock, rows) ->
     assert row == ids | times | sampled | at_start | at_end
 
 
-def test_only_the_first_finish_counts_and_no_token_after_it(run: Run, rows) -> None:
+def test_only_the_first_finish_counts_and_no_token_after_it(run, rows):
     sample = run.sample("s1")
     sample.tokens(2, 1)
     sample.finish("stop", at_ns=10)
@@ -65,7 +64,7 @@ def test_only_the_first_finish_counts_and_no_token_after_it(run: Run, rows) -> N
     assert row["versions"] == [{"version": 1, "start": 0, "end": 2}]
 
 
-def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: Run, clock, columns) -> None:
+def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run, clock, columns):
     running, finished = run.sample("running"), run.sample("finished")
     running.tokens(5, 2)
     finished.finish()
@@ -78,7 +77,7 @@ def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: R
     ]
 
 
-def test_a_handle_that_is_never_finished_costs_bounded_memory() -> None:
+def test_a_handle_that_is_never_finished_costs_bounded_memory():
     sink, read = sink_and_rows()
     handles = [Sample(sink, str(number), None, 0, 0, None, "engine") for number in range(150)]
     assert len(sink.running) == 100

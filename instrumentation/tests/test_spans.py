@@ -72,9 +72,7 @@ def rows_of(run_dir: Path, rows) -> dict[str, object]:
     return {table: rows(table, run_dir=run_dir) for table in schema.TABLES}
 
 
-def test_context_managers_plain_spans_and_the_exporter_give_the_same_rows(
-    tmp_path: Path, clock, rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_context_managers_plain_spans_and_the_exporter_give_the_same_rows(tmp_path, clock, rows, monkeypatch):
     ways: dict[str, Callable[[Run], None]] = {
         "context": lambda run: by_context_managers(run, clock),
         "processor": lambda run: by_plain_spans(run.span_processor),
@@ -111,23 +109,21 @@ def host_tracer(run: Run) -> Tracer:
     ],
 )
 def test_a_span_under_our_name_that_is_unusable_is_counted_as_dropped_and_said(
-    run: Run, worker, caplog: pytest.LogCaptureFixture, name: str, attributes: dict[str, object], said: str
-) -> None:
+    run, worker, caplog, name, attributes, said
+):
     host_tracer(run).start_span(name, attributes=attributes).end()
     run.flush()
     assert sum(worker("w0")["dropped"].values()) == 1
     assert said in caplog.text
 
 
-def test_our_phases_are_no_part_of_the_host_s_own_traces(run: Run) -> None:
+def test_our_phases_are_no_part_of_the_host_s_own_traces(run):
     tracer = host_tracer(run)
     with tracer.start_as_current_span("host") as host, run.train_step(1, version_in=0):
         assert get_current_span() is host
 
 
-def test_the_host_s_limits_sampler_and_switch_take_nothing_from_the_run(
-    tmp_path: Path, rows, monkeypatch, caplog
-) -> None:
+def test_the_host_s_limits_sampler_and_switch_take_nothing_from_the_run(tmp_path, rows, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "1")
@@ -138,13 +134,13 @@ def test_the_host_s_limits_sampler_and_switch_take_nothing_from_the_run(
     assert (len(rows("engine_steps")), caplog.text) == (1, "")
 
 
-def test_the_exporter_does_nothing_without_a_folder(tmp_path: Path, monkeypatch) -> None:
+def test_the_exporter_does_nothing_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_exporter_records_into_the_run_of_the_environment_s_folder(tmp_path: Path, rows, monkeypatch) -> None:
+def test_the_exporter_records_into_the_run_of_the_environment_s_folder(tmp_path, rows, monkeypatch):
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / "named"))
     with start_run(tmp_path / "other", "sampler", "w0"), start_run(tmp_path / "named", "sampler", "w1"):
         by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
@@ -152,13 +148,13 @@ def test_the_exporter_records_into_the_run_of_the_environment_s_folder(tmp_path:
     assert rows("activities", run_dir=tmp_path / "other") == []
 
 
-def test_the_exporter_without_a_role_fails_its_export_and_says_why_once(tmp_path: Path, monkeypatch, caplog) -> None:
+def test_the_exporter_without_a_role_fails_its_export_and_says_why_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
     assert caplog.text.count("role is None") == 1
 
 
-def test_the_sdk_s_own_configuration_from_the_environment_reaches_the_trace(tmp_path: Path, rows, worker) -> None:
+def test_the_sdk_s_own_configuration_from_the_environment_reaches_the_trace(tmp_path, rows, worker):
     program = """
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 _OTelSDKConfigurator().configure()

@@ -2,13 +2,12 @@ import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from rlscope_otel import Run, SetupError, start_run
 
 
-def test_arguments_come_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_come_before_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / "from_env"))
     monkeypatch.setenv("RLSCOPE_ROLE", "trainer")
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "from-env")
@@ -17,7 +16,7 @@ def test_arguments_come_before_the_environment(tmp_path: Path, monkeypatch: pyte
         assert (given.run_dir, given.worker_id) == (tmp_path / "given", "given")
 
 
-def test_a_host_that_changes_its_working_directory_does_not_move_the_run(tmp_path: Path, monkeypatch) -> None:
+def test_a_host_that_changes_its_working_directory_does_not_move_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with start_run("run", "sampler", "w0") as run:
         (tmp_path / "elsewhere").mkdir()
@@ -26,9 +25,7 @@ def test_a_host_that_changes_its_working_directory_does_not_move_the_run(tmp_pat
     assert len(list((tmp_path / "run" / "engine_steps").iterdir())) == 1
 
 
-def test_a_worker_without_a_name_gets_one_that_the_format_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_without_a_name_gets_one_that_the_format_allows(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "node 1/ü" + "x" * 200)
     with start_run(tmp_path, "sampler") as run:
         assert re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", run.worker_id)
@@ -50,13 +47,13 @@ def test_a_worker_without_a_name_gets_one_that_the_format_allows(
         ({"role": "sampler", "flush_interval_s": 0}, r"flush_interval_s is 0; expected more than 0"),
     ],
 )
-def test_a_wrong_setting_fails_loudly_and_creates_nothing(tmp_path: Path, arguments, said: str) -> None:
+def test_a_wrong_setting_fails_loudly_and_creates_nothing(tmp_path, arguments, said):
     with pytest.raises(SetupError, match=said):
         start_run(tmp_path / "run", **arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_wrong_number_in_the_environment_fails_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_number_in_the_environment_fails_loudly(tmp_path, monkeypatch):
     monkeypatch.setenv("RLSCOPE_GPU_COUNT", "eight")
     with pytest.raises(SetupError, match="RLSCOPE_GPU_COUNT is 'eight'"):
         start_run(tmp_path, "sampler")
@@ -72,14 +69,12 @@ def test_a_wrong_number_in_the_environment_fails_loudly(tmp_path: Path, monkeypa
         ("trainer", {"gpu_count": 4, "gpu_ids": ("0",)}, 4),
     ],
 )
-def test_a_worker_owns_the_gpus_it_names_else_one(tmp_path: Path, worker, role, arguments, gpu_count) -> None:
+def test_a_worker_owns_the_gpus_it_names_else_one(tmp_path, worker, role, arguments, gpu_count):
     with start_run(tmp_path, role, "w0", **arguments):
         assert worker("w0")["gpu_count"] == gpu_count
 
 
-def test_an_auxiliary_worker_records_its_work_and_no_samples_because_they_are_not_the_policy_s(
-    tmp_path: Path, worker, rows
-) -> None:
+def test_an_auxiliary_worker_records_its_work_and_no_samples_because_they_are_not_the_policy_s(tmp_path, worker, rows):
     with start_run(tmp_path, "auxiliary", "judge-0") as run:
         run.engine_step(0, 10, running=1)
         with run.activity("reward"):
@@ -92,7 +87,7 @@ def test_an_auxiliary_worker_records_its_work_and_no_samples_because_they_are_no
     assert (dict(run.faults.counts), worker("judge-0")["dropped"].get("samples", 0)) == ({}, 0)
 
 
-def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_path: Path, worker, clock) -> None:
+def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_path, worker, clock):
     run = start_run(
         tmp_path, "sampler", "w0", clock=clock, device_name="H200", kv_capacity_tokens=1000, framework="pipeline"
     )
@@ -107,9 +102,7 @@ def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_pa
     assert (at_start["kv_capacity_tokens"], at_stop["kv_capacity_tokens"], at_stop["max_running"]) == (1000, 2000, 64)
 
 
-def test_a_process_that_can_start_no_thread_continues_unrecorded(
-    tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_can_start_no_thread_continues_unrecorded(tmp_path, monkeypatch, caplog):
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -124,7 +117,7 @@ def test_a_process_that_can_start_no_thread_continues_unrecorded(
     ]
 
 
-def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
+def test_workers_that_start_together_agree_on_one_run(tmp_path):
     barrier = threading.Barrier(16)
 
     def start(number: int) -> Run:
@@ -139,9 +132,7 @@ def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "workers"]
 
 
-def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(tmp_path, caplog):
     start_run(tmp_path, "sampler", "s0", config={"total_gpus": 2, "gpus": (0, 1)}).stop()
     first = json.loads((tmp_path / "run.json").read_text())
     start_run(tmp_path, "trainer", "t0", config={"total_gpus": 3, "gpus": (0, 1), "samples_per_step": 8}).stop()
@@ -153,8 +144,8 @@ def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
 
 
 def test_settings_that_become_known_later_or_that_a_simultaneous_writer_lost_are_added_by_the_next_flush(
-    tmp_path: Path, worker
-) -> None:
+    tmp_path, worker
+):
     path = tmp_path / "run.json"
     with start_run(tmp_path, "trainer", "t0", config={"total_gpus": 2}) as run:
         run.add_config({"total_gpus": 3, "samples_per_step": 8, "max_staleness": None})
@@ -167,7 +158,7 @@ def test_settings_that_become_known_later_or_that_a_simultaneous_writer_lost_are
     assert worker("t0")["config"] == {"total_gpus": 3, "samples_per_step": 8}
 
 
-def test_what_a_trainer_and_an_engine_know_of_one_model_is_put_together(tmp_path: Path) -> None:
+def test_what_a_trainer_and_an_engine_know_of_one_model_is_put_together(tmp_path):
     models = {"s": {"name": "m", "kv_heads": 2}, "t": {"name": "m", "kv_heads": 4, "layers": 3}, "other": {"layers": 5}}
     for worker_id, model in models.items():
         with start_run(tmp_path, "sampler", worker_id) as run:
@@ -176,7 +167,7 @@ def test_what_a_trainer_and_an_engine_know_of_one_model_is_put_together(tmp_path
     assert config == {"model": {"name": "m", "kv_heads": 2, "layers": 3}}
 
 
-def test_a_folder_of_another_run_or_format_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_or_format_is_refused(tmp_path):
     start_run(tmp_path, "sampler", "w0", run_id="monday").stop()
     start_run(tmp_path, "sampler", "w1", run_id="monday").stop()
     with pytest.raises(SetupError, match="holds run 'monday'; expected run 'tuesday'"):
@@ -188,8 +179,8 @@ def test_a_folder_of_another_run_or_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_worker_name_that_is_taken_gets_a_suffix_and_each_states_the_name_that_it_asked_for_and_its_settings(
-    tmp_path: Path, worker, rows
-) -> None:
+    tmp_path, worker, rows
+):
     first = start_run(tmp_path, "sampler", "w0", config={"max_staleness": 1})
     first.engine_step(0, 1, running=1)
     first.stop()
@@ -204,7 +195,7 @@ def test_a_worker_name_that_is_taken_gets_a_suffix_and_each_states_the_name_that
     assert stated == [("w0", {"max_staleness": 1}), ("w0", {"max_staleness": 7})]
 
 
-def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path: Path, run, rows) -> None:
+def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path, run, rows):
     (tmp_path / "engine_steps").mkdir()
     (tmp_path / "engine_steps" / "w0-000001.parquet").write_bytes(b"somebody's")
     run.engine_step(0, 1)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,8 +58,8 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def test_a_reader_finds_every_row_once_at_every_moment_though_rounds_fail_half_way_and_copies_start_again(
-    tmp_path: Path, recorded: Run
-) -> None:
+    tmp_path, recorded
+):
     looks, refuses = [0], False
 
     def look() -> None:
@@ -95,9 +94,7 @@ def test_a_reader_finds_every_row_once_at_every_moment_though_rounds_fail_half_w
     assert sorted(store.names(TABLE)) == sorted(os.listdir(tmp_path / "run" / TABLE))
 
 
-def test_an_open_journal_is_copied_whenever_it_has_grown_and_goes_once_its_closed_file_is_there(
-    tmp_path: Path, recorded: Run
-) -> None:
+def test_an_open_journal_is_copied_whenever_it_has_grown_and_goes_once_its_closed_file_is_there(tmp_path, recorded):
     store = Folder(tmp_path / "store")
     copy = WorkerCopy(tmp_path / "run", "w0", store)
     record(recorded)
@@ -121,11 +118,11 @@ def test_an_open_journal_is_copied_whenever_it_has_grown_and_goes_once_its_close
 
 
 @pytest.mark.parametrize(("failures", "wait_s"), [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (5000, 300)])
-def test_a_failed_round_is_tried_again_later_and_later_up_to_five_minutes(failures: int, wait_s: float) -> None:
+def test_a_failed_round_is_tried_again_later_and_later_up_to_five_minutes(failures, wait_s):
     assert upload.retry_s(failures) == wait_s
 
 
-def test_rounds_come_at_the_interval_and_later_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_come_at_the_interval_and_later_after_failures(monkeypatch):
     waits, said, outcomes = list[float](), list[str](), iter([False, OSError("a"), OSError("b"), False, False])
 
     def round_of() -> bool:
@@ -143,9 +140,7 @@ def test_rounds_come_at_the_interval_and_later_after_failures(monkeypatch: pytes
     assert said == ["OSError: a", "OSError: b"]
 
 
-def test_after_the_end_a_store_that_fails_is_tried_for_a_minute_and_its_errors_name_no_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_the_end_a_store_that_fails_is_tried_for_a_minute_and_its_errors_name_no_secret(monkeypatch):
     now_s = [0.0]
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setattr(upload.time, "monotonic", lambda: now_s[0])
@@ -171,9 +166,7 @@ def no_process_is_left() -> Iterator[None]:
     uploader._left.clear()
 
 
-def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(tmp_path, monkeypatch):
     monkeypatch.setattr(uploader, "_INTERVAL_S", 0.1)
     store = tmp_path / "store"
     store.write_text("a file where the folder should be")
@@ -185,9 +178,7 @@ def test_a_store_that_refuses_is_counted_and_gets_everything_once_it_accepts(
     assert read_back(store) == ([1], COMPLETE)
 
 
-def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_never_answers_holds_up_nothing_and_the_local_files_are_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{deaf.getsockname()[1]}")
@@ -218,9 +209,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fs.S3Fil
     server.stop()
 
 
-def test_a_run_is_in_a_bucket_as_it_is_on_disk(
-    bucket: fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_in_a_bucket_as_it_is_on_disk(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(uploader, "_INTERVAL_S", 0.2)
     folder = tmp_path / "run"
     with start_run(folder, "sampler", "w0", upload_to="s3://runs/monday", flush_interval_s=0.05) as run:
@@ -248,9 +237,7 @@ time.sleep(600)
 """
 
 
-def test_what_was_flushed_before_a_kill_is_copied_after_it_though_a_fork_lives_on(
-    tmp_path: Path, start_script: "Callable[[str], subprocess.Popen[str]]"
-) -> None:
+def test_what_was_flushed_before_a_kill_is_copied_after_it_though_a_fork_lives_on(tmp_path, start_script):
     store = tmp_path / "store"
     process = start_script(SCRIPT.format(store=store))
     forked = int(process.stdout.readline())
@@ -282,15 +269,15 @@ def test_what_was_flushed_before_a_kill_is_copied_after_it_though_a_fork_lives_o
         (f"s3://bucket/run?endpoint_override=http://key:{SECRET}@host", "an address that holds credentials"),
     ],
 )
-def test_an_address_that_cannot_be_one_is_refused_at_the_start(address: str, found: str, tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_one_is_refused_at_the_start(address, found, tmp_path):
     with pytest.raises(SetupError, match=found) as refused:
         start_run(tmp_path / "run", "sampler", "w0", upload_to=address)
     assert SECRET not in str(refused.value)
 
 
 def test_with_an_address_of_the_environment_workers_of_two_nodes_have_names_of_their_own_and_settings_in_common(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     shared = tmp_path / "shared" / "monday"
     monkeypatch.setenv("RLSCOPE_UPLOAD", f"file://{shared}")
     for node, config in (("a", {"max_staleness": 4}), ("b", {"max_staleness": 8, "samples_per_step": 2})):

@@ -17,7 +17,6 @@ from rlscope_otel.integrations.areal_workers import WORKERS, Workers
 
 from tests.manual_clock import ManualClock
 
-Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000
 CONFIG = SimpleNamespace(max_head_offpolicyness=2, consumer_batch_size=4, max_concurrent_rollouts=None)
 
@@ -173,7 +172,7 @@ def take(host: SimpleNamespace, *tasks: tuple[int, list[float]]) -> None:
     host.dispatcher.active_submit_and_wait(results)
 
 
-def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host: SimpleNamespace, tmp_path: Path):
+def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host, tmp_path):
     other = start_run(tmp_path / "other", "trainer", "gone")
     other.abandon()
     WORKERS.trainer.stop()
@@ -181,7 +180,7 @@ def test_a_run_that_no_longer_records_is_not_taken_for_the_trainer_s(host: Simpl
     other.stop()
 
 
-def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(host: SimpleNamespace, rows: Rows):
+def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(host, rows):
     run_task(host, 9, [request([0])], [request([0, 0])], workflow=Overriding)
     run_task(host, 10, [request([0, 0, 0])], workflow=Workflow)
     assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
@@ -191,12 +190,12 @@ def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(ho
     ]
 
 
-def test_an_evaluation_is_not_recorded(host: SimpleNamespace, rows: Rows):
+def test_an_evaluation_is_not_recorded(host, rows):
     run_task(host, 9, [request([0])], is_eval=True)
     assert rows("samples") == []
 
 
-def test_an_episode_that_returned_nothing_has_no_row_in_what_is_trained(host: SimpleNamespace, rows: Rows):
+def test_an_episode_that_returned_nothing_has_no_row_in_what_is_trained(host, rows):
     run_task(host, 9, [request([3])], [request([3], stop_reason="abort")], [request([4])])
     take(host, (9, [0.5, 1.0]))
     assert [(d["sample_id"], d["outcome"], d["reward"]) for d in rows("deliveries")] == [
@@ -206,7 +205,7 @@ def test_an_episode_that_returned_nothing_has_no_row_in_what_is_trained(host: Si
     ]
 
 
-def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host: SimpleNamespace, rows: Rows):
+def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host, rows):
     run_task(host, 9, [request([0])], [request([0])], accept=False)
     run_task(host, 10, [request([0])], [request(ValueError("the host's own"))])
     assert [(d["sample_id"], d["outcome"]) for d in rows("deliveries")] == [
@@ -218,22 +217,20 @@ def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host: SimpleName
     assert [r["finish_reason"] for r in rows("samples")] == ["stop", "stop", "stop", "error"]
 
 
-def test_a_task_that_another_process_ran_is_delivered_by_its_rows(host: SimpleNamespace, rows: Rows):
+def test_a_task_that_another_process_ran_is_delivered_by_its_rows(host, rows):
     WORKERS.single_controller = True
     take(host, (9, [0.5, 1.0]))
     assert [(d["sample_id"], d["reward"]) for d in rows("deliveries")] == [("9/0", 0.5), ("9/1", 1.0)]
 
 
-def test_other_scopes_of_the_trainer_are_states_too_and_areal_s_own_timing_runs_inside(
-    host: SimpleNamespace, rows: Rows
-):
+def test_other_scopes_of_the_trainer_are_states_too_and_areal_s_own_timing_runs_inside(host, rows):
     for name in ("critic_train_step", "eval", "clear_batches"):
         with sys.modules["areal.utils.stats_tracker"].record_timing(name) as own:
             assert own == f"AReaL's own {name}"
     assert [a["activity"] for a in rows("activities")] == ["train", "eval", "other"]
 
 
-def test_a_scope_that_fails_is_no_state_and_areal_sees_its_own_error(host: SimpleNamespace, rows: Rows):
+def test_a_scope_that_fails_is_no_state_and_areal_sees_its_own_error(host, rows):
     with pytest.raises(OSError, match="disk"), sys.modules["areal.utils.stats_tracker"].record_timing("save"):
         raise OSError("disk")
     assert rows("activities") == []
@@ -243,9 +240,7 @@ def test_a_scope_that_fails_is_no_state_and_areal_sees_its_own_error(host: Simpl
     ("capacity", "paused", "reason"),
     [(1, False, "requests"), (0, False, "staleness_cap"), (0, True, "weights")],
 )
-def test_without_a_running_rollout_they_wait_for_what_holds_them(
-    host: SimpleNamespace, rows: Rows, clock: ManualClock, capacity: int, paused: bool, reason: str
-):
+def test_without_a_running_rollout_they_wait_for_what_holds_them(host, rows, clock, capacity, paused, reason):
     host.manager.on_rollout_submitted()
     clock.advance(2 * SECOND_NS)
     host.manager.capacity = capacity

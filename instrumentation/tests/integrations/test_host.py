@@ -16,7 +16,7 @@ def test_without_a_run_folder_the_host_s_run_is_inert():
 
 
 @pytest.mark.usefixtures("run_dir")
-def test_the_role_of_the_environment_goes_before_the_hook_s_guess(monkeypatch: pytest.MonkeyPatch):
+def test_the_role_of_the_environment_goes_before_the_hook_s_guess(monkeypatch):
     monkeypatch.setenv("RLSCOPE_ROLE", "colocated")
     assert recording_wanted()
     assert (host_run("sampler").worker_id or "").startswith("colocated-")
@@ -38,15 +38,13 @@ def test_a_second_engine_of_a_process_is_a_worker_of_its_own():
 
 
 @pytest.mark.usefixtures("run_dir")
-def test_wrong_settings_are_a_warning_and_an_inert_run(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_wrong_settings_are_a_warning_and_an_inert_run(monkeypatch, caplog):
     monkeypatch.setenv("RLSCOPE_ROLE", "cook")
     assert not host_run("sampler").active
     assert "cook" in caplog.text
 
 
-def test_an_engine_s_hook_leaves_the_samples_to_the_framework_s_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
+def test_an_engine_s_hook_leaves_the_samples_to_the_framework_s_unless_told_otherwise(monkeypatch):
     monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
     leave_samples_to_framework()
     assert engine_samples_wanted()

@@ -1,6 +1,5 @@
 import importlib
 import sys
-from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         sys.modules.pop(name, None)
 
 
-def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host: str):
+def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host):
     seen: list[int] = []
     once_loaded(host, lambda module: seen.append(module.run()), Faults())
     assert seen == []
@@ -36,7 +35,7 @@ def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host: st
     assert isinstance(hostpackage.engine.__loader__, SourceFileLoader)
 
 
-def test_only_the_first_that_waits_for_a_module_is_told(host: str):
+def test_only_the_first_that_waits_for_a_module_is_told(host):
     seen: list[str] = []
     once_loaded(host, lambda module: seen.append("first"), Faults())
     once_loaded(host, lambda module: seen.append("second"), Faults())
@@ -45,7 +44,7 @@ def test_only_the_first_that_waits_for_a_module_is_told(host: str):
     assert seen == ["first"]
 
 
-def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
+def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host):
     faults = Faults()
 
     def fails(module: object) -> None:
@@ -58,7 +57,7 @@ def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
     assert faults.counts == {f"loading {host}": 1}
 
 
-def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: Path):
+def test_an_import_of_the_host_that_fails_fails_as_before(host, tmp_path):
     seen: list[object] = []
     (tmp_path / "hostpackage" / "broken.py").write_text("raise ValueError('of the host')")
     once_loaded("hostpackage.broken", seen.append, Faults())
@@ -71,7 +70,7 @@ def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: P
 
 
 @pytest.mark.parametrize("hook", [areal.instrument, sglang.register, verl.activate])
-def test_without_a_run_folder_a_hook_waits_for_no_module(hook: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
+def test_without_a_run_folder_a_hook_waits_for_no_module(hook, monkeypatch):
     monkeypatch.setattr(loading, "_awaited", set())
     hook()
     assert loading._awaited == set()

@@ -81,7 +81,7 @@ def waits(rows) -> list[tuple[object, ...]]:
     return [(row["reason"], row["start_ns"] - MS, row["end_ns"] - MS) for row in rows("activities")]
 
 
-def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times() -> None:
+def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times():
     assert readings_of(points_of(SGLANG.read_text())) == {
         "0": Reading(
             running=16,
@@ -116,18 +116,16 @@ def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times() -> Non
         ),
     ],
 )
-def test_the_first_rank_of_each_data_parallel_rank_of_sglang_is_an_engine(
-    series: tuple[str, ...], running: dict[str, int]
-) -> None:
+def test_the_first_rank_of_each_data_parallel_rank_of_sglang_is_an_engine(series, running):
     page = "".join(f"sglang:num_running_reqs{{{each}\n" for each in series)
     assert {engine: reading.running for engine, reading in readings_of(points_of(page)).items()} == running
 
 
-def test_pages_of_something_else_give_no_engine() -> None:
+def test_pages_of_something_else_give_no_engine():
     assert readings_of(points_of('python_info{version="3"} 1\nvllm:odd 3\n')) == {}
 
 
-def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_passed_over() -> None:
+def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_passed_over():
     page = "\n".join(
         (
             "# HELP a_total what",
@@ -149,7 +147,7 @@ def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_pa
     assert nan.name == "d" and nan.value != nan.value
 
 
-def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(watched: Watched, rows, columns) -> None:
+def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(watched, rows, columns):
     watched.see(page_with(VLLM, num_requests_running=2))
     grown = {"generation_tokens_total": 28_900, "prompt_tokens_total": 2180, "iteration_tokens_total_count": 2415}
     watched.see(page_with(VLLM, num_requests_running=5, num_requests_waiting=1, kv_cache_usage_perc=0.5, **grown), 250)
@@ -160,7 +158,7 @@ def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(wat
     assert waits(rows) == []
 
 
-def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched: Watched, rows, columns) -> None:
+def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched, rows, columns):
     page = VLLM.read_text()
     watched.see(page)
     watched.see(page, 250)
@@ -170,7 +168,7 @@ def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched
     assert columns("engine_steps", "start_ns", "decode_tokens", "waiting") == [(251 * MS, 1, 0), (501 * MS, 0, 1)]
 
 
-def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched: Watched, columns) -> None:
+def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched, columns):
     watched.see(page_with(VLLM, num_requests_running=1))
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=10), 250)
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=15), 250)
@@ -178,7 +176,7 @@ def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched: Wat
     assert watched.runs["0"].faults.counts == {"engine restart": 1}
 
 
-def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched: Watched, columns) -> None:
+def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched, columns):
     busy = page_with(VLLM, num_requests_running=1)
     assert watched.see(busy) is None
     assert watched.see(OSError("connection refused"), 500) == "connection refused"
@@ -189,14 +187,14 @@ def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched: Watched,
     assert watched.runs["0"].faults.counts == {"scrape gap": 1}
 
 
-def test_readings_a_second_apart_are_one_row(watched: Watched, columns) -> None:
+def test_readings_a_second_apart_are_one_row(watched, columns):
     watched.see(page_with(VLLM, num_requests_running=1))
     watched.see(OSError("once"), 500)
     watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=28_807), 500)
     assert columns("engine_steps", "start_ns", "end_ns", "decode_tokens") == [(MS, 1001 * MS, 7)]
 
 
-def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watched: Watched, rows, columns) -> None:
+def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watched, rows, columns):
     watched.see(sglang_page())
     watched.see(sglang_page(decode=40, busy=0.25, idle=0.125), 500)
     assert columns("engine_steps", "start_ns", "end_ns", "busy_ns", "forward_passes", "decode_tokens") == [
@@ -205,7 +203,7 @@ def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watc
     assert waits(rows) == [("requests", 375 * MS, 500 * MS)]
 
 
-def test_own_times_that_come_in_lumps_are_shared_out_and_none_is_lost(watched: Watched, rows) -> None:
+def test_own_times_that_come_in_lumps_are_shared_out_and_none_is_lost(watched, rows):
     watched.see(sglang_page())
     watched.see(sglang_page(busy=0.75), 500)
     watched.see(sglang_page(busy=0.75, idle=0.25), 500)
@@ -214,9 +212,7 @@ def test_own_times_that_come_in_lumps_are_shared_out_and_none_is_lost(watched: W
     assert waits(rows) == [("requests", 750 * MS, 1000 * MS)]
 
 
-def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twice(
-    watched: Watched, rows, columns
-) -> None:
+def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twice(watched, rows, columns):
     watched.see(sglang_page(running=0))
     watched.see(sglang_page(running=0), 500)
     watched.see(sglang_page(running=4, idle=0.5), 500)
@@ -224,7 +220,7 @@ def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twi
     assert columns("engine_steps", "start_ns", "end_ns") == [(501 * MS, 1001 * MS)]
 
 
-def test_each_engine_on_a_page_is_a_worker_of_its_own(watched: Watched, columns, worker) -> None:
+def test_each_engine_on_a_page_is_a_worker_of_its_own(watched, columns, worker):
     one = page_with(VLLM, num_requests_running=1)
     watched.see(one)
     watched.see(one + one.replace('engine="0"', 'engine="1"'), 250)
@@ -267,9 +263,7 @@ def endpoint(answers: Callable[..., str]) -> str:
 
 
 @pytest.mark.parametrize("has_parent", [True, False])
-def test_the_command_ends_with_the_process_that_it_is_to_run_beside(
-    endpoint: str, tmp_path: Path, has_parent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_ends_with_the_process_that_it_is_to_run_beside(endpoint, tmp_path, has_parent, monkeypatch):
     """The parent that is still there ends after three looks."""
     parent = os.getppid() if has_parent else os.getpid()
     looks = iter([os.getppid()] * 3)
@@ -279,7 +273,7 @@ def test_the_command_ends_with_the_process_that_it_is_to_run_beside(
     assert [path.name for path in tmp_path.glob("run/workers/*")] == ["engine-0.json"] * has_parent
 
 
-def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_run_folder_the_command_says_so(endpoint, capsys):
     assert scrape.main(["--url", endpoint]) == 1
     assert "pass --run-dir or set RLSCOPE_RUN_DIR" in capsys.readouterr().err
 
@@ -305,26 +299,22 @@ def said_of(url: str, timeout_s: float = TIME_LIMIT_S) -> str | None:
     ],
     ids=["cut short", "cut short in a chunk", "not HTTP"],
 )
-def test_an_answer_that_is_no_whole_page_is_said_and_not_recorded(
-    answer: bytes, said: str, answers: Callable[..., str]
-) -> None:
+def test_an_answer_that_is_no_whole_page_is_said_and_not_recorded(answer, said, answers):
     assert said_of(answers(answer)) == said
 
 
-def test_a_page_that_does_not_end_is_given_up_after_the_timeout(
-    answers: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_does_not_end_is_given_up_after_the_timeout(answers, monkeypatch):
     """A minute goes by from one piece to the next."""
     monkeypatch.setattr(scrape, "time", SimpleNamespace(monotonic=count(step=60).__next__))
     assert said_of(answers(PLAIN, then=b"#"), 30.0) == "the page has not ended after 30.0 s"
 
 
-def test_a_page_that_is_too_large_is_refused(answers: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_too_large_is_refused(answers, monkeypatch):
     monkeypatch.setattr(scrape, "_PAGE_BYTES", len(SERIES) - 1)
     assert said_of(answers(PLAIN + SERIES)) == "the page has more than 39 bytes, so it is not that of an engine"
 
 
-def test_a_page_elsewhere_on_the_host_is_read_and_one_on_another_host_is_not(answers: Callable[..., str]) -> None:
+def test_a_page_elsewhere_on_the_host_is_read_and_one_on_another_host_is_not(answers):
     page = answers(PLAIN + SERIES)
 
     def moved_to(url: str) -> str:

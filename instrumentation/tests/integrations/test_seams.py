@@ -36,7 +36,7 @@ def seams(faults: Faults) -> Iterator[Seams]:
     held.close()
 
 
-def test_the_items_of_a_generator_are_seen_one_by_one(seams: Seams):
+def test_the_items_of_a_generator_are_seen_one_by_one(seams):
     seen: list[object] = []
 
     def each(call: Call, item: object) -> None:
@@ -58,7 +58,7 @@ def fails(what: str, call: Call) -> None:
     raise RuntimeError(what)
 
 
-def test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_bound_to_it(seams: Seams, faults: Faults):
+def test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_bound_to_it(seams, faults):
     seams.watch(Host, "add", Watch(partial(fails, "ours"), after=lambda call: fails("too", call)))
     assert [Host().add(1, 2) for _ in range(2)] == [3, 3]
     name = "test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_bound_to_it.<locals>.<lambda>"
@@ -66,7 +66,7 @@ def test_a_watcher_that_fails_is_counted_by_its_name_also_if_an_argument_is_boun
 
 
 def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(
-    seams: Seams, faults: Faults, caplog: pytest.LogCaptureFixture
+    seams, faults, caplog
 ):
     assert seams.watch(Host, "add", Watch())
     assert not seams.watch(Host, "renamed", Watch())
@@ -75,7 +75,7 @@ def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and
     assert "has no function renamed; less detail is recorded" in caplog.text
 
 
-def test_what_goes_to_another_process_by_value_takes_its_watchers_along_and_gives_nothing_back(faults: Faults):
+def test_what_goes_to_another_process_by_value_takes_its_watchers_along_and_gives_nothing_back(faults):
     held = Seams(faults, time.time_ns)
     held.watch(Host, "add", Watch())
     watched = Host.add

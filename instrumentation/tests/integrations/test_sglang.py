@@ -138,9 +138,7 @@ def runs_of(row: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [(run["version"], run["start"], run["end"]) for run in row["versions"]]
 
 
-def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(
-    scheduler, clock: ManualClock, columns
-) -> None:
+def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(scheduler, clock, columns):
     first, second = Req("a"), Req("b")
     scheduler._add_request_to_queue(first)
     step(scheduler, Batch(first, extend_num_tokens=3), clock)
@@ -152,7 +150,7 @@ def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_ti
     assert columns("engine_steps", "waiting", "kv_used_tokens", "forward_passes", "source") == [(1, 40, 1, None)] * 2
 
 
-def test_batches_that_overlap_share_no_time(scheduler, clock: ManualClock, columns) -> None:
+def test_batches_that_overlap_share_no_time(scheduler, clock, columns):
     one, two = Batch(Req("a")), Batch(Req("b"))
     scheduler.run_batch(one)
     clock.advance(MS)
@@ -167,17 +165,15 @@ def test_batches_that_overlap_share_no_time(scheduler, clock: ManualClock, colum
 
 @pytest.mark.parametrize(("pause_ms", "start_ms"), [(1000, 6), (1001, 1007)])
 def test_more_than_a_second_between_two_batches_is_not_time_between_passes(
-    pause_ms: int, start_ms: int, scheduler, clock: ManualClock, columns
-) -> None:
+    pause_ms, start_ms, scheduler, clock, columns
+):
     batch = Batch(Req("a"))
     step(scheduler, batch, clock, launch_ms=0)
     step(scheduler, batch, clock, launch_ms=pause_ms)
     assert columns("engine_steps", "start_ns")[1] == (start_ms * MS,)
 
 
-def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(
-    scheduler, clock: ManualClock, rows, columns
-) -> None:
+def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(scheduler, clock, rows, columns):
     req = Req(request_id_of(RequestName("step3/17", "prompt-2")), cached_tokens=2)
     scheduler._add_request_to_queue(req)
     step(scheduler, Batch(req, extend_num_tokens=3), clock)
@@ -192,14 +188,14 @@ def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(
     assert counted == [(MS, 2 * MS, 3, 2)]
 
 
-def test_tokens_after_the_stop_are_not_counted(scheduler, clock: ManualClock, columns) -> None:
+def test_tokens_after_the_stop_are_not_counted(scheduler, clock, columns):
     req = Req("a", output_ids=[5, 5, 5], finished_len=2)
     step(scheduler, Batch(req), clock, req)
     assert columns("samples", "output_tokens") == [(2,)]
     assert columns("engine_steps", "decode_tokens") == [(2,)]
 
 
-def test_aborted_running_and_health_check_requests(scheduler, run: Run, clock: ManualClock, columns) -> None:
+def test_aborted_running_and_health_check_requests(scheduler, run, clock, columns):
     aborted, running, check = Req("a"), Req("b"), Req("HEALTH_CHECK_1")
     step(scheduler, Batch(aborted, running, check), clock, check)
     scheduler.send_abort_output(None, aborted)
@@ -208,9 +204,7 @@ def test_aborted_running_and_health_check_requests(scheduler, run: Run, clock: M
     assert columns("engine_steps", "decode_tokens") == [(3,)]
 
 
-def test_the_trainers_own_samples_are_not_recorded_a_second_time(
-    host, run: Run, clock: ManualClock, rows, columns, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainers_own_samples_are_not_recorded_a_second_time(host, run, clock, rows, columns, monkeypatch):
     monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
     req = Req("a")
     step(hooked(host), Batch(req), clock, req)
@@ -228,8 +222,8 @@ def test_the_trainers_own_samples_are_not_recorded_a_second_time(
     ],
 )
 def test_an_update_in_a_pause_says_what_became_of_the_kv_cache(
-    mode: str, flush_cache: bool, runs_on: bool, kv: str, scheduler, clock: ManualClock, columns
-) -> None:
+    mode, flush_cache, runs_on, kv, scheduler, clock, columns
+):
     scheduler.running_batch = Batch(Req("a")) if runs_on else Batch()
     scheduler.pause_generation(SimpleNamespace(mode=mode))
     clock.advance(3 * MS)
@@ -245,9 +239,7 @@ def test_an_update_in_a_pause_says_what_became_of_the_kv_cache(
     assert columns("activities", "activity", "reason", "start_ns", "end_ns") == [("wait", "weights", MS, 26 * MS)]
 
 
-def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn(
-    scheduler, clock: ManualClock, rows, columns
-) -> None:
+def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn(scheduler, clock, rows, columns):
     req = Req("a")
     updater, batch = scheduler.weight_updater, Batch(req)
     step(scheduler, batch, clock, launch_ms=0)
@@ -264,8 +256,8 @@ def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn
 
 
 def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_pass_is_theirs(
-    scheduler, run: Run, clock: ManualClock, columns
-) -> None:
+    scheduler, run, clock, columns
+):
     updater = scheduler.weight_updater
     updater.update_weights_from_disk(update(None))
     step(scheduler, Batch(Req("a")), clock)
@@ -282,7 +274,7 @@ def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_p
     assert sources == [("a", "time_join", None), ("b", "engine", None), ("c", "time_join", None)]
 
 
-def test_a_load_that_failed_is_no_version(scheduler, run: Run, clock: ManualClock, rows) -> None:
+def test_a_load_that_failed_is_no_version(scheduler, run, clock, rows):
     scheduler.weight_updater.update_weights_from_disk(update("1", succeeds=False))
     step(scheduler, Batch(Req("a")), clock)
     run.stop()
@@ -290,7 +282,7 @@ def test_a_load_that_failed_is_no_version(scheduler, run: Run, clock: ManualCloc
     assert runs_of(rows("samples")[0]) == [(0, 0, 1)]
 
 
-def test_idle_time_is_a_wait_for_requests_and_a_stall_is_not(scheduler, clock: ManualClock, columns) -> None:
+def test_idle_time_is_a_wait_for_requests_and_a_stall_is_not(scheduler, clock, columns):
     for _ in range(3):
         scheduler.on_idle()
     step(scheduler, Batch(Req("a")), clock, launch_ms=0)
@@ -301,7 +293,7 @@ def test_idle_time_is_a_wait_for_requests_and_a_stall_is_not(scheduler, clock: M
     assert columns("activities", "reason", "start_ns", "end_ns") == [("requests", MS, 4 * MS)]
 
 
-def test_a_long_idle_time_is_written_every_second(scheduler, clock: ManualClock, columns) -> None:
+def test_a_long_idle_time_is_written_every_second(scheduler, clock, columns):
     for _ in range(3):
         scheduler.on_idle()
         clock.advance(999 * MS)
@@ -318,17 +310,13 @@ def test_a_long_idle_time_is_written_every_second(scheduler, clock: ManualClock,
         ({"tp_rank": 4, "pp_rank": 0, "attn_tp_rank": 0, "attn_cp_rank": 1}, False),
     ],
 )
-def test_only_the_rank_that_speaks_for_its_engine_is_recorded(
-    ranks: dict[str, int], recorded: bool, host, run: Run, clock: ManualClock, rows, load
-) -> None:
+def test_only_the_rank_that_speaks_for_its_engine_is_recorded(ranks, recorded, host, run, clock, rows, load):
     load("sglang.srt.runtime_context", get_parallel=lambda: SimpleNamespace(tp_size=8, pp_size=1, **ranks))
     step(hooked(host), Batch(Req("a")), clock)
     assert len(rows("engine_steps")) == recorded
 
 
-def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
-    host, monkeypatch: pytest.MonkeyPatch, worker, load
-) -> None:
+def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(host, monkeypatch, worker, load):
     parallel = SimpleNamespace(tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4)
     load("sglang.srt.runtime_context", get_parallel=lambda: parallel)
     monkeypatch.setenv("RLSCOPE_WORKER_ID", "s1")

@@ -19,7 +19,6 @@ from rlscope_otel.integrations.host import own_run
 from tests.manual_clock import ManualClock
 
 Rows = Callable[..., list[dict[str, Any]]]
-Columns = Callable[..., list[tuple[Any, ...]]]
 SECOND_NS = 1_000_000_000
 CONFIG = {
     "actor_rollout_ref": {
@@ -180,7 +179,7 @@ def spans(rows: Rows, start_ns: int) -> list[tuple[Any, ...]]:
     return [each for each in found if each[3] > each[2]]
 
 
-def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, columns: Columns):
+def test_each_request_is_a_segment_under_the_version_of_its_server(recording, columns):
     outputs = [TokenOutput(4, 2, "aborted"), TokenOutput(0, 2, "aborted"), TokenOutput(3, 3, num_cached_tokens=5)]
     generate(outputs, ["uid_sample_0_9"], resume=True)
     assert columns("samples", "segment", "prompt_tokens", "output_tokens", "finish_reason", "cached_tokens") == [
@@ -195,12 +194,12 @@ def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Ru
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [(5, "stop"), (6, "length"), (7, "length")])
-def test_a_request_that_used_its_whole_budget_ended_for_its_length(recording: Run, columns: Columns, tokens, reason):
+def test_a_request_that_used_its_whole_budget_ended_for_its_length(recording, columns, tokens, reason):
     generate([TokenOutput(tokens, 0)], ["uid_sample_0_1"], max_tokens=6)
     assert columns("samples", "finish_reason") == [(reason,)]
 
 
-def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording: Run, columns: Columns):
+def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording, columns):
     with pytest.raises(OSError, match="server is gone"):
         generate([OSError("server is gone")], ["uid_sample_0_1"])
     assert columns("samples", "output_tokens", "finish_reason") == [(0, "error")]
@@ -211,9 +210,7 @@ def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(re
     [(["uid_sample_0_1"], {"validate": True}), (["uid_sample_0_1"], {"prompt_logprobs": 0}), (["7c9e"], {})],
     ids=["validation", "teacher", "another trainer"],
 )
-def test_what_is_not_a_sample_of_the_asynchronous_run_is_not_recorded(
-    recording: Run, rows: Rows, uids: list[str], how: dict[str, Any]
-):
+def test_what_is_not_a_sample_of_the_asynchronous_run_is_not_recorded(recording, rows, uids, how):
     generate([TokenOutput(4, 0)], uids, **how)
     assert rows("samples") == []
 
@@ -224,7 +221,7 @@ def test_a_group_is_named_only_by_a_string_of_its_own():
 
 
 @pytest.mark.parametrize(("timing", "steps"), [({"update_actor": 1.0}, [(2,)]), ({}, [])])
-def test_a_batch_is_a_step_unless_only_the_critic_warms_up(recording: Run, columns: Columns, timing, steps):
+def test_a_batch_is_a_step_unless_only_the_critic_warms_up(recording, columns, timing, steps):
     """verl times the update of the policy. This batch does not count its tokens."""
     trainer = trainer_of()
     trainer.timing_raw = timing
@@ -232,7 +229,7 @@ def test_a_batch_is_a_step_unless_only_the_critic_warms_up(recording: Run, colum
     assert columns("train_steps", "samples") == steps
 
 
-def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Rows):
+def test_passes_that_are_switched_off_are_not_recorded(recording, rows):
     trainer = trainer_of()
     for name in ("reward", "log_prob", "ref_log_prob", "critic", "advantage"):
         getattr(trainer, f"_fit_compute_{name}")(None)
@@ -249,9 +246,7 @@ def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Row
     ("version", "local_step", "before", "evaluated"),
     [(2, 1, False, True), (1, 1, False, False), (0, 1, False, False), (0, 1, True, True), (2, 2, False, False)],
 )
-def test_an_evaluation_is_one_only_when_it_is_time_for_it(
-    recording: Run, rows: Rows, version: int, local_step: int, before: bool, evaluated: bool
-):
+def test_an_evaluation_is_one_only_when_it_is_time_for_it(recording, rows, version, local_step, before, evaluated):
     trainer = trainer_of()
     trainer.current_param_version, trainer.local_trigger_step = version, local_step
     asyncio.run(trainer._fit_validate(before))
@@ -259,9 +254,7 @@ def test_an_evaluation_is_one_only_when_it_is_time_for_it(
 
 
 @pytest.mark.parametrize(("stale", "reason"), [(6, "staleness_cap"), (5, None)])
-def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
-    recording: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch, stale: int, reason: str | None
-):
+def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(recording, rows, monkeypatch, stale, reason):
     monkeypatch.setattr(time, "time", lambda: recording.now_ns() / SECOND_NS)
     rollouter, start_ns = rollouter_of(), recording.now_ns()
 
@@ -281,7 +274,7 @@ def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
     assert spans(rows, start_ns) == (paused if reason else [("generate", None, 0, 5)])
 
 
-def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch):
+def test_a_pause_before_this_version_is_not_counted_again(recording, rows, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: recording.now_ns() / SECOND_NS)
     rollouter = rollouter_of()
     rollouter.idle_start_time = time.time()
@@ -293,7 +286,7 @@ def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: 
     assert spans(rows, start_ns) == [("generate", None, 0, 1)]
 
 
-def test_an_evaluation_of_the_rollouter_is_one(recording: Run, rows: Rows):
+def test_an_evaluation_of_the_rollouter_is_one(recording, rows):
     start_ns = recording.now_ns()
     rollouter_of().do_validate()
     assert spans(rows, start_ns) == [("eval", None, 0, 1)]
@@ -305,7 +298,7 @@ def test_an_evaluation_of_the_rollouter_is_one(recording: Run, rows: Rows):
     ids=["trainer", "rollouter", "rollouter of engines that record themselves"],
 )
 def test_each_side_owns_its_gpus_and_tells_the_settings(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, start: Any, engines_are_recorded: bool, role: str, gpu_count: int
+    run_dir, monkeypatch, start, engines_are_recorded, role, gpu_count
 ):
     monkeypatch.setattr(verl_actors, "engines_are_recorded", lambda config: engines_are_recorded)
     start()
@@ -333,9 +326,7 @@ def test_each_side_owns_its_gpus_and_tells_the_settings(
         ("vllm", "vllm.general_plugins", "unrecorded", False),
     ],
 )
-def test_an_engine_is_recorded_where_our_plug_in_for_it_is_installed(
-    monkeypatch: pytest.MonkeyPatch, engine: str, group: str, told: str, recorded: bool
-):
+def test_an_engine_is_recorded_where_our_plug_in_for_it_is_installed(monkeypatch, engine, group, told, recorded):
     monkeypatch.setenv("RLSCOPE_VERL_ENGINES", told)
     installed = {group: [SimpleNamespace(name="rlscope")]}
     monkeypatch.setattr(verl_actors.metadata, "entry_points", lambda group: installed.get(group, []))

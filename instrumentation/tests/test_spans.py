@@ -1,8 +1,5 @@
 """One span, three ways in: our context managers, the plain OpenTelemetry API, and the exporter. The rows agree."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,7 +151,7 @@ def test_the_exporter_without_a_role_fails_its_export_and_says_why_once(tmp_path
     assert caplog.text.count("role is None") == 1
 
 
-def test_the_sdk_s_own_configuration_from_the_environment_reaches_the_trace(tmp_path, rows, worker):
+def test_the_sdk_s_own_configuration_from_the_environment_reaches_the_trace(start_script, columns, worker, monkeypatch):
     program = """
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 _OTelSDKConfigurator().configure()
@@ -163,17 +160,11 @@ tracer = trace.get_tracer("host")
 with tracer.start_as_current_span("rlscope.wait", attributes={"rlscope.wait.reason": "samples"}):
     tracer.start_span("other").end()
 """
-    environment = {
-        **os.environ,
-        "OTEL_TRACES_EXPORTER": "rlscope_parquet",
-        "OTEL_METRICS_EXPORTER": "none",
-        "OTEL_LOGS_EXPORTER": "none",
-        "RLSCOPE_RUN_DIR": str(tmp_path),
-        "RLSCOPE_ROLE": "sampler",
-        "RLSCOPE_WORKER_ID": "w0",
-    }
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", "samples")]
+    for name, exporter in (("TRACES", "rlscope_parquet"), ("METRICS", "none"), ("LOGS", "none")):
+        monkeypatch.setenv(f"OTEL_{name}_EXPORTER", exporter)
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "w0")
+    process = start_script(program)
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
+    assert columns("activities", "activity", "reason") == [("wait", "samples")]
     assert worker("w0")["gpu_count"] == 0
     assert worker("w0")["stopped_ns"] is not None

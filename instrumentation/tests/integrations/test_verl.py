@@ -3,7 +3,6 @@
 import asyncio
 import json
 import pickle
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,26 +110,25 @@ class Batch(list[int]):
 
 CLOCK = ManualClock(wall_ns=1_000 * SECOND_NS)
 POLICY = "verl.experimental.fully_async_policy"
-MODULES = {
-    "verl.workers.rollout.llm_server": [LLMServerClient],
-    "verl.experimental.agent_loop.agent_loop": [AgentLoopWorker],
-    f"{POLICY}.fully_async_rollouter": [FullyAsyncRollouter],
-    f"{POLICY}.fully_async_trainer": [FullyAsyncTrainer],
+CLASSES = {
+    "verl.workers.rollout.llm_server": LLMServerClient,
+    "verl.experimental.agent_loop.agent_loop": AgentLoopWorker,
+    f"{POLICY}.fully_async_rollouter": FullyAsyncRollouter,
+    f"{POLICY}.fully_async_trainer": FullyAsyncTrainer,
 }
+OWN: dict[type, Any] = {}
+"""The class that a test has instead of each of these, since hooks change classes."""
 
 
 @pytest.fixture
 def run_dir(run_dir: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> Path:
     """verl is loaded, and our module watches it; nothing records yet."""
     monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
-    for name, members in MODULES.items():
-        module = load(name)
-        for member in members:
-            # Each test has classes of its own to watch; Ray's decorator leaves a handle that knows the class.
-            own = type(member.__name__, (member,), {})
-            actor = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=own))
-            is_actor = member in (FullyAsyncRollouter, FullyAsyncTrainer)
-            setattr(module, member.__name__, actor if is_actor else own)
+    for name, each in CLASSES.items():
+        own = OWN[each] = type(each.__name__, (each,), {})
+        # Ray's decorator leaves a handle that knows the class.
+        actor = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=own))
+        load(name, **{each.__name__: actor if each in (FullyAsyncRollouter, FullyAsyncTrainer) else own})
     verl.activate()
     return run_dir
 
@@ -140,25 +138,19 @@ def recording(run_dir: Path) -> Run:
     return rlscope_otel.start_run(role="colocated", worker_id="w", clock=CLOCK, flush_interval_s=3600)
 
 
-def made(module: str, name: str) -> Any:
-    found = getattr(sys.modules[module], name)
-    return found.__ray_metadata__.modified_class if hasattr(found, "__ray_metadata__") else found
+def trainer_of() -> Any:
+    return OWN[FullyAsyncTrainer](CONFIG)
 
 
-def trainer_of(config: Any = CONFIG) -> Any:
-    return made(f"{POLICY}.fully_async_trainer", "FullyAsyncTrainer")(config)
-
-
-def rollouter_of(config: Any = CONFIG) -> Any:
-    return made(f"{POLICY}.fully_async_rollouter", "FullyAsyncRollouter")(config)
+def rollouter_of() -> Any:
+    return OWN[FullyAsyncRollouter](CONFIG)
 
 
 def generate(outputs: list[Any], uids: list[str], resume: bool = False, **how: Any) -> None:
-    base = made("verl.workers.rollout.llm_server", "LLMServerClient")
+    base = OWN[LLMServerClient]
     resuming = type("Resuming", (base,), {"generate": resumed})
     client = (resuming if resume else base)(*outputs)
-    worker = made("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker")
-    asyncio.run(worker(CONFIG, client).generate_sequences(uids, **how))
+    asyncio.run(OWN[AgentLoopWorker](CONFIG, client).generate_sequences(uids, **how))
 
 
 async def resumed(self: Any, request_id: str, **request: Any) -> TokenOutput:

@@ -176,35 +176,29 @@ def test_garbage_in_every_hook_never_raises(run, rows):
     assert [row["activity"] for row in rows("activities")] == ["other", "wait"] * 4
 
 
-def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("role", [None, "trainer"], ids=["without a folder", "after its end"])
+def test_an_inert_run_takes_every_call_and_writes_nothing(role, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    with rlscope_otel.start_run() as run:
-        with run.activity("startup"), run.wait("samples"), run.train_step(1, version_in=0) as step:
-            step.record(loss=1.0)
-        with run.apply_weights(1) as update:
-            update.record(bytes=1)
-        sample = run.sample("s")
-        sample.started()
-        sample.tokens(3, 0)
-        sample.finish()
-        run.engine_step(0, 1)
-        run.delivery("s", "trained")
-        run.queue_depth("samples", 1)
-        run.describe(max_running=3)
-        run.add_config({"group_size": 3})
-        assert run.flush()
-        assert (run.active, run.worker_id, run.run_id) == (False, None, None)
-        assert run.now_ns() > 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_after_stop_the_run_is_inert(run, rows, caplog):
+    run = rlscope_otel.start_run(role and tmp_path, role)
     run.stop()
-    with run.wait("samples"):
-        run.engine_step(0, 1)
-    run.sample("late").finish()
+    before = {path: path.is_file() and path.read_text() for path in tmp_path.rglob("*")}
+    with run.activity("startup"), run.wait("samples"), run.train_step(1, version_in=0) as step:
+        step.record(loss=1.0)
+    with run.apply_weights(1) as update:
+        update.record(bytes=1)
+    sample = run.sample("s")
+    sample.started()
+    sample.tokens(3, 0)
+    sample.finish()
+    run.engine_step(0, 1)
+    run.delivery("s", "trained")
+    run.queue_depth("samples", 1)
+    run.describe(max_running=3)
+    run.add_config({"group_size": 3})
     assert run.flush() and run.stop()
-    assert rows("engine_steps") == rows("activities") == rows("samples") == []
+    assert (run.active, run.worker_id is None, run.run_id is None) == (False, role is None, role is None)
+    assert run.now_ns() > 0
+    assert {path: path.is_file() and path.read_text() for path in tmp_path.rglob("*")} == before
     assert caplog.records == []
 
 

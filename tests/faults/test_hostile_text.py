@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import rlscope
+from rlscope.cli import main
 from rlscope.reports.page.html import render
 from rlscope.text_out import as_json, for_csv, for_markdown, for_terminal, one_line
 from rlscope.trace.adhoc import write_table
@@ -102,8 +102,6 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> int:
 def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
     name: str, scripts: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlscope.cli import main
-
     run = hostile_run(tmp_path / "run", RUNS[name])
     (run.parent / "q.sql").write_text("SELECT queue, depth FROM queue_depths ORDER BY ALL")
     analysis = rlscope.analyze(run)
@@ -117,13 +115,13 @@ def test_every_output_of_a_hostile_run_is_read_by_its_formats_own_parser(
     json.loads(report.to_text("json"))
     texts = (report.to_text("text"), report.to_text("markdown"), analysis.to_markdown())
     assert all(NOT_TEXT.search(text) is None for text in texts)
-    printed = _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql")], capfd)
-    printed += _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "csv"], capfd)
+    printed = _printed(["query", str(run), "-f", str(run.parent / "q.sql")], capfd)
+    printed += _printed(["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "csv"], capfd)
     assert NOT_TEXT.search(printed) is None
-    printed = _printed(main, ["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "json"], capfd)
+    printed = _printed(["query", str(run), "-f", str(run.parent / "q.sql"), "--format", "json"], capfd)
     assert len(json.loads(printed)) == 8
     monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
-    assert NOT_TEXT.search(_printed(main, ["analyze", str(run), "--no-page"], capfd)) is None
+    assert NOT_TEXT.search(_printed(["analyze", str(run), "--no-page"], capfd)) is None
 
 
 def test_long_texts_are_shortened_and_stay_apart(tmp_path: Path) -> None:
@@ -141,7 +139,7 @@ def test_long_texts_are_shortened_and_stay_apart(tmp_path: Path) -> None:
     assert (len(reasons), len(set(reasons))) == (2, 2)
 
 
-def _printed(main: Callable[[], None], arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+def _printed(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("sys.argv", ["rlscope", *arguments])
         capfd.readouterr()
@@ -154,8 +152,6 @@ def _printed(main: Callable[[], None], arguments: list[str], capfd: pytest.Captu
 
 
 def test_an_error_that_names_a_hostile_folder_is_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from rlscope.cli import main
-
     with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr("sys.argv", ["rlscope", "check", str(tmp_path / "a\x1b[2Jb")])
         main()

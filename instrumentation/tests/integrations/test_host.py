@@ -1,4 +1,3 @@
-import pytest
 import rlscope_otel
 from rlscope_otel.integrations.host import (
     engine_samples_wanted,
@@ -15,30 +14,26 @@ def test_without_a_run_folder_the_host_s_run_is_inert():
     assert not own_run().active
 
 
-@pytest.mark.usefixtures("run_dir")
-def test_the_role_of_the_environment_goes_before_the_hook_s_guess(monkeypatch):
+def test_the_role_of_the_environment_goes_before_the_hook_s_guess(run_dir, monkeypatch):
     monkeypatch.setenv("RLSCOPE_ROLE", "colocated")
     assert recording_wanted()
     assert (host_run("sampler").worker_id or "").startswith("colocated-")
 
 
-@pytest.mark.usefixtures("run_dir")
-def test_one_process_has_one_run_whoever_started_it():
+def test_one_process_has_one_run_whoever_started_it(run_dir):
     mine = rlscope_otel.start_run(role="trainer")
     assert host_run("sampler") is own_run() is mine
     mine.stop()
     assert host_run("sampler") is not mine
 
 
-@pytest.mark.usefixtures("run_dir")
-def test_a_second_engine_of_a_process_is_a_worker_of_its_own():
+def test_a_second_engine_of_a_process_is_a_worker_of_its_own(run_dir):
     first, second = host_run("sampler", "engine-0"), host_run("sampler", "engine-1")
     assert (first.worker_id, second.worker_id) == ("engine-0", "engine-1")
     assert host_run("sampler", "engine-0") is first
 
 
-@pytest.mark.usefixtures("run_dir")
-def test_wrong_settings_are_a_warning_and_an_inert_run(monkeypatch, caplog):
+def test_wrong_settings_are_a_warning_and_an_inert_run(run_dir, monkeypatch, caplog):
     monkeypatch.setenv("RLSCOPE_ROLE", "cook")
     assert not host_run("sampler").active
     assert "cook" in caplog.text

@@ -17,20 +17,12 @@ SCHEDULER = "sglang.srt.managers.scheduler"
 UPDATER = f"{SCHEDULER}_components.weight_updater"
 
 
-class Finished:
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": self.kind}
-
-
 @dataclass(eq=False)
 class Req:
     rid: str
     origin_input_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
     output_ids: list[int] = field(default_factory=list)
-    finished_reason: Finished | None = None
+    finished_reason: Any = None
     finished_len: int | None = None
     retraction_count: int = 0
     cached_tokens: int = 0
@@ -66,15 +58,12 @@ def scheduler_module(clock: ManualClock) -> tuple[type, type]:
             for req in batch.reqs:
                 req.output_ids.append(7)
 
-        def send_abort_output(self, abort_req: object, req: Req) -> None: ...
-
         def on_idle(self) -> None:
             clock.advance(MS)
 
+        def send_abort_output(self, abort_req: object, req: Req) -> None: ...
         def pause_generation(self, recv_req: Any) -> None: ...
-
         def continue_generation(self, recv_req: Any) -> None: ...
-
         def record_weight_version_change(self, new_version: str | None) -> None: ...
 
     class Updater:
@@ -84,15 +73,13 @@ def scheduler_module(clock: ManualClock) -> tuple[type, type]:
         def begin_weight_update(self, recv_req: Any) -> Any:
             return SimpleNamespace(success=True)
 
-        def end_weight_update(self, recv_req: Any) -> Any:
-            return SimpleNamespace(success=True)
-
         def update_weights_from_disk(self, recv_req: Any) -> Any:
             clock.advance(20 * MS)
             if recv_req.succeeds:
                 self.scheduler.record_weight_version_change(recv_req.weight_version)
             return SimpleNamespace(success=recv_req.succeeds)
 
+        end_weight_update = begin_weight_update
         update_weights_from_distributed = update_weights_from_tensor = update_weights_from_disk
 
     return Scheduler, Updater
@@ -126,7 +113,7 @@ def step(scheduler: Any, batch: Batch, clock: ManualClock, *finishes: Req, launc
     clock.advance(launch_ms * MS)
     result = scheduler.run_batch(batch)
     for req in finishes:
-        req.finished_reason = Finished("length")
+        req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "length"})
     scheduler.process_batch_result(batch, result)
 
 

@@ -1,9 +1,10 @@
-import time
 from types import SimpleNamespace
 
 import pytest
 from rlscope_otel import gpu, start_run
 from rlscope_otel.buffers import RowBuffer
+
+from tests.waiting import until
 
 
 class FakeNvml:
@@ -122,8 +123,7 @@ def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(tmp_path, rows
     monkeypatch.setattr(gpu, "load_nvml", lambda: nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with start_run(tmp_path, "sampler", "w0", gpu_count=2, gpu_interval_s=0.001):
-        while nvml.readings[1] < 3:
-            time.sleep(0.001)
+        until(lambda: nvml.readings[1] >= 3)
     found = rows("gpu_samples")
     assert {row["gpu_id"] for row in found} == {"GPU-0", "GPU-1"}
     assert {row["source"] for row in found} == {"gpm"}

@@ -106,7 +106,6 @@ class AsyncGRPOTrainer:
             per_device_train_batch_size=2,
             gradient_accumulation_steps=1,
             num_generations=2,
-            max_inflight_tasks=8,
             max_completion_length=16,
         )
         self.accelerator = SimpleNamespace(

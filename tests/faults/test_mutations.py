@@ -2,7 +2,7 @@
 
 `make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`, `make test-all` 58.
 `RLSCOPE_MUTATIONS_FROM` is the first seed, for ones that nobody has tried.
-What a seed ever found is a named case in `test_completeness.py` or `test_hostile_text.py`.
+What a seed ever found is a named case in `test_completeness.py`, `test_hostile_text.py` or `tests/queries/cases`.
 """
 
 import json

@@ -1,7 +1,6 @@
 """One span, three ways in: our context managers, the plain OpenTelemetry API, and the exporter. The rows agree."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -65,10 +64,6 @@ def by_plain_spans(processor: SpanProcessor) -> None:
         provider.get_tracer("host").start_span(name, attributes=attributes, start_time=START_NS).end(END_NS)
 
 
-def rows_of(run_dir: Path, rows) -> dict[str, object]:
-    return {table: rows(table, run_dir=run_dir) for table in schema.TABLES}
-
-
 def test_context_managers_plain_spans_and_the_exporter_give_the_same_rows(tmp_path, clock, rows, monkeypatch):
     ways: dict[str, Callable[[Run], None]] = {
         "context": lambda run: by_context_managers(run, clock),
@@ -80,7 +75,7 @@ def test_context_managers_plain_spans_and_the_exporter_give_the_same_rows(tmp_pa
         monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / way))
         with start_run(tmp_path / way, "trainer", "w0", clock=clock, flush_interval_s=3600) as run:
             record(run)
-        found[way] = rows_of(tmp_path / way, rows)
+        found[way] = {table: rows(table, run_dir=tmp_path / way) for table in schema.TABLES}
     assert [len(found["context"][table]) for table in ("activities", "train_steps", "weight_updates")] == [3, 1, 2]
     assert found["processor"] == found["context"]
     assert found["exporter"] == found["context"]

@@ -147,7 +147,6 @@ def test_an_engine_that_records_itself_writes_the_samples_alone(
     watched.watch(Loop)
     generate(loop, "a")
     watched.seams.close()
-    (tmp_path / "workers" / "engine.json").unlink()
     assert len(rows("samples")) == samples
 
 

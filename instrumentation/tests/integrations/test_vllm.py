@@ -693,31 +693,25 @@ def test_the_size_of_the_cache_is_what_vllm_says_or_its_blocks(cache, tokens):
     assert hook.kv_capacity_tokens(cache) == tokens
 
 
-def settings_of(engine: Any, run_dir: Path, role: str = "sampler") -> dict[str, Any]:
-    """The settings of a run whose only worker is this engine."""
-    with rlscope_otel.start_run(run_dir, role, "engine") as run:
-        hook.describe(run, engine)
-    return json.loads((run_dir / "run.json").read_text())["config"]
-
-
-def test_the_facts_of_the_model_are_settings_of_the_run_unless_it_is_a_judge_s(tmp_path):
+@pytest.mark.parametrize(("cache_dtype", "bytes_per_kv"), [("fp8_e4m3", 1), ("auto", 2), ("int4", None)])
+def test_the_facts_of_the_model_are_settings_of_the_run_unless_it_is_a_judge_s(tmp_path, cache_dtype, bytes_per_kv):
     model = SimpleNamespace(
         model="/models/tiny/",
         dtype=SimpleNamespace(itemsize=2),
         hf_text_config=SimpleNamespace(num_hidden_layers=3),
         get_total_num_kv_heads=lambda: 0,
     )
-    bytes_per_kv = {}
-    for cache_dtype in ("fp8_e4m3", "auto", "int4"):
-        cache = SimpleNamespace(cache_dtype=cache_dtype)
-        parallel = SimpleNamespace(world_size=2, data_parallel_index=0)
-        engine = SimpleNamespace(model_config=model, cache_config=cache, parallel_config=parallel)
-        settings = settings_of(engine, tmp_path / cache_dtype)
-        bytes_per_kv[cache_dtype] = settings["model"].pop("bytes_per_kv", None)
-        # What this vLLM does not say (the size of a head), or says as 0 (the heads), is left out.
-        assert settings == {"gpus_per_engine": 2, "model": {"name": "tiny", "layers": 3, "bytes_per_weight": 2}}
-        assert settings_of(engine, tmp_path / f"judge-{cache_dtype}", "auxiliary") == {}
-    assert bytes_per_kv == {"fp8_e4m3": 1, "auto": 2, "int4": None}
+    cache = SimpleNamespace(cache_dtype=cache_dtype)
+    parallel = SimpleNamespace(world_size=2, data_parallel_index=0)
+    settings = {}
+    for role in ("sampler", "auxiliary"):
+        with rlscope_otel.start_run(tmp_path / role, role, "engine") as run:
+            hook.describe(run, SimpleNamespace(model_config=model, cache_config=cache, parallel_config=parallel))
+        settings[role] = json.loads((tmp_path / role / "run.json").read_text())["config"]
+    # What this vLLM does not say (the size of a head), or says as 0 (the heads), is left out.
+    facts = {"name": "tiny", "layers": 3, "bytes_per_weight": 2}
+    facts |= {} if bytes_per_kv is None else {"bytes_per_kv": bytes_per_kv}
+    assert settings == {"sampler": {"gpus_per_engine": 2, "model": facts}, "auxiliary": {}}
 
 
 @pytest.mark.parametrize(

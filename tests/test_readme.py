@@ -104,9 +104,11 @@ PAGES = [ROOT / "README.md", ROOT / "instrumentation" / "README.md", *sorted((RO
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+def test_every_link_of_a_page_and_every_test_that_it_names_is_a_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    linked = [page.parent / target for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
+    named = [ROOT / path for path in re.findall(r"`((?:instrumentation/)?tests/[a-z_/]+\.py)`", text)]
+    assert [path for path in linked + named if not path.exists()] == []
 
 
 def calls_in(page: Path) -> list[str]:

@@ -85,17 +85,12 @@ def test_what_trl_s_trainer_state_says_agrees_with_what_the_hooks_recorded(tmp_p
     assert cut == [(0.8857142857142857,), (1.0,)]
 
 
-def test_trl_s_trainer_state_is_known_by_its_history_under_any_name(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-30.json").write_bytes(TRL_STATE.read_bytes())
-    assert import_run(tmp_path / "checkpoint-30.json", tmp_path / "run").carriers == ("trainer_state",)
-
-
-def test_a_trainer_state_is_known_by_its_first_rows_however_long_it_is(
+def test_a_trainer_state_is_known_by_its_first_rows_under_any_name_however_long_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "FURTHER_BYTES", TRL_STATE.stat().st_size)
-    copy(TRL_STATE, tmp_path)
-    assert import_run(tmp_path / TRL_STATE.name, tmp_path / "run").carriers == ("trainer_state",)
+    copy(TRL_STATE, tmp_path / "checkpoint-30.json")
+    assert import_run(tmp_path / "checkpoint-30.json", tmp_path / "run").carriers == ("trainer_state",)
 
 
 def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:
@@ -262,20 +257,12 @@ def test_what_a_tracker_exports_has_the_times_of_the_run(
     assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        "SELECT * FROM held",
-        "WITH RECURSIVE n AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT *, \
-    'timing_s/step' AS key, 1 AS value, 1 AS timestamp, 1 AS step, 'a' AS run_uuid FROM n",
-    ],
-)
-def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: Path, view: str) -> None:
+def test_a_view_in_place_of_a_table_is_not_read_as_it_can_be_endless(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection, connection:
         connection.execute("CREATE TABLE held (key, value, timestamp, step, run_uuid)")
         values = [(name, value, 1.7e12, step, "a") for step, data in rows_of_jsonl() for name, value in data.items()]
         connection.executemany("INSERT INTO held VALUES (?, ?, ?, ?, ?)", values)
-        connection.execute(f"CREATE VIEW metrics AS {view}")
+        connection.execute("CREATE VIEW metrics AS SELECT * FROM held")
     with pytest.raises(ImportFileError, match=r"mlflow\.db: found no run;"):
         import_run(tmp_path / "mlflow.db", tmp_path / "run")
 

@@ -23,6 +23,7 @@ from rlscope.reports.terminal import print_blocks
 from rlscope.reports.text.verdict import gap_lines, why
 from tests.importers.filling import asked
 from tests.importers.nemo_console import CONFIG, block
+from tests.importers.test_steps import jsonl
 
 SECOND = 10**9
 VLLM = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
@@ -210,26 +211,22 @@ def test_the_doctor_says_what_brings_what_is_missing() -> None:
     assert all(bool(piece.how) == (piece.status != "there") for piece in found.values())
 
 
+STEPS = [1, 2, 3, 4, 5]
 GENERATED = {"timing_s/gen": 4.0, "timing_s/update_actor": 5.0, "timing_s/step": 9.0}
 
 
-def verl_rows(path: Path, steps: range, metrics: dict[str, float]) -> Path:
-    path.write_text("".join(json.dumps({"step": step, "data": metrics}) + "\n" for step in steps))
-    return path
-
-
 def test_the_doctor_names_the_flag_that_the_card_names(tmp_path: Path) -> None:
-    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
+    path = jsonl(tmp_path / "a.jsonl", STEPS, GENERATED)
     gpus = checks(path)["GPUs of both sides"]
     assert (gpus.status, gpus.how) == ("in part", "pass --gpus trainer=N")
     unsettled = GENERATED | {"training/off_policy/trajectory_spans/mean": 1.0}
-    path = verl_rows(tmp_path / "b.jsonl", range(1, 6), unsettled)
+    path = jsonl(tmp_path / "b.jsonl", STEPS, unsettled)
     verdict = checks(path)["a verdict"]
     assert (verdict.status, verdict.how) == ("missing", "pass --gpus colocated=N or --gpus trainer=N,sampler=N")
 
 
 def test_the_doctor_names_a_file_with_unreadable_lines(tmp_path: Path) -> None:
-    path = verl_rows(tmp_path / "a.jsonl", range(1, 6), GENERATED)
+    path = jsonl(tmp_path / "a.jsonl", STEPS, GENERATED)
     path.write_text(path.read_text() + '{"step": 6, "data": {"timing\n')
     assert checks(path)["readable files"].found == "a.jsonl: 1 of 6 lines could not be read and are left out"
 
@@ -237,7 +234,7 @@ def test_the_doctor_names_a_file_with_unreadable_lines(tmp_path: Path) -> None:
 def test_the_doctor_lists_what_adds_to_a_run_and_neither_its_steps_again_nor_another_framework(tmp_path: Path) -> None:
     trainer, orchestrator = prime_rl_pair(tmp_path, list(range(100)))
     copy(trainer, tmp_path / "again.csv")
-    verl_rows(tmp_path / "verl.jsonl", range(1, 6), GENERATED)
+    jsonl(tmp_path / "verl.jsonl", STEPS, GENERATED)
     copy(VLLM, tmp_path / "engine.log")
     assert [(each.path, each.how) for each in doctor(trainer).beside] == [
         (tmp_path / "engine.log", "pass it with --engine-log"),

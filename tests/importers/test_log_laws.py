@@ -15,7 +15,6 @@ from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, open_source
-from rlscope.importers.lines import LONGEST_LINE_BYTES
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
@@ -172,16 +171,6 @@ def test_bytes_that_are_no_text_are_skipped(log: Log, tmp_path: Path) -> None:
     middle = text.index(b"\n", len(text) // 2) + 1
     junk = text[:middle] + bytes(range(128, 256)) + b"\x00\xff\n" + text[middle:]
     assert row_counts(log.fill(tmp_path / "junk", junk)) == row_counts(log.fill(tmp_path / "plain", text))
-
-
-def test_a_line_without_an_end_in_sight_is_one_bad_line(log: Log, tmp_path: Path) -> None:
-    if log.importer is SGLANG_REQUESTS:
-        pytest.skip("a record may hold all tokens of a sample")
-    text = log.text()
-    run = log.fill(tmp_path / "long", "x" * (3 * LONGEST_LINE_BYTES) + "\n" + text)
-    plain = log.fill(tmp_path / "plain", text)
-    assert row_counts(run) == row_counts(plain)
-    assert run.imported.files[0].bad_lines == plain.imported.files[0].bad_lines + 1
 
 
 TABLES = ("samples", "engine_steps", "train_steps", "weight_updates", "activities")

@@ -257,17 +257,6 @@ def test_stamps_without_a_date_take_the_files_and_pass_midnight(tmp_path: Path) 
     assert rows[-1]["end_ns"] > rows[0]["end_ns"]
 
 
-def test_a_log_service_that_took_the_brackets_off_leaves_its_own_stamp(tmp_path: Path) -> None:
-    lines = [
-        f"2026-03-22T00:00:0{index}.250Z sglang-0 Decode batch, #running-req: 8, #token: {1_000 + 320 * index},"
-        " token usage: 0.04, gen throughput (token/s): 320.00, #queue-req: 0\n"
-        for index in range(4)
-    ]
-    run = imported(tmp_path, *lines, utc_offset_s=None)
-    assert lengths_s(run.rows("engine_steps")) == [1.0] * 3
-    assert run.imported.clock == "wall"
-
-
 def test_a_log_with_a_zone_is_fitted_into_a_run_without_dates(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     counts = "Decode batch, #running-req: 8, token usage: 0.04, gen throughput (token/s): 320.00, #queue-req: 0\n"

@@ -146,15 +146,9 @@ def test_samplers_generate_until_the_numbers_of_a_rollout_are_printed_and_else_h
 def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(tmp_path: Path) -> None:
     alone = imported(tmp_path / "a", *run_lines(SEPARATE))
     assert any("--engine-log" in note for note in alone.imported.notes)
-    engine = tmp_path / "engine-0.log"
-    engine.write_text(
-        "".join(
-            f"[2026-03-26 01:00:{10 + second:02d}] Decode batch, #running-req: 4, #token: {1_000 + 160 * second},"
-            " gen throughput (token/s): 160.00, #queue-req: 0,\n"
-            for second in range(6)
-        )
-    )
-    joined = fill(tmp_path / "b", (tmp_path / "a" / "job.log", SLIME_CONSOLE), (engine, SGLANG_LOG), utc_offset_s=0)
+    log = tmp_path / "engine-0.log"
+    log.write_text("".join(engine(1, 10, 16)))
+    joined = fill(tmp_path / "b", (tmp_path / "a" / "job.log", SLIME_CONSOLE), (log, SGLANG_LOG), utc_offset_s=0)
     assert not any("--engine-log" in note for note in joined.imported.notes)
 
 

@@ -371,34 +371,6 @@ def test_a_folder_of_runs_is_an_error_that_names_them_unless_a_framework_is_name
     assert import_run(tmp_path, tmp_path / "run", import_options("verl")).files[0].name == "a.log"
 
 
-def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> None:
-    """Steps 1 to 4, then again from step 3 on: the first step 4 was written before the second step 3.
-
-    Step 2 of 9.5 s has the time of step 1, which is laid out before it.
-    """
-    stamped = [(1, 20), (2, 20), (3, 30), (4, 40), (3, 70)]
-    path = tmp_path / "m.jsonl"
-    path.write_text(
-        "".join(json.dumps({"step": step, "time": 1.7e9 + at, "data": SYNC}) + "\n" for step, at in stamped)
-    )
-    imported_to(tmp_path / "run", path)
-    assert asked(tmp_path / "run", "SELECT step, (end_ns - 1700000000000000000) / 1e9 FROM train_steps ORDER BY 1") == [
-        (1, 10.5),
-        (2, 20.0),
-        (3, 70.0),
-    ]
-
-
-def test_a_log_is_analyzed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
-    path = console(tmp_path / "a.log", range(1, 30), ASYNC, CONFIG)
-    analysis = analyze(path, page=False)
-    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns > 0
-    assert analysis.verdict.bottleneck == "samplers"
-    assert analysis.path == path and analysis.page_path == Path("report.html")
-    assert analysis.query("training_steps")["tokens"].to_list() == [1000] * 29
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log"]
-
-
 @pytest.mark.parametrize(
     ("stray", "is_read"),
     [

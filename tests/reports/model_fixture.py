@@ -42,17 +42,6 @@ def short_model() -> ModelResult:
     return model_run(observed(12), None, replace(QUESTION, remaining_steps=None, gpu_hour_price=None))
 
 
-def tried_model() -> ModelResult:
-    """The same as something to try: as if it gained less than the model may err on so few steps."""
-    made = short_model()
-    first, *rest = made.ranking.actions
-    return replace(
-        made,
-        recommendation=replace(made.recommendation, reason="too_short"),
-        ranking=replace(made.ranking, actions=(replace(first, kind="probe"), *rest)),
-    )
-
-
 def observed(steps: int, seed: int = 1) -> Observed:
     """A stretch of so many steps, with the noise of the seed: samplers wait for room in the queue almost half of it."""
     run = known_run.observed(

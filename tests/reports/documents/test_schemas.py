@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -63,12 +63,9 @@ def test_a_figure_that_is_no_number_is_null(value: float) -> None:
     assert as_dict(replace(CLOCK, uncertainty_s=value))["uncertainty_s"] is None
 
 
-@pytest.mark.parametrize(
-    "keys", [{"offset_s": "2"}, {"host": 2}, {"host": ["2"]}], ids=["a text", "a number", "a list"]
-)
-def test_a_document_holds_values_of_its_types_alone(keys: dict[str, Any]) -> None:
+def test_a_document_holds_values_of_its_types_alone() -> None:
     with pytest.raises(PydanticSerializationError):
-        dump(replace(CLOCK, **keys))
+        dump(replace(CLOCK, offset_s="2"))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

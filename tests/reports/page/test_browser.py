@@ -15,7 +15,7 @@ from rlscope.reports.page.html import render
 from tests.kept import analyzed
 from tests.nightly import nightly
 from tests.reports.analysis_fixture import DURATION_S, empty_analysis, full_analysis, hostile_analysis
-from tests.reports.conftest import DESKTOP, solving, wait_until_drawn, watched
+from tests.reports.conftest import DESKTOP, solving, watched
 from tests.reports.model_fixture import changing_model
 from tests.reports.page.test_html import Page
 from tests.reports.timeline_fixture import WORST_STRETCH_S, timeline_analysis
@@ -27,7 +27,6 @@ OPEN_PX = {1280: 4_800, 390: 8_000}
 """The most that a page may be high before anything is unfolded, by its width."""
 A4_PX = 703
 """Width of a sheet between margins of 12 mm."""
-ORIGIN = "https://report.invalid/"
 PHASES = StepPhases(20, 10.0, 4.0, 3.0, {"train": 3.0}, shares_gpus=False, is_synchronous=None)
 pytestmark = pytest.mark.browser
 WHOLE_RUN_S = (0.0, float(DURATION_S))
@@ -192,31 +191,12 @@ def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_numb
     assert page_of(name, width).evaluate(LABELS) == []
 
 
-def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser):
-    text = text_of("of one chart")
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1].replace("&#39;", "'")
-    assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
-    context = browser.new_context(viewport=DESKTOP)
-    refused = []
-
-    def answer(route):
-        if route.request.url == ORIGIN:
-            headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": policy}
-            route.fulfill(body=text, headers=headers)
-        else:
-            refused.append(route.request.url)
-            route.abort()
-
-    context.route("**/*", answer)
-    page, troubles = watched(context.new_page())
-    page.goto(ORIGIN)
-    wait_until_drawn(page)
-    assert refused == [] and [each for each in troubles if each != ORIGIN] == []
+def test_the_page_runs_no_script_but_its_own(opened, page_of):
+    page, (_, troubles) = page_of("of one chart"), opened("of one chart", text_of("of one chart"))
     assert page.locator("#figure-throughput svg").count() == 1
     page.evaluate("""() => { const other = document.createElement('script'); other.textContent = 'window.ran = 1';
                              document.body.append(other); }""")
-    assert page.evaluate("window.ran") is None and "Content Security Policy" in troubles[-1]
-    context.close()
+    assert page.evaluate("window.ran") is None and "Content Security Policy" in troubles.pop()
 
 
 def test_without_scripts_verdict_and_tables_are_there_folds_open_and_the_switch_works(browser, page_of):
@@ -421,7 +401,9 @@ def test_every_chart_over_time_begins_at_the_steady_stretch_and_a_button_shows_t
     assert shown_after(page, "steady") == STEADY_S
 
 
-def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_steady_stretch_again(page):
+def test_dragging_over_one_chart_zooms_all_a_click_none_and_the_button_shows_the_steady_stretch_again(page):
+    drag(page, "figure-batch-size", 0.25, 0.252)
+    assert shown(page) == STEADY_S and page.locator(".brush").count() == 0
     drag(page, "figure-batch-size", 0.25, 0.5)
     wait_for_zoom(page, "part")
     low, high = shown(page)
@@ -432,12 +414,6 @@ def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_steady_stret
     page.get_by_role("button", name="Reset zoom").click()
     wait_for_zoom(page, "whole")
     assert shown(page) == STEADY_S
-
-
-def test_a_click_without_a_drag_zooms_nothing(page):
-    drag(page, "figure-batch-size", 0.25, 0.252)
-    assert shown(page) == STEADY_S
-    assert page.locator(".brush").count() == 0
 
 
 def test_the_keys_of_a_focused_chart_zoom_pan_and_reset(page):

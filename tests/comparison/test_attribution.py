@@ -73,6 +73,13 @@ def test_lengths_that_changed_with_the_cap_are_credited_to_the_cap(before: rlsco
     assert [pair.warnings for pair in found] == [(), ()]
 
 
+def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(before: rlscope.Analysis) -> None:
+    run = run_of(before)
+    (pair,) = compare_runs(run, [capped(run, 192, 0.5)]).pairs
+    assert [each.name for each in pair.attribution.causes] == ["response_lengths", "max_output_tokens"]
+    assert pair.attribution.causes[1].alone_ratio == pytest.approx(0.0, abs=1e-6)
+
+
 def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(before: rlscope.Analysis) -> None:
     """Every pass takes 10 ms and 0.1 ms for each 10 tokens of KV: the same engine, with other lengths."""
 

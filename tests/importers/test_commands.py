@@ -118,11 +118,7 @@ def test_a_file_that_gzip_has_compressed_is_read_as_its_contents(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "largest", "found"),
     [
-        (
-            gzip.compress(VLLM.read_bytes(), mtime=0)[:-9],
-            1 << 20,
-            "that: zcat engine.log.gz > engine.log.",
-        ),
+        (gzip.compress(VLLM.read_bytes(), mtime=0)[:-9], 1 << 20, "that: zcat engine.log.gz > engine.log."),
         (gzip.compress(bytes(1 << 20), mtime=0), (1 << 20) - 1, "a compressed file with more than 1,048,575 bytes"),
         (gzip.compress(b"Loading checkpoint shards\n", mtime=0), 1 << 20, "found no run"),
     ],

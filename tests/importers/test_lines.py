@@ -20,6 +20,9 @@ def epoch_ns(year: int, month: int, day: int, hour: int = 0, minute: int = 0, se
     return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()) * NS
 
 
+NEW_YEAR_NS, HOUR_NS = epoch_ns(2026, 1, 1), 3600 * NS
+
+
 def written(tmp_path: Path, *stamps: str, changed_ns: int | None = None) -> Path:
     path = tmp_path / "run.log"
     path.write_text("".join(f"{stamp} x\n" for stamp in stamps))
@@ -133,11 +136,7 @@ def test_a_stamp_with_a_zone_needs_no_help(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stamps", "changed_ns", "times"),
     [
-        (
-            ("12-31 23:59:59", "01-01 00:00:01"),
-            epoch_ns(2026, 1, 1, 3),
-            [epoch_ns(2025, 12, 31, 23, 59, 59), epoch_ns(2026, 1, 1, 0, 0, 1)],
-        ),
+        (("12-31 23:59:59", "01-01 00:00:01"), NEW_YEAR_NS + 3 * HOUR_NS, [NEW_YEAR_NS - NS, NEW_YEAR_NS + NS]),
         # Written late in the year, copied early in the next one.
         (("11-30 10:00:00",) * 2, epoch_ns(2026, 2, 1), [epoch_ns(2025, 11, 30, 10)] * 2),
     ],

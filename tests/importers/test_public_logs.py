@@ -234,18 +234,22 @@ def slime_s_metrics() -> str:
 SLEEPS = {"sleep": 5.5, "update_weights": 2.5, "train_wait": 347.5, "actor_train": 47.0, "step": 394.5}
 
 
-def areal_s_tables() -> str:
+def areal_s_tables() -> Log:
     """`rl_trainer.py` of AReaL at 4aef98d8 (2026-05-21), with actor and rollout on the same GPUs, and a critic.
 
     At cbff54d6 (2026-08-22), it also times the engines that stop and go on.
     """
-    times = {"rollout_onload": 2.0, "rollout": 60.0, "rollout_offload": 3.0, "teacher_logp": 4.0, "actor_onload": 6.0}
-    times |= {"train_step": 20.0, "critic_train_step": 10.0, "update_weights": 1.0, "actor_offload": 5.0}
-    times |= {"clear_batches": 0.5, "rollout_continue_generation": 0.5, "rollout_resume": 0.25, "rollout_pause": 1.25}
-    cells = "".join(f"\u2502 timeperf/{name} \u2502 {seconds:.4e} \u2502\n" for name, seconds in times.items())
-    return "".join(
-        f"StatsLogger INFO: Epoch 2/2 Step {step}/9 Train step {9 + step}/18 done.\n{cells}" for step in (1, 2)
+    times, spent = told(
+        "timeperf/",
+        "rollout_onload 2 weight_update, rollout 60 generate, rollout_offload 3 weight_update, "
+        "teacher_logp 4 logprobs, actor_onload 6 weight_update, train_step 20 train, critic_train_step 10 train, "
+        "update_weights 1 publish, actor_offload 5 weight_update, clear_batches 0.5 other, rollout_pause 1.25 "
+        "weight_update, rollout_continue_generation 0.5 weight_update, rollout_resume 0.25 weight_update",
     )
+    cells = "".join(f"\u2502 {name} \u2502 {seconds:.4e} \u2502\n" for name, seconds in times.items())
+    heads = (f"StatsLogger INFO: Epoch 2/2 Step {step}/9 Train step {9 + step}/18 done.\n" for step in (1, 2))
+    text = "".join(head + cells for head in heads)
+    return Log("areal", text, {state: 2 * each for state, each in spent.items()}, steps={"step": [(10,), (11,)]})
 
 
 def skyrl_s_mirror() -> str:
@@ -510,13 +514,7 @@ OTHER_LOGS = {
         "│ timeperf/rollout │ 9.0e+01 │ ppo_actor/update/lr │ 5e-06 │\n│ timeperf/train_step   │  3.15e+01 │ other │\n",
         {"samples": 90.0, "train": 31.5},
     ),
-    "AReaL's engines that make room for the trainer": Log(
-        "areal",
-        areal_s_tables(),
-        {"weight_update": 14.0 + 22.0, "generate": 120.0, "logprobs": 8.0, "train": 20.0 + 40.0, "publish": 2.0,
-         "other": 1.0},
-        steps={"step": [(10,), (11,)]},
-    ),
+    "AReaL's engines that make room for the trainer": areal_s_tables(),
     "SkyRL's metrics behind an unknown text": Log(
         "skyrl",
         skyrl_s_mirror(),

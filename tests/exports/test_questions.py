@@ -23,15 +23,11 @@ def test_each_of_the_24_questions_has_a_link_and_an_answer() -> None:
 
 
 def test_every_query_finding_rule_metric_and_section_that_is_named_exists() -> None:
-    whatever = {name: None for name in questions()} | {rule.name: None for rule in RULES}
-    rules = {rule.name for rule in built_in_rules().rules}
+    rules = {rule.name for rule in (*RULES, *built_in_rules().rules)}
     columns = {column.name for question in questions().values() for column in question.outputs}
-    verdicts = {"lockstep", "unattributed"}
-    for name in re.findall(r"`([a-z]+(?:_[a-z]+)*)`", TEXT):
-        assert name in whatever or name in rules | columns | verdicts | {"sample_traces"}, name
-    assert set(re.findall(r"'([a-z_]+\.[a-z_]+) >", TEXT)) <= BY_NAME.keys()
-    titles = {section.title.partition(",")[0] for section in sections_of(empty_analysis())} | {
-        ACTIONS.partition(",")[0]
-    }
+    others = {"lockstep", "unattributed", "sample_traces"}
+    assert {*re.findall(r"`([a-z]+(?:_[a-z]+)*)`", TEXT)} <= questions().keys() | rules | columns | others
+    assert {*re.findall(r"'([a-z_]+\.[a-z_]+) >", TEXT)} <= BY_NAME.keys()
+    titles = {each.partition(",")[0] for each in (ACTIONS, *(each.title for each in sections_of(empty_analysis())))}
     for title in re.findall(r"\*([A-Z][^*]+)\*(?!\*)", TEXT):
         assert any(title.startswith(known) for known in titles), title

@@ -77,8 +77,7 @@ def requests() -> str:
 
 
 def verl() -> str:
-    steps = "".join(test_steps.verl_line(step, test_steps.ASYNC) for step in range(1, 6))
-    return test_steps.CONFIG + steps
+    return test_steps.CONFIG + "".join(test_steps.verl_line(step, test_steps.ASYNC) for step in range(1, 6))
 
 
 LOGS = {

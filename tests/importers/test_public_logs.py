@@ -680,14 +680,10 @@ def test_a_published_log_is_read_as_the_phases_of_its_trainer(tmp_path: Path, lo
     assert read.framework == log.framework
     assert read.refusal is None if log.refusal is None else log.refusal in str(read.refusal)
     assert worker_s(tmp_path / "run", log.worker) == log.spent
-    (length_s,) = asked(tmp_path / "run", f"SELECT (stopped_ns - started_ns) / 1e9 FROM workers {of(log.worker)}")[0]
-    assert length_s == pytest.approx(log.length_s or sum(log.spent.values()))
+    length_s = f"SELECT (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = '{log.worker}'"
+    assert asked(tmp_path / "run", length_s) == [(pytest.approx(log.length_s or sum(log.spent.values())),)]
     for columns, expected in log.steps.items():
         assert asked(tmp_path / "run", f"SELECT {columns} FROM train_steps ORDER BY step") == expected
-
-
-def of(worker: str) -> str:
-    return f"WHERE worker_id = '{worker}'"
 
 
 CONFIG = """(TaskRunner pid=7) {'actor_rollout_ref': {'rollout': {'n': 4, 'nnodes': 1,
@@ -828,19 +824,7 @@ def test_a_dictionary_that_is_cut_off_costs_no_other_step(tmp_path: Path) -> Non
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(7,), (9,)]
 
 
-GRPO = {
-    f"train/{name}": 1.0
-    for name in ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "completions/mean_length", "reward",
-                 "reward_std", "kl", "step_time", "clip_ratio/low_mean")
-} | {"other": 1.0}  # fmt: skip
-
-
 GRPO_REFUSED = r"of TRL that does not show .*Pass a run folder that `trl_grpo\.instrument\(trainer\)` or `trl_async\."
-
-
-def times(line: str) -> str:
-    """Three lines, as of a log in which each is of another step."""
-    return 3 * f"{line}\n"
 
 
 def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
@@ -916,7 +900,7 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             r"SkyRL and step metrics of verl; .*Pass --as skyrl or --as verl",
         ),
         (
-            json.dumps(GRPO),
+            '{"train/loss": 0.1, "train/completions/mean_length": 142.7, "train/reward": 1.8, "train/epoch": 0.1}',
             rf"a metrics file {GRPO_REFUSED}",
         ),
         # Issue 3452 of TRL, whose releases of early 2025 have other names.
@@ -955,17 +939,17 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
         ),
         # oat's learner, as sail-sg/oat names its times (2026).
         (
-            times('{"_step": 1, "misc/elapse": 900.0, "train/learn_batch_time": 30.0, "actor/generate_time": 40.0}'),
+            3 * '{"_step": 1, "misc/elapse": 900.0, "train/learn_batch_time": 30.0, "actor/generate_time": 40.0}\n',
             "3 metrics of no framework that rlscope knows: actor/generate_time, train/learn_batch_time, misc/elapse.*"
             "--phases",
         ),
         (
-            times("(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0"),
+            3 * "(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0\n",
             "a log of no framework that rlscope knows, with the durations generate_time, learn_batch_time;.*--phases",
         ),
         # Pull request 2398 of torchtitan (2026), whose durations are aligned.
         (
-            times("  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s"),
+            3 * "  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s\n",
             "rollout, total, train, weight_sync;.*step=total,generate=rollout,train=train,update=weight_sync",
         ),
         # Names without numbers: a console is one, however its lines are searched.

@@ -1,7 +1,6 @@
 """What page, card and JSON make of a model result, and of none."""
 
 from dataclasses import replace
-from functools import cache
 
 import polars as pl
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from rlscope import format as fmt
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts.passes import beyond_visited
-from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.page.html import render
 from rlscope.reports.sections.model import curve_frame
 from rlscope.reports.text.model import loss_bars
@@ -25,12 +23,6 @@ def with_model(said):
     return replace(full_analysis(), model=said)
 
 
-@cache
-def page_with(make):
-    """The page of a model result, which many tests read."""
-    return render(with_model(make()))
-
-
 def test_the_bars_of_the_losses_join_and_end_at_the_measured_throughput():
     (whole, *losses, measured), gap = loss_bars(changing_model()).bars, changing_model().gap
     ends = [1.0]
@@ -44,7 +36,7 @@ def test_the_bars_of_the_losses_join_and_end_at_the_measured_throughput():
 
 
 def test_the_page_says_what_each_loss_means():
-    text = Page(page_with(changing_model)).text
+    text = Page(render(with_model(changing_model()))).text
     notes = [bar.note for bar in loss_bars(changing_model(), has_meanings=True).bars[1:-1]]
     assert all(note and note in text for note in notes)
 
@@ -82,7 +74,7 @@ def test_a_layout_whose_state_is_not_known_has_no_operating_point():
 
 
 @pytest.mark.parametrize("reason", ["no steady state: 3 steps cannot show a steady state", HOSTILE])
-def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(reason):
+def test_without_a_model_result_page_and_card_say_why_and_draw_nothing(reason):
     unknown = replace(without_frames(), model=NoModelResult(reason))
     html = render(unknown)
     page = Page(html)
@@ -90,7 +82,6 @@ def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(
     assert page.specs == [] and "actions" not in page.ids
     assert "<img src=x" not in html
     assert f"No model result: {reason}." in card_words(unknown, 200)
-    assert as_document(unknown)["recommendation"]["why"] == reason
 
 
 def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():

@@ -20,12 +20,9 @@ STEP = {"time/total": 10.0, "time/sampling": 6.0, "time/train_step": 4.0}
 SLIME = Path(__file__).parent / "fixtures" / "slime" / "job.log"
 
 
-def metrics(path: Path, *, is_dated: bool = True) -> Path:
+def metrics(path: Path) -> Path:
     """Ten steps of 10 s from START_NS on: each waits for 6 s and trains for 4 s."""
-    rows = [
-        {"step": step, **STEP, **({"_timestamp": START_NS / S + 10 * step} if is_dated else {})}
-        for step in range(1, 11)
-    ]
+    rows = [{"step": step, **STEP, "_timestamp": START_NS / S + 10 * step} for step in range(1, 11)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -56,28 +53,10 @@ def test_a_log_in_local_time_is_joined_by_the_time_zone_that_fits(tmp_path: Path
     assert 30.0 < sum(ledger_s(run)["engine-0"].values()) <= 60.0
 
 
-def test_metrics_without_times_are_aligned_with_the_engines_at_their_starts_and_say_so(tmp_path: Path) -> None:
-    file = metrics(tmp_path / "m.jsonl", is_dated=False)
-    run = imported(tmp_path, file, engine_run(tmp_path / "engines", START_NS, 0, 100))
-    assert sum(ledger_s(run)["engine-0"].values()) == pytest.approx(100.0)
-    notes = json.loads((run / "run.json").read_text())["imported"]["notes"]
-    (said,) = [each for each in notes if "share no clock" in each]
-    assert said.startswith("engines and the run's steps share no clock. They are aligned at their starts")
-
-
-@pytest.mark.parametrize(
-    ("from_s", "to_s", "log", "message"),
-    [
-        (-(10**6), 60 - 10**6, SLIME, "local times that no time zone puts into the run"),
-        (200, 260, None, "engines of before or after the run; expected engines that served"),
-    ],
-)
-def test_a_folder_of_another_time_is_refused(
-    tmp_path: Path, from_s: int, to_s: int, log: Path | None, message: str
-) -> None:
-    folder = engine_run(tmp_path / "engines", START_NS, from_s, to_s)
-    with pytest.raises(ImportFileError, match=message):
-        imported(tmp_path, log or metrics(tmp_path / "m.jsonl"), folder)
+def test_a_folder_of_another_time_is_refused(tmp_path: Path) -> None:
+    folder = engine_run(tmp_path / "engines", START_NS, 200, 260)
+    with pytest.raises(ImportFileError, match="engines of before or after the run; expected engines that served"):
+        imported(tmp_path, metrics(tmp_path / "m.jsonl"), folder)
 
 
 def test_a_folder_without_samplers_is_refused(tmp_path: Path) -> None:

@@ -23,13 +23,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     return fill(tmp_path_factory.mktemp("miles") / "run", (FIXTURE, MILES_DASHBOARD))
 
 
-def changed(tmp_path: Path, name: str, text: str) -> Path:
-    folder = tmp_path / "dump"
-    shutil.copytree(FIXTURE, folder)
-    (folder / name).write_text(text)
-    return folder
-
-
 def test_each_rank_has_its_own_phases(run: Filled) -> None:
     assert run.spans_s("trainer-1", START_NS)[:5] == [
         ("publish", -4.0, -1.0),
@@ -81,16 +74,11 @@ def test_without_the_columns_turns_have_no_lengths_and_that_is_said(tmp_path: Pa
     assert any("12 turns have no lengths" in note for note in run.imported.notes)
 
 
-def test_half_a_line_at_the_end_is_counted(tmp_path: Path) -> None:
-    phases = "dashboard/phases/20260528_20.jsonl"
-    text = (FIXTURE / phases).read_text()
-    run = fill(tmp_path / "run", (changed(tmp_path, phases, text[:-20]), MILES_DASHBOARD))
-    assert sum(file.bad_lines for file in run.imported.files) == 1
-
-
 def test_colocated_ranks_generate_while_the_rollout_manager_does(tmp_path: Path) -> None:
-    meta = (FIXTURE / "dashboard/meta.json").read_text().replace('"colocate": false', '"colocate": true')
-    run = fill(tmp_path / "run", (changed(tmp_path, "dashboard/meta.json", meta), MILES_DASHBOARD))
+    shutil.copytree(FIXTURE, tmp_path / "dump")
+    meta = tmp_path / "dump" / "dashboard" / "meta.json"
+    meta.write_text(meta.read_text().replace('"colocate": false', '"colocate": true'))
+    run = fill(tmp_path / "run", (tmp_path / "dump", MILES_DASHBOARD))
     states = ledger_s(run.folder)
     assert states.keys() == {"trainer-0", "trainer-1"}
     assert states["trainer-0"]["generating"] == pytest.approx(60.0)

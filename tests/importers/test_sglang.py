@@ -235,14 +235,6 @@ def test_a_silence_before_a_prefill_that_finds_nothing_running_is_no_pass(tmp_pa
     assert lengths_s(idle) == [pytest.approx(1_997.5, abs=1.0)]
 
 
-def test_lines_that_ray_merged_lower_the_coverage_of_their_engines(tmp_path: Path) -> None:
-    lines = steady(5)
-    lines[2] = f"(SGLangEngine pid=7) {lines[2].strip()}\x1b[32m [repeated 5x across cluster]\x1b[0m\n"
-    run = imported(tmp_path, *(f"(SGLangEngine pid=7) {line}" if "pid" not in line else line for line in lines))
-    assert run.imported.coverage == {"SGLangEngine-7": pytest.approx(4 / 8)}
-    assert any("RAY_DEDUP_LOGS=0" in note for note in run.imported.notes)
-
-
 def test_stamps_without_a_date_take_the_files_and_pass_midnight(tmp_path: Path) -> None:
     lines = [
         f"[{stamp} TP0] Decode batch. #running-req: 8, #token: {1_000 + 320 * index}, token usage: 0.04,"

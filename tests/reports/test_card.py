@@ -44,7 +44,3 @@ def test_a_run_claims_to_be_complete_only_where_its_workers_state_their_counts()
     complete, unknown = card_words(known), card_words(unstated)
     assert "The recording is complete" in complete and "The data has gaps" not in complete
     assert "The recording is complete" not in unknown and "Files may still be missing" in unknown
-
-
-def test_markup_of_a_run_is_not_interpreted():
-    assert "[bold]run[/bold]" in card(full_analysis(run_id="[bold]run[/bold]"))

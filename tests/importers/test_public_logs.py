@@ -943,10 +943,6 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "3 metrics of no framework that rlscope knows: actor/generate_time, train/learn_batch_time, misc/elapse.*"
             "--phases",
         ),
-        (
-            3 * "(Learner pid=8) step 1 learn_batch_time: 30.0, generate_time: 40.0\n",
-            "a log of no framework that rlscope knows, with the durations generate_time, learn_batch_time;.*--phases",
-        ),
         # Pull request 2398 of torchtitan (2026), whose durations are aligned.
         (
             3 * "  rollout:   6.35s,  14.00 GiB\n  train:    26.85s\n  weight_sync:  8.13s\n  total:    41.44s\n",

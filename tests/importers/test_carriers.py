@@ -128,12 +128,6 @@ def test_damaged_bytes_cost_what_they_hit_and_nothing_else(tmp_path: Path, name:
     assert imported.files[0].bytes <= len(damaged)
 
 
-def test_a_wandb_file_of_a_process_that_logs_nothing_is_refused_as_one(tmp_path: Path) -> None:
-    (tmp_path / "run.wandb").write_bytes((VERL / "run.wandb").read_bytes()[:7])
-    with pytest.raises(ImportFileError, match=r"a \.wandb file without metrics; .* Pass the one of the process that"):
-        import_run(tmp_path / "run.wandb", tmp_path / "run")
-
-
 def test_a_form_is_told_by_its_content_whatever_the_name(tmp_path: Path) -> None:
     copy(VERL / "run.wandb", tmp_path / "renamed.log")
     carrier = carrier_of(open_source(tmp_path / "renamed.log"))

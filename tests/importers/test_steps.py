@@ -198,6 +198,7 @@ def test_steps_that_are_written_again_after_a_restart_are_said_and_the_last_coun
         ("a.txt", b'sglang:num_running_reqs{engine_type="unified"} 8.0\n', "a page of an engine's metrics"),
         ("a.json", b'{"schema_version": 1, "verdict": {"bottleneck": "samplers"}}', "a result that rlscope wrote;"),
         ("a.json", b'{"timing_s/gen": [1, 2], "timing_s/step": [2, 3]}', "a JSON document, and no list of rows"),
+        ("a.wandb", b":W&B\xe1\xbe\x00", "a .wandb file without metrics; expected a log or a metrics file. Pass the"),
     ],
 )
 def test_a_file_in_a_form_that_is_not_read_is_named(tmp_path: Path, name: str, content: bytes, found: str) -> None:

@@ -86,7 +86,9 @@ PLAIN: list[dict[str, Any]] = [
         ({"bottleneck": "samplers", "hides_samplers": True}, "| samplers? |", "? Trainers wait for samples"),
     ],
 )
-def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(marked, cell, note) -> None:
+def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(
+    marked: dict[str, Any], cell: str, note: str
+) -> None:
     entries = [RunEntry("run", "a", trainer_gpus=1, **each) for each in (*PLAIN, marked)]
     text = RunList(tuple(entries), folder="runs").to_markdown()
     assert text.count(cell) == text.count(note) == 1

@@ -67,32 +67,33 @@ def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
     assert repr(runs).startswith("RunList(") and len(runs) == 2
 
 
-PLAIN: list[dict[str, Any]] = [
-    {"tokens_per_s": 500.0, "counts_prompts": False},
-    {"tokens_per_s": None, "counts_prompts": True},
-    {"bottleneck": "samplers", "hides_samplers": False},
-    {"bottleneck": "weight_updates", "hides_samplers": True},
-]
-
-
 @pytest.mark.parametrize(
-    ("marked", "cell", "note"),
+    ("marked", "plain", "cell", "note"),
     [
         (
             {"tokens_per_s": 900.0, "counts_prompts": True},
+            ({"tokens_per_s": 500.0, "counts_prompts": False}, {"tokens_per_s": None, "counts_prompts": True}),
             "| 900\\* |",
-            "\\* The trainer's count of tokens, prompts",
+            "\\* The trainer's count of tokens, prompts included",
         ),
-        ({"bottleneck": "samplers", "hides_samplers": True}, "| samplers? |", "? Trainers wait for samples"),
+        (
+            {"bottleneck": "samplers", "hides_samplers": True},
+            (
+                {"bottleneck": "samplers", "hides_samplers": False},
+                {"bottleneck": "weight_updates", "hides_samplers": True},
+            ),
+            "| samplers? |",
+            "? Trainers wait for samples",
+        ),
     ],
 )
 def test_a_rate_with_prompts_and_a_bottleneck_of_a_trainers_log_are_marked_and_explained(
-    marked: dict[str, Any], cell: str, note: str
+    marked: dict[str, Any], plain: tuple[dict[str, Any], ...], cell: str, note: str
 ) -> None:
-    entries = [RunEntry("run", "a", trainer_gpus=1, **each) for each in (*PLAIN, marked)]
-    text = RunList(tuple(entries), folder="runs").to_markdown()
+    others = tuple(RunEntry("other", "a", trainer_gpus=1, **each) for each in plain)
+    text = RunList((*others, RunEntry("log", "b", trainer_gpus=1, **marked)), folder="runs").to_markdown()
     assert text.count(cell) == text.count(note) == 1
-    assert note not in RunList(tuple(entries[:-1]), folder="runs").to_markdown()
+    assert note not in RunList(others, folder="runs").to_markdown()
 
 
 @pytest.mark.parametrize(("width", "has_all"), [(120, True), (80, False)])

@@ -82,6 +82,7 @@ def test_staleness_and_placement_tell_how_steps_overlap(
     bounds = analyzed(tmp_path, STEP | more, gpus).step_bounds
     assert bounds is not None
     assert (bounds.phases.is_synchronous, bounds.phases.shares_gpus) == (is_synchronous, shares_gpus)
+    assert (bounds.phases.generation_s, bounds.phases.update_s) == pytest.approx((5.0, 3.0))
 
 
 def test_trainers_that_hardly_wait_limit_the_throughput(tmp_path: Path) -> None:

@@ -145,14 +145,7 @@ def _require(values: Values, kind: Kind, *columns: str) -> None:
 
 def _train_row(kind: Kind, start_ns: int, end_ns: int, values: Values) -> Row:
     _require(values, kind, "step", "version_in")
-    known = {
-        "samples": 0,
-        "tokens": 0,
-        "version_out": values["version_in"],
-        **values,
-        "start_ns": start_ns,
-        "end_ns": end_ns,
-    }
+    known = {"version_out": values["version_in"], **values, "start_ns": start_ns, "end_ns": end_ns}
     return tuple(map(known.get, _TRAIN_COLUMNS))
 
 

@@ -43,7 +43,9 @@ def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run, clo
 def test_fresh_moments_that_are_not_three_numbers_are_left_out_and_counted(run, rows):
     with run.train_step(1, version_in=0) as step:
         step.record(fresh=(1, 2.0), loss=1.0)
-    assert [(row["fresh_tokens"], row["loss"]) for row in rows("train_steps")] == [(None, 1.0)]
+    (row,) = rows("train_steps")
+    assert (row["fresh_tokens"], row["loss"]) == (None, 1.0)
+    assert (row["samples"], row["tokens"]) == (None, None), "unknown is not 0, by which the loss would be weighted"
     assert run.faults.counts["rlscope.train_step fresh"] == 1
 
 

@@ -954,7 +954,7 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             r"a console log of verl .*Pass its \.wandb file",
         ),
         (
-            times('{"_step": 1, "misc/elapse": 900.0}'),
+            3 * '{"_step": 1, "misc/elapse": 900.0}\n',
             r"expected metrics of a framework that docs/importers\.md lists\. Name the metrics",
         ),
     ],

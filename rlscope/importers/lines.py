@@ -69,6 +69,8 @@ _TRIMMED: Final = 8
 """Most spaces that are missing at the end of a part."""
 _ALIKE: Final = 3
 """Characters at their beginning in which two lines of the same kind agree."""
+_ENDS_IN_NUMBER: Final = re.compile(r"\d\.\d+(?:m?s|%)?$")
+"""End of a line of a fixed width, which no word goes on: "4.00sEpoch" is none."""
 _REPEATED: Final = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
 
 _STAMP: Final = re.compile(
@@ -278,6 +280,8 @@ def _width(line: ConsoleLine) -> int:
 
 def _may_go_on(before: ConsoleLine, line: ConsoleLine) -> bool:
     """Return whether a line may be the rest of the one before: nothing shows that it begins, nor are both alike."""
+    if line.text[:1].isupper() and _ENDS_IN_NUMBER.search(before.text):
+        return False
     return not (line.printer or _BEGINS.match(line.text) or line.text[:_ALIKE] == before.text[:_ALIKE])
 
 

@@ -967,14 +967,14 @@ def test_a_log_without_phases_is_refused_with_its_name_and_the_file_to_pass(
 
 
 DEEPSPEED_CHAT = "".join(
-    f"|E2E latency=12.50s |Gather latency=0.00s (0.00%) |Generate time={generated}s (60.00%) |Training time=4.00s\n"
+    f"|E2E latency=12.50s |Gather latency=0.00s (0.00%) |Generate time={generated:.2f}s (60.00%) |Training time=4.00s\n"
     f"Epoch: 0 | Step: {step} | PPO Epoch: 1 | Actor Loss: 0.1\n"
     for step, generated in enumerate((7.5, 7.25, 7.0))
 )
 
 
 def test_the_durations_of_deepspeed_chat_are_listed_and_can_be_named(tmp_path: Path) -> None:
-    """Lines of DeepSpeed's hybrid engine (2023), and the step that its trainer prints after them."""
+    """Lines of DeepSpeed's hybrid engine (2023), all of one width, and the step that its trainer prints after them."""
     durations = "E2E latency, Gather latency, Generate time, Training time"
     with pytest.raises(ImportFileError, match=f"with the durations {durations}; .*--phases"):
         imported(tmp_path, DEEPSPEED_CHAT)

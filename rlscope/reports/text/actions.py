@@ -65,16 +65,17 @@ _VERIFY: Final = (
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 _STALENESS: Final = "sample staleness p95"
 _PUBLICATIONS: Final = "publish interval"
-_LONGEST: Final = "longest 10% of responses kept"
+_LONGEST: Final = "long responses kept (longest 10%)"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
 _PUBLICATIONS_MEANS: Final = (
-    "This trainer delays publications to stay within the staleness cap, so with a higher cap it publishes more often."
+    "This trainer delays publishing weights to stay within the staleness cap, so with a higher cap it publishes more "
+    "often."
 )
 _ORDER: Final = (
-    "Actions are sorted by predicted gain, except that settings that are likely to gain 5% or more come first, and "
-    "those that make samples much staler come last."
+    "Settings mostly come before engineering work, larger gains before smaller ones, and changes that make samples "
+    "much staler last; docs/report.md has the exact rule."
 )
 
 
@@ -310,8 +311,8 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     between = "" if low == high else f" ({low} to {high})"
     cap, wider = model.model_config.scheduling.admission.max_staleness, ""
     if action.what == "publish_every" and cap:
-        allowed = fmt.count(cap * action.steps_per_version(1.0))
-        wider = f"; the cap stays at {fmt.counted(cap, 'version')}, which is then {allowed} steps"
+        spans, allowed = (fmt.count(versions * action.steps_per_version(1.0)) for versions in (1, cap))
+        wider = f"; a version then spans {spans} steps, so the cap of {fmt.counted(cap, 'version')} is {allowed} steps"
     return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
 
 

@@ -76,7 +76,7 @@ def whole_run(analysis: AnalysisResult) -> View:
     spent = fmt.NO_DATA if is_unknown else spent_words(ledger.total_gpu_s, run)
     whole_gpu_s = run.total_gpus * run.duration_s
     is_part = not is_unknown and ledger.total_gpu_s < (1.0 - UNRECORDED_RATIO) * whole_gpu_s
-    rest = f" (workers were up for that part of {fmt.gpu_time(whole_gpu_s)})" if is_part else ""
+    rest = f" (workers were up for {fmt.percent(ledger.total_gpu_s / whole_gpu_s)} of the time)" if is_part else ""
     return View("whole", f"whole run, {spent}{rest}", Roles(_roles(run, states)))
 
 

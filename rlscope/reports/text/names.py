@@ -14,7 +14,7 @@ from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "The recommended layout is clearly faster.",
+    "worthwhile": "The recommended layout is clearly faster than the current one.",
     "unsure": "Likely faster, but uncertain: worth a short test.",
     "costly": "Faster, but at a price that a short test should show to be acceptable.",
     "lengths_drift": (
@@ -23,8 +23,8 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "best_already": "No other GPU split or limit on running requests is faster.",
     "small_gain": (
-        "With separate GPUs for trainers and samplers, no other split or limit on running requests is likely to gain "
-        "5%."
+        "As long as trainers and samplers use separate GPUs, changing the split or the limit on running requests is "
+        "unlikely to gain 5%."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
@@ -66,7 +66,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed estimated: no engine ran a similar number of requests at once",
+    "assumed": "decode speed estimated: no engine ran close to this many requests at once",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

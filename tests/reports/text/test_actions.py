@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap stays at 4 versions, which is then 8 steps",
+            "2 → 6 steps; a version then spans 2 steps, so the cap of 4 versions is 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -187,7 +187,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed"),
-            "+20% (+10% to +30%); decode speed estimated: no engine ran a similar number of requests at once",
+            "+20% (+10% to +30%); decode speed estimated: no engine ran close to this many requests at once",
         ),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
@@ -223,7 +223,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("sample staleness p95", "2 → 1 step"),
         ("publish interval", ""),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses kept", "22% → 75%"),
+        ("long responses kept (longest 10%)", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -283,17 +283,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "longest 10% of responses kept"), "")
+    plain = dict.fromkeys(("sample staleness p95", "long responses kept (longest 10%)"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"longest 10% of responses kept": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"long responses kept (longest 10%)": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "longest 10% of responses kept"]
+    assert table.columns == ["sample staleness p95", "long responses kept (longest 10%)"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("and those that make samples much staler come last.")
+    assert explained.text.endswith("much staler last; docs/report.md has the exact rule.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

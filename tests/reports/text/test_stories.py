@@ -34,7 +34,7 @@ def facts(trace: str) -> Sequence[Fact]:
     [
         (100.0, "whole run, 100 GPU-s"),
         (95.0, "whole run, 95 GPU-s"),
-        (94.0, "whole run, 94 GPU-s (workers were up for that part of 100 GPU-s)"),
+        (94.0, "whole run, 94 GPU-s (workers were up for 94.0% of the time)"),
     ],
 )
 def test_gpu_time_that_lacks_more_than_a_twentieth_of_the_run_says_how_much_there_was(

@@ -63,7 +63,9 @@ _VERIFY: Final = (
     "`rlscope compare BEFORE AFTER`."
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
-_STALENESS: Final = "sample staleness p95"
+GAIN: Final = "predicted gain"
+STALENESS: Final = "sample staleness p95"
+DROPPED: Final = "tokens dropped"
 _PUBLICATIONS: Final = "publish interval"
 _LONGEST: Final = "long responses kept (longest 10%)"
 _STALENESS_MEANS: Final = (
@@ -73,10 +75,7 @@ _PUBLICATIONS_MEANS: Final = (
     "This trainer delays publishing weights to stay within the staleness cap, so with a higher cap it publishes more "
     "often."
 )
-_ORDER: Final = (
-    "Settings mostly come before engineering work, larger gains before smaller ones, and changes that make samples "
-    "much staler last; docs/report.md has the exact rule."
-)
+_ORDER: Final = "docs/report.md explains the order."
 
 
 def what_to_do(action: Action) -> str:
@@ -223,7 +222,7 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    means = {_STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS}
+    means = {STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS}
     columns = {sentence: title in titles for title, sentence in means.items()}
     notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
@@ -271,10 +270,10 @@ def rate_after(action: Action, analysis: AnalysisResult) -> float | None:
 def effects(action: Action, model: ModelResult) -> dict[str, str]:
     """Return what an action changes, before and after, by quantity; empty if it leaves a quantity alone."""
     return {
-        "predicted gain": "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
-        _STALENESS: _staleness_cell(action, model),
+        GAIN: "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
+        STALENESS: _staleness_cell(action, model),
         _PUBLICATIONS: _publications_cell(action, model),
-        "tokens dropped": dropped_words(action.price, action.price_before),
+        DROPPED: dropped_words(action.price, action.price_before),
         _LONGEST: longest_words(action.price, action.price_before),
     }
 
@@ -309,11 +308,16 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     before, after, low, high = map(_age, (own.p95_steps * steps, *then))
     change = f"{before} → {after}" if before != after else f"unchanged at {after}"
     between = "" if low == high else f" ({low} to {high})"
-    cap, wider = model.model_config.scheduling.admission.max_staleness, ""
-    if action.what == "publish_every" and cap:
-        spans, allowed = (fmt.count(versions * action.steps_per_version(1.0)) for versions in (1, cap))
-        wider = f"; a version then spans {spans} steps, so the cap of {fmt.counted(cap, 'version')} is {allowed} steps"
-    return f"{change}{between} {_steps_noun(after)}{wider}{_growing(found)}"
+    return f"{change}{between} {_steps_noun(after)}{_growing(found)}{_cap_change(action, model)}"
+
+
+def _cap_change(action: Action, model: ModelResult) -> str:
+    """Return how many optimizer steps the staleness cap allows if publications get rarer; else empty."""
+    cap, steps = model.model_config.scheduling.admission.max_staleness, model.calibration.steps_per_version
+    if action.what != "publish_every" or not cap:
+        return ""
+    before, after = (_age(cap * each) for each in (steps, action.steps_per_version(steps)))
+    return f"; cap: {before} → {after} steps"
 
 
 def _publications_cell(action: Action, model: ModelResult) -> str:

@@ -57,6 +57,8 @@ _RECORD: Final = (
 )
 """The next step if the GPU time of a side is mostly in no recorded state."""
 
+_SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.DROPPED)
+"""Effects of the first action that the next step names; the list of actions has all."""
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
         "The samplers do not run the trained policy: weight updates do not reach them, or not completely. The run "
@@ -90,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    return f"{text}; about as large a bottleneck: the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
+    return f"{text}, about as large a bottleneck as the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -193,7 +195,7 @@ def next_step(analysis: AnalysisResult) -> str:
         return f"Keep the current layout. No change is predicted to gain 5%. {causes.WORDS[Cause.BALANCED].next_step}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
     changed = {} if analysis.modeled is None else actions.effects(first, analysis.modeled)
-    effects = [_sentence(f"{name}: {cell}") for name, cell in changed.items() if cell]
+    effects = [_sentence(f"{name}: {cell}") for name in _SUMMED_UP if (cell := changed.get(name))]
     return " ".join(filter(None, (f"{actions.what_to_do(first)}.", *effects, slow, _aside(analysis, first))))
 
 

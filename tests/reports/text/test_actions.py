@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; a version then spans 2 steps, so the cap of 4 versions is 8 steps",
+            "2 → 6 steps; cap: 4 → 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -293,7 +293,7 @@ def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and
     (table, explained) = actions.actions_part([stale, long]).blocks
     assert table.columns == ["sample staleness p95", "long responses kept (longest 10%)"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("much staler last; docs/report.md has the exact rule.")
+    assert explained.text.endswith("BEFORE AFTER`. docs/report.md explains the order.")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -37,8 +37,6 @@ _NOT_KNOWN: Final = (
     "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
-_SAME_RATIO: Final = 0.02
-"""Closer, a measured rate is as predicted, without a number."""
 _NOTABLE_STEPS: Final = 1.05
 """Optimizer steps per version that are said: versions and steps then differ."""
 _IN_DETAIL: Final = ("spent", "found", "alerts")
@@ -150,14 +148,11 @@ def prediction_check(model: ModelResult) -> Fact:
     prediction, title = model.prediction, "Prediction check"
     if prediction is None:
         return Fact(title, "not possible", "too few steps in steady state")
-    last, off = fmt.count(prediction.held_out_steps), prediction.residual_ratio
-    pace = f"{fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'} than"
-    if prediction.agrees and abs(off) < _SAME_RATIO:
-        pace = "as fast as"
-    basis = f"predicted from the {fmt.count(prediction.calibrated_steps)} steps before"
-    margin = f"margin of error: {fmt.percent(prediction.margin_ratio)}"
+    fitted, last = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
+    off, margin = prediction.residual_ratio, fmt.percent(prediction.margin_ratio)
+    missed = f"{fmt.percent(abs(off))} too {'slow' if off > 0 else 'fast'} for the next {last}"
     result = "passed" if prediction.agrees else "failed"
-    return Fact(title, result, f"the last {last} steps ran {pace} {basis} ({margin})")
+    return Fact(title, result, f"fitted to {fitted} steps, the model was {missed} (limit: {margin})")
 
 
 def _staleness_fact(analysis: AnalysisResult) -> Fact:
@@ -166,7 +161,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += " (checked when trainers fetch a batch, so tokens can exceed it by the time they are trained on)"
+        cap_words += " (checked when a batch is fetched, so tokens can be over it when they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)

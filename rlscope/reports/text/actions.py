@@ -66,14 +66,13 @@ _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for t
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-_PUBLICATIONS: Final = "publish interval"
-_LONGEST: Final = "long responses kept (longest 10%)"
+PUBLICATIONS: Final = "publish interval"
+_LONGEST: Final = "trained share of longest 10%"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
 _PUBLICATIONS_MEANS: Final = (
-    "This trainer delays publishing weights to stay within the staleness cap, so with a higher cap it publishes more "
-    "often."
+    "This trainer publishes weights only when the staleness cap allows it: a higher cap lets it publish more often."
 )
 _ORDER: Final = "docs/report.md explains the order."
 
@@ -120,7 +119,7 @@ def _single_imperative(action: Action) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
+        return f"Introduce a limit of {fmt.count(new)} samples in flight (being generated or queued)"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -222,7 +221,7 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    means = {STALENESS: _STALENESS_MEANS, _PUBLICATIONS: _PUBLICATIONS_MEANS}
+    means = {STALENESS: _STALENESS_MEANS, PUBLICATIONS: _PUBLICATIONS_MEANS}
     columns = {sentence: title in titles for title, sentence in means.items()}
     notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
@@ -272,7 +271,7 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
     return {
         GAIN: "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         STALENESS: _staleness_cell(action, model),
-        _PUBLICATIONS: _publications_cell(action, model),
+        PUBLICATIONS: _publications_cell(action, model),
         DROPPED: dropped_words(action.price, action.price_before),
         _LONGEST: longest_words(action.price, action.price_before),
     }
@@ -317,7 +316,7 @@ def _cap_change(action: Action, model: ModelResult) -> str:
     if action.what != "publish_every" or not cap:
         return ""
     before, after = (_age(cap * each) for each in (steps, action.steps_per_version(steps)))
-    return f"; cap: {before} → {after} steps"
+    return f"; the cap of {fmt.counted(cap, 'version')} then allows {after} steps, not {before}"
 
 
 def _publications_cell(action: Action, model: ModelResult) -> str:

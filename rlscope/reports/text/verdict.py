@@ -57,7 +57,7 @@ _RECORD: Final = (
 )
 """The next step if the GPU time of a side is mostly in no recorded state."""
 
-_SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.DROPPED)
+_SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.PUBLICATIONS, actions.DROPPED)
 """Effects of the first action that the next step names; the list of actions has all."""
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -92,7 +92,8 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    return f"{text}, about as large a bottleneck as the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
+    others = fmt.listed([_lowered(causes.WORDS[cause].plain_headline) for cause in tied])
+    return f"{text}, and {others} about as much"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -120,7 +121,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     pauses = update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not pauses:
         return ""
-    return f", partly because weight updates ({causes.share_words(loss)}) hold up the engines"
+    return ", partly because weight updates hold up the engines"
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

@@ -110,7 +110,7 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Limit samples in flight (being generated or queued) to 64",
+            "Introduce a limit of 64 samples in flight (being generated or queued)",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; cap: 4 → 8 steps",
+            "2 → 6 steps; the cap of 4 versions then allows 8 steps, not 4",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -187,7 +187,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed"),
-            "+20% (+10% to +30%); decode speed estimated: no engine ran close to this many requests at once",
+            "+20% (+10% to +30%); decode speed estimated: it was not measured near this batch size",
         ),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
@@ -223,7 +223,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ("sample staleness p95", "2 → 1 step"),
         ("publish interval", ""),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("long responses kept (longest 10%)", "22% → 75%"),
+        ("trained share of longest 10%", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -283,15 +283,15 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "long responses kept (longest 10%)"), "")
+    plain = dict.fromkeys(("sample staleness p95", "trained share of longest 10%"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"long responses kept (longest 10%)": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"trained share of longest 10%": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "long responses kept (longest 10%)"]
+    assert table.columns == ["sample staleness p95", "trained share of longest 10%"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
     assert explained.text.endswith("BEFORE AFTER`. docs/report.md explains the order.")
 

@@ -81,8 +81,8 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert isinstance(model, ModelResult) and model.prediction is not None
     prediction = model.prediction
     assert prediction.agrees and prediction.residual_ratio > 0.02
-    basis = f"predicted from the {prediction.calibrated_steps} steps before"
-    off = f"{fmt.percent(prediction.residual_ratio)} faster than {basis}"
-    margin = f"(margin of error: {fmt.percent(prediction.margin_ratio)})"
+    off = f"{fmt.percent(prediction.residual_ratio)} too slow for the next {prediction.held_out_steps}"
+    margin = f"(limit: {fmt.percent(prediction.margin_ratio)})"
     said = prediction_check(model)
-    assert (said.value, said.note) == ("passed", f"the last {prediction.held_out_steps} steps ran {off} {margin}")
+    told = f"fitted to {prediction.calibrated_steps} steps, the model was {off} {margin}"
+    assert (said.value, said.note) == ("passed", told)

@@ -122,12 +122,12 @@ def limited(ranking=None, **limits):
     return replace(made, model_config=replace(made.model_config, candidates=candidates), ranking=ranking or Ranking())
 
 
-TIED_WITH_THE_CAP = ", about as large a bottleneck as the staleness cap"
+TIED_WITH_THE_CAP = ", and a limit on samples in flight limits throughput about as much"
 
 
 def test_causes_that_cost_as_much_are_named_in_the_headline():
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2), tied=("weight_updates",))
-    told = "Trainers wait for samples 25.0% of the time, about as large a bottleneck as the weight updates"
+    told = "Trainers wait for samples 25.0% of the time, and weight updates limit throughput about as much"
     assert verdict_words.headline(analysis) == told
 
 
@@ -168,7 +168,7 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     system = replace(made.calibration.system, update=update)
     made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1), model=made)
-    paused = ", partly because weight updates (10.0% of all GPU time) hold up the engines" * pauses
+    paused = ", partly because weight updates hold up the engines" * pauses
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
     aside = "This addresses weight updates, not the bottleneck."
     assert (aside in verdict_words.next_step(analysis)) is not pauses

@@ -43,7 +43,10 @@ class Run(Recording):
     def train_step(
         self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
     ) -> TrainStep:
-        """One optimizer step. It covers compute: put waits outside, or in a nested `wait`."""
+        """One optimizer step. It covers compute: put waits outside, or in a nested `wait`.
+
+        samples, tokens (prompt and response): None if they are those of the samples delivered to the step.
+        """
         values = {"step": step, "version_in": version_in, "samples": samples, "tokens": tokens}
         return TrainStep(self._phases, spans.TRAIN, values)
 

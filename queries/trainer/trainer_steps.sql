@@ -11,8 +11,6 @@
 -- out  held_gpu_s     DOUBLE  of these, waits for other work than sampling, such as another trainer's, GPU-seconds
 -- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the last step, GPU-seconds
 -- out  publish_gpu_s  DOUBLE  publications and transfers since the last step, GPU-seconds
--- out  samples        BIGINT  samples, over all workers; NULL if not known
--- out  tokens         BIGINT  prompt and response tokens, over all workers; NULL if not known
 -- out  published      BIGINT  versions published from it
 -- grain: one row per step
 -- partition: driver
@@ -24,7 +22,7 @@
 -- such as one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
-    SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count,
+    SELECT worker_id, step, start_ns, end_ns, version_in, version_out, gpu_count,
         row_number() OVER (PARTITION BY worker_id, step ORDER BY start_ns) = 1 AS is_first
     FROM train_steps JOIN workers USING (worker_id)
 ),
@@ -75,8 +73,6 @@ totals AS (
     SELECT step, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         (sum(gpu_count) FILTER (is_first))::BIGINT AS trainer_gpus,
         sum((end_ns - start_ns) * gpu_count) AS compute_gpu_ns,
-        sum(samples)::BIGINT AS samples,
-        sum(tokens)::BIGINT AS tokens,
         CASE WHEN bool_or(max(version_out) > max(version_in)) OVER ()
             THEN max(version_out) - max(version_in)
             ELSE greatest(0, lead(max(version_in)) OVER (ORDER BY step) - max(version_in))
@@ -92,7 +88,7 @@ SELECT
     coalesce(greatest(0, wait_gpu_s - trainer_gpus * coalesce(longest_s, 0)), 0) AS held_gpu_s,
     coalesce(other_gpu_s, 0) AS other_gpu_s,
     coalesce(publish_gpu_s, 0) AS publish_gpu_s,
-    samples, tokens, published
+    published
 FROM totals
 LEFT JOIN costs USING (step)
 LEFT JOIN (SELECT step, max(waited_s) AS longest_s FROM sampling GROUP BY step) USING (step)

@@ -19,10 +19,14 @@
 -- the previous one. In a part of a run that is followed, trainers seem to start with it.
 -- The reward that the trainer reported for the step takes precedence over the mean of its deliveries' rewards. These are
 -- added in a fixed order, so that the sum has the same bits in every analysis.
+-- If trainers do not count the samples and tokens of a step, they are those of the samples delivered to it.
 WITH delivered AS (
     SELECT
         step,
         sum(output_tokens)::BIGINT AS response_tokens,
+        bool_and(is_recorded) AS knows_all,
+        count(*) AS samples,
+        sum(prompt_tokens + output_tokens)::BIGINT AS tokens,
         avg(reward ORDER BY reward) FILTER (isfinite(reward)) AS reward_mean
     FROM delivered_samples
     WHERE outcome = 'trained'
@@ -53,7 +57,9 @@ SELECT
     CASE WHEN started_ns <= lag(end_ns) OVER by_step OR list_has_any(trainers, lag(trainers) OVER by_step)
         THEN (end_ns - lag(end_ns) OVER by_step) / 1e9
     END AS step_s,
-    compute_s, version_in, version_out, samples, tokens,
+    compute_s, version_in, version_out,
+    coalesce(steps.samples, if(knows_all, delivered.samples, NULL)) AS samples,
+    coalesce(steps.tokens, if(knows_all, delivered.tokens, NULL)) AS tokens,
     coalesce(response_tokens, 0) AS response_tokens,
     coalesce(steps.reward_mean, delivered.reward_mean) AS reward_mean
 FROM steps

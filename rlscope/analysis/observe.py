@@ -207,7 +207,7 @@ def observe_steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tup
     A step starts at the end of the previous step. Raises UnobservableError for too few steps, or without GPUs, samples
     or tokens.
     """
-    wanted = answers["training_steps"].select("step", "step_s", "response_tokens")
+    wanted = answers["training_steps"].select("step", "step_s", "samples", "tokens", "response_tokens")
     # Integers, because a float of nanoseconds since the epoch is off by up to 128 ns, which loses the first step.
     begins_ns = pl.col("end_ns") - (pl.col("step_s") * 1e9).round().cast(pl.Int64)
     inside = (

@@ -49,12 +49,15 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             train_gpu_s=pl.lit(4.0),
             wait_gpu_s=pl.lit(3.0),
             publish_gpu_s=pl.lit(1.0),
-            samples=pl.lit(8),
-            tokens=pl.lit(1_000),
             published=pl.lit(1),
             **zeros,
         ),
-        "training_steps": steps.with_columns(step_s=pl.Series([None, 2.0, 2.0, 2.0]), response_tokens=pl.lit(800)),
+        "training_steps": steps.with_columns(
+            step_s=pl.Series([None, 2.0, 2.0, 2.0]),
+            samples=pl.lit(8),
+            tokens=pl.lit(1_000),
+            response_tokens=pl.lit(800),
+        ),
         "pass_costs": rows(
             "worker_id running prefills rows passes busy_s between_s pass_p50_s decode_tokens prefill_tokens "
             "kv_used_tokens",
@@ -180,9 +183,9 @@ def test_waits_of_trainers_for_other_work_are_part_of_a_step_up_to_a_tenth_of_th
 @pytest.mark.parametrize(("counted", "fits"), [(11, True), (10, False), (54, True), (55, False)])
 def test_steps_that_count_other_samples_than_were_delivered_to_them_are_no_run_to_model(counted: int, fits: bool):
     given = answers()
-    counts = given["trainer_steps"].with_columns(samples=pl.lit(counted))
+    counts = given["training_steps"].with_columns(samples=pl.lit(counted))
     delivered = given["judged_outcomes"].with_columns(samples=pl.lit(72))  # 24 a step
-    both = {**given, "trainer_steps": counts, "judged_outcomes": delivered}
+    both = {**given, "training_steps": counts, "judged_outcomes": delivered}
     if fits:
         assert seen(both).steps.samples.tolist() == [counted] * 3
     else:

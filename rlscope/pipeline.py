@@ -149,10 +149,11 @@ def _explained(
     from rlscope.model.forecast.result import NoModelResult
 
     facts, answers, refusal = evidence.run, evidence.answers, evidence.data_quality.refusal
-    judged, timeline = Interval(grid.from_ns, grid.to_ns), answers["ledger_timeline"]
-    losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
+    judged = Interval(grid.from_ns, grid.to_ns)
+    inside = judged.clip(answers["ledger_timeline"], grid.bucket_ns)
+    losses = measure_losses(inside, dropped_ratio(answers["judged_outcomes"]))
     lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
-    full = full_auxiliary(timeline, grid.bucket_ns, judged)
+    full = full_auxiliary(inside)
     unfit = refusal or full or several_epochs(answers)
     model = (
         NoModelResult(unfit, is_full_auxiliary=unfit == full)
@@ -162,7 +163,7 @@ def _explained(
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
     verdict = judge(
-        *(facts.policy_gpus, facts.steps, timeline, grid.bucket_ns, judged, losses, ranking, refusal),
+        *(facts.policy_gpus, facts.steps, inside, judged, losses, ranking, refusal),
         hides_samplers=hides_samplers(evidence.data_quality, evidence.ledger, answers),
     )
     analysis = AnalysisResult(
@@ -180,12 +181,7 @@ def _explained(
     )
     is_unmodeled = run.imported is not None and known is None
     has_bounds = not refusal and (analysis.hides_samplers or is_unmodeled)
-    return _with_step_bounds(analysis, grid.bucket_ns, judged) if has_bounds else analysis
-
-
-def _with_step_bounds(analysis: AnalysisResult, bucket_ns: int, judged: Interval) -> AnalysisResult:
-    """Return the analysis of a log with the bounds that its phases give, if it has phases."""
-    phases = step_phases(analysis.answers, bucket_ns, judged, analysis.staleness, analysis.data_quality.imported)
+    phases = step_phases(answers, inside, judged, evidence.staleness, run.imported) if has_bounds else None
     return analysis if phases is None else replace(analysis, step_bounds=step_bounds(phases))
 
 

@@ -113,7 +113,7 @@ def advise(
         observed = partial(_observe, run, sampler_gpus_in(answers["worker_extents"], stretch), grid, answers)
         whole, parts = observed(stretch), _halves(answers["training_steps"], stretch)
         halves = None if parts is None else (observed(parts[0]), _steps(run, grid, answers, parts[1]))
-        busy_ratio = auxiliary_busy_ratio(answers["ledger_timeline"], grid.bucket_ns, stretch)
+        busy_ratio = auxiliary_busy_ratio(stretch.clip(answers["ledger_timeline"], grid.bucket_ns))
         model_config = _model_config(run.config, facts, whole, constraints)
         model_config = replace(model_config, others=others, lost_gpu_s=lost_gpu_s, auxiliary_busy_ratio=busy_ratio)
         return model_run(whole, halves, model_config)
@@ -145,7 +145,8 @@ def _observe(
     run: OpenRun, sampler_gpus: int, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
 ) -> Observed:
     answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_A_STRETCH)}
-    return observe(run.config, sampler_gpus, answers, answers["ledger_timeline"], grid.bucket_ns, stretch)
+    inside = stretch.clip(answers["ledger_timeline"], grid.bucket_ns)
+    return observe(run.config, sampler_gpus, answers, inside, stretch)
 
 
 def _steps(run: OpenRun, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> TrainerSteps:

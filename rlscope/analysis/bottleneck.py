@@ -52,8 +52,7 @@ UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weigh
 def judge(
     total_gpus: int,
     steps: int,
-    timeline: pl.DataFrame,
-    bucket_ns: int,
+    inside: pl.DataFrame,
     interval: Interval,
     losses: tuple[Loss, ...],
     ranking: "Ranking | None" = None,
@@ -61,20 +60,19 @@ def judge(
     *,
     hides_samplers: bool = False,
 ) -> Verdict:
-    """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
+    """Choose the bottleneck from the ledger of an interval.
 
     Args:
         total_gpus: GPUs of the workers that sample or train.
         steps: Recorded training steps.
-        timeline: The ledger over time.
-        bucket_ns: Length of its buckets. A bucket that crosses an edge of the interval counts by its share inside.
+        inside: The ledger over time (role, state, reason, gpu_s), clipped to the interval.
         interval: The interval of the verdict.
         losses: Result of `measure_losses`.
         ranking: The model's ranking. None or empty if the model does not explain the run.
         refusal: Reason that the data does not support a verdict. None if it does.
         hides_samplers: Whether the data is a trainer's log, which never shows what samplers do while trainers work.
     """
-    inside = _inside(timeline, bucket_ns, interval)
+    inside = _of_the_policy(inside)
     bottleneck: Bottleneck = Cause.BALANCED
     tied: tuple[LossCause, ...] = ()
     most_unrecorded_ratio, uncovered = UNEXPLAINED_SHARE_RATIO, None
@@ -137,25 +135,24 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
     return run_ns
 
 
-def auxiliary_busy_ratio(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> float | None:
-    """Return the share of the interval that auxiliary GPUs work, 0..1; None if there are none.
+def auxiliary_busy_ratio(inside: pl.DataFrame) -> float | None:
+    """Return the share of the interval of a ledger that auxiliary GPUs work, 0..1; None if there are none.
 
     An engine that always decodes has room for more requests, so only activities count.
     """
-    auxiliary = interval.clip(timeline, bucket_ns).filter(role=AUXILIARY_ROLE)
+    auxiliary = inside.filter(role=AUXILIARY_ROLE)
     gpu_s = float(auxiliary["gpu_s"].sum())
     return _gpu_s(auxiliary, pl.col("state").is_in(_WORK)) / gpu_s if gpu_s else None
 
 
-def full_auxiliary(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> str | None:
+def full_auxiliary(inside: pl.DataFrame) -> str | None:
     """Return why a judge or reward model may limit the samples, in one clause; None if nothing shows it.
 
-    It may if its GPUs work nearly all of the interval while trainers wait for samples.
+    It may if its GPUs work nearly all of the interval while trainers wait for samples. inside: as in `judge`.
     """
-    clipped, trainers = interval.clip(timeline, bucket_ns), pl.col("role").is_in(TRAINER_ROLES)
-    trainer_gpu_s = _gpu_s(clipped, trainers)
-    waiting_gpu_s = _gpu_s(clipped, trainers & (pl.col("state") == "waiting_for_samples"))
-    busy_ratio = auxiliary_busy_ratio(timeline, bucket_ns, interval)
+    trainer_gpu_s = _side_gpu_s(inside, "trainers")
+    waiting_gpu_s = _side_gpu_s(inside.filter(state="waiting_for_samples"), "trainers")
+    busy_ratio = auxiliary_busy_ratio(inside)
     if busy_ratio is None or not trainer_gpu_s:
         return None
     waiting_ratio = waiting_gpu_s / trainer_gpu_s
@@ -175,18 +172,14 @@ def dropped_ratio(outcomes: pl.DataFrame) -> float:
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
 
 
-def measure_losses(
-    timeline: pl.DataFrame, bucket_ns: int, interval: Interval, dropped_tokens_ratio: float
-) -> tuple[Loss, ...]:
-    """Return the GPU-seconds lost to each cause in the interval, the largest first.
+def measure_losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ...]:
+    """Return the GPU-seconds lost to each cause in the interval of the verdict, the largest first.
 
     Args:
-        timeline: The ledger over time, as in `judge`.
-        bucket_ns: Length of its buckets.
-        interval: The interval of the verdict.
+        inside: The ledger of the interval, as in `judge`.
         dropped_tokens_ratio: Share of the tokens taken in the interval that were dropped as stale, 0..1.
     """
-    inside = _inside(timeline, bucket_ns, interval)
+    inside = _of_the_policy(inside)
     state, reason = pl.col("state"), pl.col("reason")
     trainer_gpu_s = _side_gpu_s(inside, "trainers")
     sampler_gpu_s = _side_gpu_s(inside, "samplers")
@@ -216,9 +209,9 @@ def measure_losses(
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
 
 
-def _inside(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> pl.DataFrame:
-    """Return the part of the ledger in the interval, without the workers that neither sample nor train."""
-    return interval.clip(timeline.filter(pl.col("role") != AUXILIARY_ROLE), bucket_ns)
+def _of_the_policy(inside: pl.DataFrame) -> pl.DataFrame:
+    """Return the ledger without the workers that neither sample nor train."""
+    return inside.filter(pl.col("role") != AUXILIARY_ROLE)
 
 
 def _saving() -> pl.Expr:

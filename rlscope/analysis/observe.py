@@ -64,8 +64,7 @@ def observe(
     config: RunConfig,
     sampler_gpus: int,
     answers: Mapping[str, pl.DataFrame],
-    timeline: pl.DataFrame,
-    bucket_ns: int,
+    inside: pl.DataFrame,
     stretch: Interval,
 ) -> Observed:
     """Return the model's observations of an interval.
@@ -76,8 +75,7 @@ def observe(
         answers: Answers of ASKED_OF_A_STRETCH for this interval, of ASKED_OF_THE_WHOLE for the interval that it is or
             lies in, and of worker_devices, trainer_steps, training_steps, token_staleness, oldest_staleness and
             weight_update_latency for the run.
-        timeline: The ledger over time.
-        bucket_ns: Length of its buckets.
+        inside: The ledger over time, clipped to the interval.
         stretch: The interval.
 
     Raises:
@@ -86,7 +84,6 @@ def observe(
     samplers = answers["worker_devices"].filter(role="sampler")
     gpus_per_engine = _gpus_per_engine(samplers)
     steps, step_numbers = delivered_steps(answers, stretch)
-    inside = stretch.clip(timeline, bucket_ns)
     state_s = _engine_states(inside, gpus_per_engine)
     in_flight = answers["samples_in_flight"].row(0, named=True)
     return Observed(

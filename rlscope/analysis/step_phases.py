@@ -15,7 +15,7 @@ from rlscope.trace.imported import Imported
 
 def step_phases(
     answers: Mapping[str, pl.DataFrame],
-    bucket_ns: int,
+    inside: pl.DataFrame,
     judged: Interval,
     staleness: Staleness,
     imported: Imported | None,
@@ -23,13 +23,13 @@ def step_phases(
     """Return the phases of the mean step in the judged interval; None for too few steps, or without a trainer.
 
     Args:
-        answers: Answers to the queries of an analysis, with `ledger_timeline` made from the ledger.
-        bucket_ns: Length of the timeline's buckets.
+        answers: Answers to the queries of an analysis.
+        inside: The ledger over time, clipped to the judged interval.
         judged: The interval of the verdict.
         staleness: Staleness of the run.
         imported: Origin of an imported run.
     """
-    inside = judged.clip(answers["ledger_timeline"], bucket_ns).filter(pl.col("role").is_in(TRAINER_ROLES))
+    inside = inside.filter(pl.col("role").is_in(TRAINER_ROLES))
     steps = answers["training_steps"].filter(pl.col("end_ns").is_between(*judged, closed="right")).height
     total_gpu_s = float(inside["gpu_s"].sum())
     if steps < LEAST_STEPS_TO_JUDGE or total_gpu_s <= 0.0:

@@ -120,7 +120,7 @@ CONFIG = RunConfig(group_size=2, max_output_tokens=200)
 
 
 def seen(given: Mapping[str, pl.DataFrame], config: RunConfig = CONFIG) -> Observed:
-    return observe(config, 4, given, TIMELINE, BUCKET_NS, STRETCH)
+    return observe(config, 4, given, STRETCH.clip(TIMELINE, BUCKET_NS), STRETCH)
 
 
 def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
@@ -163,7 +163,7 @@ def test_the_same_rows_give_the_same_shares_to_the_last_bit():
     trainer = pl.DataFrame({"state": states, "gpu_s": [0.1, 0.7, 1e-3, 3e5, 1.9, 7e-5, 0.3]})
     timeline = pl.concat([trainer.with_columns(role=pl.lit(role)) for role in ("trainer", "sampler")])
     timeline = timeline.with_columns(reason=pl.lit(None, pl.String), bucket_start_ns=pl.lit(0))
-    runs = [observe(CONFIG, 4, answers(), timeline, BUCKET_NS, STRETCH) for _ in range(30)]
+    runs = [observe(CONFIG, 4, answers(), STRETCH.clip(timeline, BUCKET_NS), STRETCH) for _ in range(30)]
     assert {run.load.wait_samples_ratio for run in runs} == {runs[0].load.wait_samples_ratio}
     assert {tuple(run.engine_state_s) for run in runs} == {tuple(runs[0].engine_state_s)}
 
@@ -440,7 +440,7 @@ def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_i
         ("trainer", "unattributed", None, 0, unattributed_s),
     )
     time = TIMELINE.filter(role="sampler").vstack(trainer.cast(TIMELINE.schema))
-    assert observe(CONFIG, 4, answers(), time, BUCKET_NS, STRETCH).load.wait_samples_ratio == ratio
+    assert observe(CONFIG, 4, answers(), STRETCH.clip(time, BUCKET_NS), STRETCH).load.wait_samples_ratio == ratio
 
 
 def showing(**facts: object) -> Observed:

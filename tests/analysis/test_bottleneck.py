@@ -42,22 +42,27 @@ def filled(*lost: State) -> list[State]:
 JUDGED = Interval(10 * SECOND, 100 * SECOND)
 
 
+def clipped(states: pl.DataFrame) -> pl.DataFrame:
+    """Buckets of ten seconds, from second 10 to second 100."""
+    return JUDGED.clip(states, 10 * SECOND)
+
+
 def judged(
     states: pl.DataFrame, dropped_tokens_ratio: float = 0.0, ranking: Ranking | None = None, **changes: Any
 ) -> Verdict:
-    """Buckets of ten seconds, judged from second 10 to second 100."""
-    losses = measure_losses(states, 10 * SECOND, JUDGED, dropped_tokens_ratio)
+    inside = clipped(states)
+    losses = measure_losses(inside, dropped_tokens_ratio)
     facts = {"total_gpus": 2, "steps": 3} | changes
     hides_samplers = bool(facts.get("hides_samplers"))
     return judge(
-        *(facts["total_gpus"], facts["steps"], states, 10 * SECOND, JUDGED, losses, ranking),
+        *(facts["total_gpus"], facts["steps"], inside, JUDGED, losses, ranking),
         hides_samplers=hides_samplers,
     )
 
 
 def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str, float]:
     """GPU-seconds by cause, without those that cost nothing."""
-    losses = measure_losses(timeline(states), 10 * SECOND, JUDGED, dropped_tokens_ratio)
+    losses = measure_losses(clipped(timeline(states)), dropped_tokens_ratio)
     return {loss.cause: pytest.approx(loss.gpu_s) for loss in losses if loss.gpu_s}
 
 
@@ -70,10 +75,10 @@ def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples
 ) -> None:
     rest: list[State] = [("auxiliary", "no_requests", None, 100.0 - reward_gpu_s)]
     states = [*filled(("trainer", "waiting_for_samples", "samples", waiting_gpu_s)), *rest]
-    found = full_auxiliary(timeline([*states, ("auxiliary", "reward", None, reward_gpu_s)]), 10 * SECOND, JUDGED)
+    found = full_auxiliary(clipped(timeline([*states, ("auxiliary", "reward", None, reward_gpu_s)])))
     assert (found is not None) is is_full
     # An engine that always decodes may have room for more requests.
-    assert full_auxiliary(timeline([*states, ("auxiliary", "decoding", None, 100.0)]), 10 * SECOND, JUDGED) is None
+    assert full_auxiliary(clipped(timeline([*states, ("auxiliary", "decoding", None, 100.0)]))) is None
 
 
 def ranking_of(gains: dict[LossCause, float]) -> Ranking:

@@ -155,7 +155,7 @@ def told(seed: int) -> Told:
     drawn, simulated = drawn_run(seed)
     run = observed_of(drawn, simulated, seed)
     states, interval = timeline_of(drawn, simulated), Interval(0, run.end_ns)
-    losses = measure_losses(states, run.end_ns, interval, _dropped_ratio(simulated))
+    losses = measure_losses(states, _dropped_ratio(simulated))
     try:
         # Its halves are alike: what the model predicts is that the run goes on as it was.
         halves = (run, run.steps) if run.steps.period_s.size >= STEPS_TO_PREDICT else None
@@ -164,7 +164,7 @@ def told(seed: int) -> Told:
         model = NoModelResult(str(error))
     ranking = None if isinstance(model, NoModelResult) else model.ranking
     gpus = drawn.layout.trainer_gpus + drawn.layout.sampler_gpus
-    verdict = judge(gpus, simulated.steps, states, run.end_ns, interval, losses, ranking)
+    verdict = judge(gpus, simulated.steps, states, interval, losses, ranking)
     return Told(drawn, run, model, verdict)
 
 

@@ -172,8 +172,9 @@ def _verdict(timeline: Timeline, total_gpus: int, steps: int, *, hides_samplers:
     states = _NO_STATES if rows.is_empty() else rows.with_columns(gpu_s=pl.col("gpu_ns") / 1e9)
     outcomes = timeline.rows("outcomes")
     dropped = 0.0 if outcomes.is_empty() else dropped_ratio(outcomes)
-    losses = measure_losses(states, ticks.interval_ns, interval, dropped)
-    return judge(total_gpus, steps, states, ticks.interval_ns, interval, losses, hides_samplers=hides_samplers)
+    inside = interval.clip(states, ticks.interval_ns)
+    losses = measure_losses(inside, dropped)
+    return judge(total_gpus, steps, inside, interval, losses, hides_samplers=hides_samplers)
 
 
 def _value(timeline: Timeline, metric: str) -> float | None:

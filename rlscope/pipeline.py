@@ -75,9 +75,7 @@ QUESTIONS: Final = (
     "reward_moments",
 )
 """Queries that every analysis runs, in order."""
-_NO_FINDING_READS: Final = frozenset(
-    {"pass_latency", "judged_outcomes", "version_moments", "trainer_steps", "reported_values"}
-)
+_NO_FINDING_READS: Final = frozenset({"pass_latency", "judged_outcomes", "version_moments", "trainer_steps"})
 """Queries of these that only the model and the report read."""
 DRAWN: Final = (
     "worker_timeline",

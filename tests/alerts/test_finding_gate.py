@@ -13,6 +13,7 @@ from rlscope.cli import app
 from rlscope.errors import ArgumentError
 from rlscope.pipeline import analyze
 from rlscope.reports.check import CheckReport
+from tests.kept import TRACES
 from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
 
 SECOND_NS = 10**9
@@ -47,6 +48,11 @@ def test_the_findings_are_those_of_the_analysis(starved: Path, report: CheckRepo
         ("starved_trainer", "critical"),
         ("long_tail", "warning"),
     ]
+
+
+def test_the_findings_of_a_log_that_reports_staleness_itself_are_those_of_the_analysis() -> None:
+    log = TRACES / "imported" / "verl_console.log"
+    assert rlscope.check(log, fail_on_finding="critical").findings == rlscope.analyze(log, page=False).findings
 
 
 @pytest.mark.parametrize(

@@ -395,9 +395,8 @@ def hides_samplers(quality: DataQuality, ledger: Ledger, answers: Mapping[str, p
     if quality.imported is None or quality.sampled_engines:
         # An engine that is polled shows when it has no request.
         return False
-    passes = answers.get("pass_latency")
     shows_waits = any(each.role == "sampler" and each.reason is not None for each in ledger.states)
-    return not shows_waits and (passes is None or passes.is_empty())
+    return not shows_waits and answers["pass_latency"].is_empty()
 
 
 @dataclass(frozen=True, slots=True)

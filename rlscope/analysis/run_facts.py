@@ -132,7 +132,7 @@ def measure_throughput(
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
         steady = window.per_s(tokens) if tokens or not total or counted is not None else None
     achieved = total / facts.duration_s if total is not None and facts.duration_s else None
-    effective_share = None if counted is not None else effective_share_of_all(answers.get("version_moments"))
+    effective_share = None if counted is not None else effective_share_of_all(answers["version_moments"])
     return Throughput(
         achieved_tokens_per_s=achieved,
         steady_tokens_per_s=steady,
@@ -148,8 +148,7 @@ def _generated_per_s(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> fl
     if (facts.samples_trained and facts.tokens_trained is None) or not facts.duration_s:
         return None
     sampled = int(answers["token_balance"]["generated_tokens"].sum())
-    engines = answers.get("engine_speed")
-    return (sampled or (0 if engines is None else int(engines["decode_tokens"].sum()))) / facts.duration_s or None
+    return (sampled or int(answers["engine_speed"]["decode_tokens"].sum())) / facts.duration_s or None
 
 
 def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:

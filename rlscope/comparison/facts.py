@@ -163,9 +163,9 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         promised=() if model is None else model.ranking.actions,
         settings=flattened(facts.settings),
         passes=answers["pass_latency"],
-        learning=answers.get("training_metrics"),
-        lengths=answers.get("response_lengths"),
-        delivered_lengths=answers.get("delivered_lengths"),
+        learning=answers["training_metrics"],
+        lengths=answers["response_lengths"],
+        delivered_lengths=answers["delivered_lengths"],
         dropped_ratio=_dropped_ratio(answers["judged_outcomes"]),
         dropping_ratio=_dropping_ratio(answers["delivery_outcomes"]),
         steps_per_version=_steps_per_version(answers["trainer_steps"], window),
@@ -264,8 +264,8 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
 
 
 def _max_running(analysis: AnalysisResult) -> int | None:
-    stated, devices = analysis.run.integer_setting("max_running"), analysis.answers.get("worker_devices")
-    recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
+    stated = analysis.run.integer_setting("max_running")
+    recorded = analysis.answers["worker_devices"].filter(role="sampler")["max_running"].min()
     return recorded if stated is None else stated  # type: ignore[return-value]
 
 

@@ -68,7 +68,7 @@ def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
 
 def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
     """Return the figure with the answer of the query of that name."""
-    return drawn_frame(figure, analysis.answers.get(figure.name), analysis.run)
+    return drawn_frame(figure, analysis.answers[figure.name], analysis.run)
 
 
 def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:

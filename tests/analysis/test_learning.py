@@ -11,7 +11,7 @@ from rlscope.analysis.learning import Learning, RewardDifference, learning_of
 from rlscope.analysis.result import Ledger
 from rlscope.model.estimate import Estimate
 from rlscope.reports.text.learning import learning_sentences, run_sentences
-from tests.reports.analysis_fixture import empty_analysis
+from tests.reports.analysis_fixture import NO_ROWS, empty_analysis
 
 MOMENTS: Final = (
     "step", "length_band", "samples", "reward_sum", "staleness_sum", "staleness_sum2", "tokens_sum", "tokens_sum2",
@@ -94,7 +94,7 @@ def test_the_card_tells_how_reward_and_finished_responses_changed() -> None:
     def said(**answers: pl.DataFrame) -> list[str]:
         run = replace(empty_analysis().run, gpu_hour_price=2.0, currency="EUR")
         ledger = Ledger(7200 * 10**9, ())
-        return list(run_sentences(replace(empty_analysis(), run=run, ledger=ledger, answers=answers)))
+        return list(run_sentences(replace(empty_analysis(), run=run, ledger=ledger, answers={**NO_ROWS, **answers})))
 
     first, *others = said(training_steps=steps, truncation_by_step=cut)
     assert first == "Mean reward: −0.5 in the first 5 steps, 0.75 in the last 5. The run took 2 GPU-h and 4.00 EUR."

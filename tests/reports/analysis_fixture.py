@@ -23,6 +23,7 @@ from rlscope.analysis.result import (
     TokenStaleness,
     Verdict,
 )
+from rlscope.pipeline import DRAWN, QUESTIONS
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.questions import find_question
@@ -42,12 +43,14 @@ def frame(text: str) -> pl.DataFrame:
 
 def answer(question: str, rows: Sequence[Sequence[object]], left_out: Sequence[str] = ()) -> pl.DataFrame:
     """The answer to a question with these rows, of its first columns without those that are left out."""
-    columns = [column.name for column in find_question(question).outputs if column.name not in left_out]
+    columns = [column for column in find_question(question).outputs if column.name not in left_out]
     if not rows:
-        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
-    return pl.DataFrame(rows, schema=columns[: len(rows[0])], orient="row")
+        return pl.DataFrame(schema={column.name: KINDS.get(column.type, pl.Int64) for column in columns})
+    return pl.DataFrame(rows, schema=[column.name for column in columns[: len(rows[0])]], orient="row")
 
 
+KINDS = {"VARCHAR": pl.String, "BOOLEAN": pl.Boolean, "DOUBLE": pl.Float64}
+"""Kinds of the columns that hold no whole numbers."""
 LEDGER_TIMELINE = ("role", "state", "reason", "bucket_start_ns", "gpu_s")
 ASKED = ("token_staleness_by_step", "staleness_histogram", "batch_size", "waiting_requests", "kv_use", "pass_latency",
          "queue_depth", "training_steps", "weight_update_latency", "response_lengths", "delivery_outcomes",
@@ -55,8 +58,9 @@ ASKED = ("token_staleness_by_step", "staleness_histogram", "batch_size", "waitin
 LEFT_OUT = ("kv_used_max_tokens", "version_in", "version_out")
 NO_ROWS: dict[str, pl.DataFrame] = {
     "ledger_timeline": pl.DataFrame(schema=dict.fromkeys(LEDGER_TIMELINE, pl.Int64)),
-    **{question: answer(question, []) for question in ASKED},
+    **{question: answer(question, []) for question in (*QUESTIONS, *DRAWN)},
 }
+"""Every answer of an analysis, without a row."""
 
 
 def full_analysis(
@@ -96,13 +100,13 @@ def empty_analysis() -> AnalysisResult:
         staleness=Staleness(None, None, None, None, None, {}),
         findings=(),
         data_quality=DataQuality((), {}, (), (), (), completeness=Completeness("complete")),
-        answers=dict(NO_ROWS),
+        answers=NO_ROWS,
     )
 
 
 def without_frames() -> AnalysisResult:
     """The full facts, and not one frame to draw."""
-    return replace(full_analysis(), answers={})
+    return replace(full_analysis(), answers=NO_ROWS)
 
 
 def hostile_analysis() -> AnalysisResult:
@@ -237,7 +241,7 @@ def _answers(
         ],
     }  # fmt: skip
     frames = {question: answer(question, rows[question], LEFT_OUT) for question in ASKED}
-    return {"ledger_timeline": timeline, **frames, **_flow(rng, len(workers))}
+    return {**NO_ROWS, "ledger_timeline": timeline, **frames, **_flow(rng, len(workers))}
 
 
 def _flow(rng: random.Random, engines: int) -> dict[str, pl.DataFrame]:

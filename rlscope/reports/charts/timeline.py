@@ -128,7 +128,7 @@ def worker_timeline(
     *,
     states: pl.DataFrame,
     lanes: pl.DataFrame,
-    updates: pl.DataFrame | None,
+    updates: pl.DataFrame,
     changes: pl.DataFrame,
     zoom_s: tuple[float, float] | None = None,
 ) -> Chart:
@@ -212,10 +212,10 @@ def _changes(changes: pl.DataFrame, foot: float, y: alt.Y) -> list[alt.Chart]:
     return [lines.encode(x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"), tooltip=told)]
 
 
-def _updates(updates: pl.DataFrame | None, phase: str, y: alt.Y, **style: float) -> list[alt.Chart]:
+def _updates(updates: pl.DataFrame, phase: str, y: alt.Y, **style: float) -> list[alt.Chart]:
     """The publications or applications of weights as lines; nothing without one."""
-    rows = None if updates is None else updates.filter(phase=phase)
-    if rows is None or rows.is_empty():
+    rows = updates.filter(phase=phase)
+    if rows.is_empty():
         return []
     lines = alt.Chart(rounded(rows, 7)).mark_rule(color=UPDATE, aria=False, **style).encode(  # type: ignore[arg-type]
         x=time_axis("time_s"), y=y, y2=alt.Y2("foot:Q"),

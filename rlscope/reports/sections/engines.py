@@ -35,11 +35,9 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     answers, model = analysis.answers, analysis.modeled
     limit = analysis.run.integer_setting("max_running") if model is None else model.forecasts.today.layout.max_running
     efficient = model and model.efficiency and model.efficiency.efficient_running
-    frame, window = answers.get("batch_size"), analysis.run.window
-    emptiest: list[str] = []
-    if frame is not None and not frame.is_empty():
-        means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
-        emptiest = means.sort("running", "worker_id")["worker_id"].to_list()
+    frame, window = answers["batch_size"], analysis.run.window
+    means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
+    emptiest = means.sort("running", "worker_id")["worker_id"].to_list()
     named, note = emptiest, list[Paragraph]()
     if len(emptiest) > LINES_MAX:
         low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
@@ -48,7 +46,7 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
             f"for each of the {fmt.count(_NAMED)} with the smallest mean batch."
         )
         named, note = emptiest[:_NAMED], [Paragraph(said, "note")]
-    waits = _known(answers.get("waiting_requests"), "waiting_mean")
+    waits = _known(answers["waiting_requests"], "waiting_mean")
     shows_waits = waits is None or bool((waits > 0).any())
     figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
     charts, each = [drawn(figure, analysis) for figure in figures], engine_table(answers)
@@ -63,8 +61,8 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 def engine_table(answers: Mapping[str, pl.DataFrame]) -> list[Table | Paragraph]:
     """Return a table of the engines, the slowest first; empty for fewer than two."""
-    speeds = answers.get("engine_speed")
-    if speeds is None or speeds.height < _LEAST_ENGINES:
+    speeds = answers["engine_speed"]
+    if speeds.height < _LEAST_ENGINES:
         return []
     rows = _engine_rows(speeds, answers)
     shown, median = rows.head(_ENGINES_SHOWN), float(speeds["tokens_per_s"].median() or 0.0)  # pyright: ignore[reportArgumentType]
@@ -85,8 +83,8 @@ def _engine_rows(speeds: pl.DataFrame, answers: Mapping[str, pl.DataFrame]) -> p
         "engine_deliveries": {"samples": pl.col("samples").sum(), "dropped": pl.col("dropped").sum()},
     }
     for name, of_engine in columns.items():
-        if (frame := answers.get(name)) is not None:
-            speeds = speeds.join(frame.group_by("worker_id").agg(**of_engine), on="worker_id", how="left")
+        by_engine = answers[name].group_by("worker_id").agg(**of_engine)
+        speeds = speeds.join(by_engine, on="worker_id", how="left")
     return speeds.sort("tokens_per_s", "worker_id")
 
 
@@ -99,11 +97,11 @@ def _engine_cells(row: Mapping[str, Any], median_tokens_per_s: float) -> dict[st
         "vs. median": fmt.signed_percent(versus),
         "running": fmt.significant(row["running_mean"]),
         "waiting": fmt.significant(row["waiting_mean"]),
-        "peak KV cache": fmt.percent(row.get("kv_ratio")),
-        "preemptions": fmt.count(row.get("preemptions")),
+        "peak KV cache": fmt.percent(row["kv_ratio"]),
+        "preemptions": fmt.count(row["preemptions"]),
         "time with requests": fmt.percent(row["row_s"] / extent_s if extent_s else None),
-        "new weights after": fmt.duration(row.get("lag_s")),
-        "dropped as stale": fmt.percent(row["dropped"] / row["samples"] if row.get("samples") else None),
+        "new weights after": fmt.duration(row["lag_s"]),
+        "dropped as stale": fmt.percent(row["dropped"] / row["samples"] if row["samples"] else None),
     }
 
 
@@ -111,10 +109,10 @@ def batch_sentence(
     answers: Mapping[str, pl.DataFrame], limit: int | None, efficient_running: int | None, window: SteadyWindow | None
 ) -> str:
     """Say how many requests an engine runs in steady state and what keeps it from more; empty if unknown."""
-    running = _known(_inside(answers.get("batch_size"), window), "running_mean")
+    running = _known(_inside(answers["batch_size"], window), "running_mean")
     if running is None:
         return ""
-    mean, queued = _mean(running), _known(_inside(answers.get("waiting_requests"), window), "waiting_mean")
+    mean, queued = _mean(running), _known(_inside(answers["waiting_requests"], window), "waiting_mean")
     at_limit, place = limit is not None and mean >= _AT_LIMIT_RATIO * limit, ""
     if at_limit:
         place = f", at its limit of {fmt.count(limit)}"
@@ -124,8 +122,7 @@ def batch_sentence(
     waits = 0.0 if queued is None else _mean(queued)
     more = "" if queued is None else f"; {fmt.significant(waits)} more wait" if waits else "; none waits"
     opening = f"An engine runs {fmt.significant(mean)} requests on average{place}{more}."
-    caches = answers.get("kv_use")
-    shares = None if caches is None else _known(caches.select(ratio=_KV_RATIO), "ratio")
+    shares = _known(answers["kv_use"].select(ratio=_KV_RATIO), "ratio")
     used = None if shares is None else fmt.finite(float(shares.max() or 0.0))  # pyright: ignore[reportArgumentType]
     if used is None:
         return opening
@@ -141,22 +138,22 @@ def _mean(column: pl.Series) -> float:
     return float(column.mean() or 0.0)  # pyright: ignore[reportArgumentType]
 
 
-def is_flat(batches: pl.DataFrame | None, limit: int | None, window: SteadyWindow | None) -> bool:
+def is_flat(batches: pl.DataFrame, limit: int | None, window: SteadyWindow | None) -> bool:
     """Return whether every engine runs its limit throughout the steady state, so that a chart shows a flat line."""
     running = _known(_inside(batches, window), "running_mean")
     return running is not None and bool(limit) and _mean(running >= _FLAT_RATIO * limit) >= _FLAT_SHARE_RATIO  # pyright: ignore[reportOptionalOperand]
 
 
-def _inside(frame: pl.DataFrame | None, window: SteadyWindow | None) -> pl.DataFrame | None:
+def _inside(frame: pl.DataFrame, window: SteadyWindow | None) -> pl.DataFrame:
     """Return the rows that begin in steady state; all rows if there is none."""
-    if frame is None or window is None or frame.is_empty():
+    if window is None:
         return frame
     return frame.filter(pl.col("bucket_start_ns").is_between(window.start_ns, window.end_ns, closed="left"))
 
 
-def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:
-    known = None if frame is None or column not in frame.columns else frame[column].drop_nulls()
-    return None if known is None or known.is_empty() else known
+def _known(frame: pl.DataFrame, column: str) -> pl.Series | None:
+    known = frame[column].drop_nulls()
+    return None if known.is_empty() else known
 
 
 def _figures(efficient_running: int | None, named: list[str]) -> tuple[Figure, ...]:

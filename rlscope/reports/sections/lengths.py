@@ -20,18 +20,18 @@ BIAS_RATIO: Final = 0.05
 _CAP_IN_SIGHT: Final = 1.25
 
 
-def cap_in_sight_tokens(lengths_of: pl.DataFrame | None, run: RunFacts) -> int | None:
+def cap_in_sight_tokens(lengths_of: pl.DataFrame, run: RunFacts) -> int | None:
     """Return the cap of the run's config, in tokens; None without one, or if it is far above all lengths."""
     cap = run.integer_setting(_CAP)
-    longest = 0 if lengths_of is None or lengths_of.is_empty() else lengths_of["length_to_tokens"].max()
+    longest = lengths_of["length_to_tokens"].max() or 0
     return cap if cap is not None and cap <= _CAP_IN_SIGHT * longest else None  # pyright: ignore[reportOperatorIssue]
 
 
 def outcomes_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
     """Say which share of the tokens was not trained on, and whether dropping biases the lengths; empty if unknown."""
-    outcomes = answers.get("delivery_outcomes")
-    total = 0 if outcomes is None else int(outcomes["tokens"].sum())
-    if outcomes is None or not total:
+    outcomes = answers["delivery_outcomes"]
+    total = int(outcomes["tokens"].sum())
+    if not total:
         return ""
     is_trained = pl.col("outcome") == "trained"
     rest = outcomes.filter(~is_trained)
@@ -61,17 +61,17 @@ def _bias(trained: float | None, rest: float | None) -> str:
 
 def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
-    lead, frame = outcomes_sentence(analysis.answers), analysis.answers.get("response_lengths")
+    lead, frame = outcomes_sentence(analysis.answers), analysis.answers["response_lengths"]
     return [*([Paragraph(lead, "lead")] if lead else []), drawn(_figure(frame, analysis.run), analysis)]
 
 
-def _figure(frame: pl.DataFrame | None, run: RunFacts) -> Figure:
+def _figure(frame: pl.DataFrame, run: RunFacts) -> Figure:
     """Return the figure of the lengths; its caption says how many samples hit the cap."""
-    counts = {} if frame is None else {name: int(frame[name].sum()) for name in _ENDINGS}
+    counts = {name: int(frame[name].sum()) for name in _ENDINGS}
     cap, samples = run.integer_setting(_CAP), sum(counts.values())
     hit = f": {fmt.percent(counts['capped_samples'] / samples)} of the samples hit it" if samples else ""
     said = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens{hit}."
-    censored = _CENSORED if counts.get("censored_samples") else ""
+    censored = _CENSORED if counts["censored_samples"] else ""
     return Figure(
         "Response lengths",
         f"Capped samples hit the length limit.{censored} Healthy: few capped samples. {said}",

@@ -14,9 +14,9 @@ from rlscope.reports.figure import Figure, drawn
 from rlscope.reports.text.verdict import between_hosts
 
 
-def waits_sentence(counts: pl.DataFrame | None) -> str:
+def waits_sentence(counts: pl.DataFrame) -> str:
     """Upper bounds on the wait of 50% and 95% of samples, from the ends of the bins; empty without samples."""
-    if counts is None or counts.is_empty():
+    if counts.is_empty():
         return ""
     samples = counts["trained"] + counts["not_trained"]
     up_to = samples.cum_sum()
@@ -27,10 +27,10 @@ def waits_sentence(counts: pl.DataFrame | None) -> str:
     return f"Half of the samples waited less than {half}, 95% less than {most}."
 
 
-def depth_sentence(depths: pl.DataFrame | None) -> str:
+def depth_sentence(depths: pl.DataFrame) -> str:
     """Return the median of the queue's depth, and of how many samples; empty without a depth."""
-    known = None if depths is None or depths.is_empty() else depths.drop_nulls("depth_mean_samples")
-    if known is None or known.is_empty():
+    known = depths.drop_nulls("depth_mean_samples")
+    if known.is_empty():
         return ""
     median = float(known["depth_mean_samples"].median() or 0.0)  # pyright: ignore[reportArgumentType]
     capacities = known["capacity_samples"].drop_nulls().unique()
@@ -38,9 +38,9 @@ def depth_sentence(depths: pl.DataFrame | None) -> str:
     return f"Half of the time it holds less than {fmt.significant(max(1.0, median))}{of} samples."
 
 
-def updates_sentence(spread: pl.DataFrame | None) -> str:
+def updates_sentence(spread: pl.DataFrame) -> str:
     """The slowest version to reach all engines, and how long engines paused; empty without versions."""
-    if spread is None or spread.is_empty():
+    if spread.is_empty():
         return ""
     slowest = spread.sort("to_last_s", descending=True, nulls_last=True).row(0, named=True)
     at = f"version {slowest['first_version']}"
@@ -58,19 +58,19 @@ def updates_sentence(spread: pl.DataFrame | None) -> str:
 def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     answers = analysis.answers
-    spread, hosts = answers.get("weight_update_spread"), between_hosts(analysis)
-    waits = waits_sentence(answers.get("queue_wait_counts"))
-    depth = _DEPTH.saying(depth_sentence(answers.get("queue_depth"))).saying(waits)
-    updates = _UPDATES.saying(updates_sentence(spread)).saying(hosts)
+    spread = updates_sentence(answers["weight_update_spread"])
+    waits = waits_sentence(answers["queue_wait_counts"])
+    depth = _DEPTH.saying(depth_sentence(answers["queue_depth"])).saying(waits)
+    updates = _UPDATES.saying(spread).saying(between_hosts(analysis))
     return [
         Charts([drawn(depth, analysis), drawn(updates, analysis)]),
-        *update_parts(answers.get("weight_update_parts")),
+        *update_parts(answers["weight_update_parts"]),
     ]
 
 
-def update_parts(parts: pl.DataFrame | None) -> Sequence[Block]:
+def update_parts(parts: pl.DataFrame) -> Sequence[Block]:
     """Return the parts of weight updates as a table that folds; empty if no part was recorded."""
-    if parts is None or not set(parts["phase"]).intersection(_PARTS):
+    if not set(parts["phase"]).intersection(_PARTS):
         return []
     by_phase = {row["phase"]: row for row in parts.iter_rows(named=True)}
     times = ("median_s", "first_half_s", "second_half_s", "longest_s")

@@ -15,20 +15,16 @@ from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.origin import reported_staleness
 
 
-def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
-    """staleness_heat with the 95th percentile of its column in each row; None without an answer."""
-    heat, parts = answers.get("staleness_heat"), answers.get("staleness_parts")
-    if heat is None or parts is None:
-        return None
+def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """staleness_heat with the 95th percentile of its column in each row."""
+    heat, parts = answers["staleness_heat"], answers["staleness_parts"]
     return heat.join(parts.select("start_ns", "first_step", "staleness_p95"), on=["start_ns", "first_step"], how="left")
 
 
-def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """staleness_histogram in the bins of staleness_heat, with shares of all tokens."""
-    histogram, heat = answers.get("staleness_histogram"), answers.get("staleness_heat")
-    if histogram is None or histogram.is_empty():
-        return None
-    rows = [] if heat is None else heat.select(pl.col("staleness_to") - pl.col("staleness_from") + 1).head(1).rows()
+    histogram, heat = answers["staleness_histogram"], answers["staleness_heat"]
+    rows = heat.select(pl.col("staleness_to") - pl.col("staleness_from") + 1).head(1).rows()
     width = int(rows[0][0]) if rows else 1
     least = min(0, int(histogram["staleness"].min() or 0))  # pyright: ignore[reportArgumentType]
     row = (pl.col("staleness") - least) // width * width + least
@@ -45,9 +41,9 @@ def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     )
 
 
-def never_stale(histogram: pl.DataFrame | None) -> str:
+def never_stale(histogram: pl.DataFrame) -> str:
     """Return a sentence if every trained token had staleness 0, which needs no chart; empty otherwise."""
-    if histogram is None or histogram.is_empty() or bool((histogram["staleness"] != 0).any()):
+    if histogram.is_empty() or bool((histogram["staleness"] != 0).any()):
         return ""
     tokens = fmt.tokens(int(histogram["tokens"].sum()))
     return f"Staleness is 0 for all {tokens} of known version: the trainer had published nothing newer."
@@ -58,7 +54,7 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
     if analysis.staleness.tokens is None and reported_staleness(analysis):
         return [*staleness_blocks(analysis)]
     answers, run = analysis.answers, analysis.run
-    fresh = never_stale(answers.get("staleness_histogram"))
+    fresh = never_stale(answers["staleness_histogram"])
     heat = drawn_frame(_HEAT, heat_frame(answers), run)
     first = Charts([heat, drawn_frame(_SHARES, shares_frame(answers), run)], is_wide_first=True)
     return [
@@ -68,11 +64,11 @@ def staleness_section(analysis: AnalysisResult) -> Sequence[Block]:
 
 
 def _costs(analysis: AnalysisResult) -> Iterator[Block]:
-    moments = analysis.answers.get("version_moments")
+    moments = analysis.answers["version_moments"]
     effective = effective_share_of_all(moments)
     yield from staleness_blocks(analysis)
     price = Paragraph(_PRICE_UNKNOWN if effective is None else _PRICE.format(fmt.percent(effective)), "lead")
-    yield Part("Cost of staleness", [price, *([] if effective is None or moments is None else ratios_table(moments))])
+    yield Part("Cost of staleness", [price, *([] if effective is None else ratios_table(moments))])
 
 
 def ratios_table(moments: pl.DataFrame) -> Iterator[Block]:

@@ -18,19 +18,17 @@ def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
     answers, run = analysis.answers, analysis.run
     # Tokens that are counted by step would be drawn as zeros over time.
     knows_times = run.tokens_trained is not None and analysis.throughput.counted_tokens is None
-    rates = answers.get("throughput") if knows_times else None
+    rates = answers["throughput"] if knows_times else None
     figures = [drawn_frame(_RATES, rates, run), drawn_frame(_PHASES, phases_frame(answers, run), run)]
     return [*throughput_blocks(analysis), Charts(figures)]
 
 
-def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
+def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame:
     """The steps of the steady state, or all if there is none, with seconds per trainer GPU by phase.
 
     rest_s is what no phase covers of the time since the end of the step before; null for the first step.
     """
-    costs, steps = answers.get("trainer_steps"), answers.get("training_steps")
-    if costs is None or steps is None or costs.is_empty():
-        return costs
+    costs, steps = answers["trainer_steps"], answers["training_steps"]
     named = {name: pl.col(f"{name[:-2]}_gpu_s") / pl.col("trainer_gpus") for name in PHASES if name != "rest_s"}
     rows = costs.filter(pl.col("trainer_gpus") > 0).join(steps.select("step", "step_s"), on="step", how="left")
     rows = rows.select("step", "step_s", **named)

@@ -31,21 +31,18 @@ def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
 
     None if no metric was recorded: staleness alone has its own section. Truncation is left out if there is none.
     """
-    steps, ages = answers.get("training_metrics"), answers.get("token_staleness_by_step")
-    if steps is None or steps.is_empty():
-        return None
-    cut = answers.get("truncation_by_step")
-    if cut is not None and cut["truncated_ratio"].sum():
+    steps, ages = answers["training_metrics"], answers["token_staleness_by_step"]
+    cut = answers["truncation_by_step"]
+    if cut["truncated_ratio"].sum():
         steps = steps.join(cut, on="step", how="left")
     reported = [name for name in NAMES if name in steps.columns and _is_known(steps[name])]
     if not reported:
         return None
-    frame = steps.select("step", _gpu_hours(answers.get("worker_extents")), *reported)
-    if ages is not None and not ages.is_empty():
-        # Deliveries may name other steps than the trainers do.
-        ages = ages.join(steps, on="step", how="semi")
-        known = [name for name in ("staleness_mean", "staleness_p95") if _is_known(ages[name])]
-        frame = frame.join(ages.select("step", *known), on="step", how="left")
+    frame = steps.select("step", _gpu_hours(answers["worker_extents"]), *reported)
+    # Deliveries may name other steps than the trainers do.
+    ages = ages.join(steps, on="step", how="semi")
+    known = [name for name in ("staleness_mean", "staleness_p95") if _is_known(ages[name])]
+    frame = frame.join(ages.select("step", *known), on="step", how="left")
     return frame.sort("step").rename({name: NAMES[name] for name in frame.columns if name in NAMES})
 
 
@@ -53,9 +50,9 @@ def _is_known(column: pl.Series) -> bool:
     return bool(column.cast(pl.Float64).is_finite().any())
 
 
-def _gpu_hours(extents: pl.DataFrame | None) -> pl.Expr:
+def _gpu_hours(extents: pl.DataFrame) -> pl.Expr:
     """GPU-hours of all workers from their start to the end of the step."""
-    if extents is None or extents.is_empty():
+    if extents.is_empty():
         return pl.lit(None, pl.Float64).alias("gpu_hours")
     spent_ns = [
         (pl.col("end_ns").clip(upper_bound=end_ns) - start_ns).clip(lower_bound=0) * gpus

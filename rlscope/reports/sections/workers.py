@@ -26,8 +26,8 @@ def changes_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> pl.D
 
 def workers_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section, the whole run first."""
-    frame = analysis.answers.get("worker_timeline")
-    if frame is None or frame.is_empty():
+    frame = analysis.answers["worker_timeline"]
+    if frame.is_empty():
         return [Nothing(_NO_WORKER)]
     views = [_view(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     shown = Switch("workers", "Workers and stretch shown", views) if len(views) > 1 else views[0].block
@@ -52,8 +52,7 @@ def _view(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> View:
     table = lanes_of(states)
     engine = slow_engine_of(analysis.findings)
     lanes = placed(table, engine)
-    marks = analysis.answers.get("weight_marks")
-    updates = None if marks is None else updates_in(marks, lanes, run.started_ns)
+    updates = updates_in(analysis.answers["weight_marks"], lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
     changes = changes_in(analysis, stretch_s)
     title, opening = _words(view, table, stretch_s)

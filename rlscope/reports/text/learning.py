@@ -19,8 +19,7 @@ _INSEPARABLE: Final[Mapping[Inseparable, str]] = {
 
 def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
     """Yield how reward and finished responses changed from the first to the last steps; nothing without a reward."""
-    steps, cut = analysis.answers.get("training_steps"), analysis.answers.get("truncation_by_step")
-    rewards = None if steps is None else ends_of(steps, "reward_mean")
+    rewards, cut = ends_of(analysis.answers["training_steps"], "reward_mean"), analysis.answers["truncation_by_step"]
     if rewards is None:
         return
     run, gpu_s, number = analysis.run, analysis.ledger.total_gpu_s, fmt.count(END_STEPS)
@@ -28,8 +27,8 @@ def run_sentences(analysis: AnalysisResult) -> Iterator[str]:
     before, after = map(fmt.significant, rewards.means("reward_mean"))
     spent = f"{fmt.gpu_time(gpu_s)}{f' and {cost}' if cost else ''}"
     yield f"Mean reward: {before} in the first {number} steps, {after} in the last {number}. The run took {spent}."
-    shares = None if cut is None else ends_of(cut, "truncated_ratio")
-    if cut is None or shares is None or not any(shares.means("truncated_ratio")):
+    shares = ends_of(cut, "truncated_ratio")
+    if shares is None or not any(shares.means("truncated_ratio")):
         return
     before, after = (fmt.percent(1.0 - each) for each in shares.means("truncated_ratio"))
     yield f"Responses that were not truncated: {before} in the first {number} steps, {after} in the last {number}."

@@ -29,8 +29,7 @@ def ledger_roles(analysis: AnalysisResult) -> list[LedgerRole]:
 
 def dropped_of(analysis: AnalysisResult) -> float:
     """Share of the tokens taken from the queue in the stretch of the verdict that were dropped, 0..1; 0 if unknown."""
-    outcomes = analysis.answers.get("judged_outcomes")
-    return 0.0 if outcomes is None or outcomes.is_empty() else dropped_ratio(outcomes)
+    return dropped_ratio(analysis.answers["judged_outcomes"])
 
 
 def _steady_states(analysis: AnalysisResult) -> Mapping[StateKey, float]:
@@ -58,8 +57,7 @@ def _rows(
             gpu_time, unknown = fmt.gpu_time(each.underfilled_gpu_ns / 1e9), "–" if steady else ""
             yield LedgerRow(state, UNDERFILLED, ratio, unknown, gpu_time, part_of="row above")
     generating = [each for each in states if each.state in GENERATING and each.role in SAMPLER_ROLES]
-    balance, dropped = analysis.answers.get("token_balance"), dropped_of(analysis)
-    whole = 0.0 if balance is None else dropped_tokens_ratio(balance)
+    whole, dropped = dropped_tokens_ratio(analysis.answers["token_balance"]), dropped_of(analysis)
     if generating and (whole or dropped):
         share = whole * sum(each.share_ratio for each in generating)
         in_steady = dropped * sum(ratio for (state, _), ratio in steady.items() if state in GENERATING)

@@ -47,9 +47,9 @@ class StepPhase(NamedTuple):
 
 def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
     """Return the GPU-seconds of the stretch of the verdict by state; empty if nothing is known of it."""
-    timeline, verdict = analysis.answers.get("ledger_timeline"), analysis.verdict
-    starts = [] if timeline is None else timeline["bucket_start_ns"].unique().sort()
-    if timeline is None or len(starts) < 2:
+    timeline, verdict = analysis.answers["ledger_timeline"], analysis.verdict
+    starts = timeline["bucket_start_ns"].unique().sort()
+    if len(starts) < 2:
         return {}
     bucket_ns = min(after - before for before, after in pairwise(starts))
     inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
@@ -109,8 +109,7 @@ def next_step(longest: StepPhase, analysis: AnalysisResult) -> str:
 
 def _outside_ratio(analysis: AnalysisResult) -> float:
     """Return the share of generation outside verl's generate_sequences; 0 if it is unknown."""
-    reported = analysis.answers.get("reported_values")
-    rows = [] if reported is None else reported.filter(pl.col("name") == _INSIDE_ENGINES).rows(named=True)
+    rows = analysis.answers["reported_values"].filter(name=_INSIDE_ENGINES).rows(named=True)
     generating_s = sum(state.gpu_ns for state in analysis.ledger.states if state.state in GENERATING) / 1e9
     if not rows or not generating_s or not analysis.run.total_gpus:
         return 0.0

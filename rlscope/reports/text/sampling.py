@@ -49,9 +49,8 @@ def _shares(analysis: AnalysisResult) -> dict[str, float]:
 
 def _batch_words(analysis: AnalysisResult) -> str:
     """Return the mean batch of the engines and its limit, in brackets; empty if either is unknown."""
-    engines = analysis.answers.get("engine_speed")
-    known = None if engines is None else engines.drop_nulls(["running_mean", "max_running"])
-    if known is None or known.is_empty():
+    known = analysis.answers["engine_speed"].drop_nulls(["running_mean", "max_running"])
+    if known.is_empty():
         return ""
     running, limit = weighted_mean(known, "running_mean", "row_s"), max(known["max_running"].to_list())
     return f" (mean batch {fmt.significant(running)}, limit {fmt.count(limit)})"

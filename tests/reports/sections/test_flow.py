@@ -10,7 +10,7 @@ from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.lengths import cap_in_sight_tokens, lengths_section, outcomes_sentence
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.staleness import heat_frame, shares_frame, staleness_section
-from tests.reports.analysis_fixture import empty_analysis, frame, full_analysis
+from tests.reports.analysis_fixture import NO_ROWS, empty_analysis, frame, full_analysis
 from tests.reports.model_fixture import changing_model
 
 
@@ -41,7 +41,7 @@ def test_the_distribution_is_put_together_as_the_rows_of_the_heat_map_beside_it(
     histogram = frame("staleness tokens\n0 1\n1 2\n3 5")
     made = shares_frame({"staleness_histogram": histogram, "staleness_heat": frame(HEAT)})
     assert made.rows() == [(0, 1, 3, 0.375), (2, 3, 5, 0.625)]
-    alone = shares_frame({"staleness_histogram": histogram})
+    alone = shares_frame({**NO_ROWS, "staleness_histogram": histogram})
     assert alone["staleness_to"].to_list() == [0, 1, 3]
 
 
@@ -100,7 +100,7 @@ def test_the_share_not_trained_on_and_the_mean_lengths_of_both_sides_are_said():
     assert outcomes_sentence(only) == "All 80 tokens that left the queue were trained on."
     rest = {"delivery_outcomes": outcomes(8.0, 15.0, 5.0)["delivery_outcomes"].tail(2)}
     assert outcomes_sentence(rest) == "100% of the tokens that left the queue were not trained on."
-    assert outcomes_sentence({}) == ""
+    assert outcomes_sentence(NO_ROWS) == ""
 
 
 @pytest.mark.parametrize(("cap", "shown"), [(124, 124), (125, 125), (126, None), (None, None), ("8", None)])
@@ -123,7 +123,7 @@ def test_the_caption_of_the_lengths_says_how_many_samples_hit_the_cap():
 def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples():
     counts = frame("wait_from_s wait_to_s trained not_trained\n0.0 1.0 4 6\n1.0 2.0 9 0\n5.0 6.0 0 1")
     assert waits_sentence(counts) == "Half of the samples waited less than 1 s, 95% less than 2 s."
-    assert waits_sentence(None) == ""
+    assert waits_sentence(counts.clear()) == ""
 
 
 UPDATES = "engines first_version last_version to_last_s paused_mean_s paused_max_s\n"

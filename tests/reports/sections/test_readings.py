@@ -21,7 +21,7 @@ from rlscope.reports.sections.throughput import (
 )
 from rlscope.reports.sections.training import metrics_frame
 from rlscope.reports.text.ledger import steady_state
-from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, frame, full_analysis
+from tests.reports.analysis_fixture import NO_ROWS, STARTED_NS, empty_analysis, frame, full_analysis
 
 SECOND = 10**9
 
@@ -50,7 +50,8 @@ def test_a_chart_has_all_its_rows_whatever_altair_is_set_to():
 def said_of_batch(running, waiting=None, used=None, limit=None, efficient=None):
     """The sentence on engines that run and hold back so many requests, with a KV cache of 1,000 tokens."""
     frames = {"batch_size": ("running_mean", running), "waiting_requests": ("waiting_mean", waiting)}
-    answers = {name: pl.DataFrame({column: [mean]}) for name, (column, mean) in frames.items() if mean is not None}
+    known = {name: pl.DataFrame({column: [mean]}) for name, (column, mean) in frames.items() if mean is not None}
+    answers = {**NO_ROWS, **known}
     if used is not None:
         answers["kv_use"] = pl.DataFrame({"kv_used_mean_tokens": [0.0, used], "kv_capacity_tokens": [1_000] * 2})
     return batch_sentence(answers, limit, efficient, None)
@@ -67,7 +68,7 @@ def said_of_batch(running, waiting=None, used=None, limit=None, efficient=None):
 )
 def test_the_mean_batch_is_set_against_its_limit_or_the_efficient_one(running, limit, efficient, said):
     assert said_of_batch(running, None, None, limit, efficient) == said
-    assert batch_sentence({}, limit, efficient, None) == ""
+    assert batch_sentence(NO_ROWS, limit, efficient, None) == ""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(waiting, 
 def test_the_depth_of_a_queue_is_its_median(median, said):
     depths = pl.DataFrame({"depth_mean_samples": [median] * 3, "capacity_samples": [100] * 3})
     assert depth_sentence(depths) == f"Half of the time it holds {said} samples."
-    assert depth_sentence(None) == ""
+    assert depth_sentence(depths.clear()) == ""
 
 
 @pytest.mark.parametrize(("start_s", "shown_s"), [(63.0, 0.0), (64.0, 64.0)])
@@ -115,17 +116,17 @@ def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have
         {"step": [1, 2], "end_ns": [3_600 * SECOND, 7_200 * SECOND], "loss": [1.0, 0.5], "entropy": [None, None]}
     )
     extents = pl.DataFrame({"start_ns": [0, 3_600 * SECOND], "end_ns": [9_999 * SECOND] * 2, "gpu_count": [1, 4]})
-    made = metrics_frame({"training_metrics": steps, "worker_extents": extents})
+    made = metrics_frame({**NO_ROWS, "training_metrics": steps, "worker_extents": extents})
     assert made.rows(named=True) == [
         {"step": 1, "gpu_hours": 1.0, "loss": 1.0},
         {"step": 2, "gpu_hours": 6.0, "loss": 0.5},
     ]
-    assert metrics_frame({"training_metrics": steps.drop("loss")}) is None
+    assert metrics_frame({**NO_ROWS, "training_metrics": steps.drop("loss")}) is None
 
 
 def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
     steps, ages = frame("step end_ns loss\n1 9 1.0"), frame("step staleness_mean staleness_p95\n1001 2.0 3.0")
-    made = metrics_frame({"training_metrics": steps, "token_staleness_by_step": ages})
+    made = metrics_frame({**NO_ROWS, "training_metrics": steps, "token_staleness_by_step": ages})
     assert made.columns == ["step", "gpu_hours", "loss"]
 
 
@@ -135,7 +136,7 @@ def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
 def test_truncation_has_bands_beside_the_reward_if_any_response_was_cut(truncated, bands):
     steps = frame("step end_ns reward_mean\n1 1 0.5\n2 2 0.6")
     cut = frame(f"step truncated_ratio finished_reward_mean\n2 {0.25 * truncated} 0.7")
-    made = metrics_frame({"training_metrics": steps, "truncation_by_step": cut})
+    made = metrics_frame({**NO_ROWS, "training_metrics": steps, "truncation_by_step": cut})
     assert made.columns == ["step", "gpu_hours", "reward", *bands]
 
 
@@ -176,7 +177,7 @@ def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropp
 def test_staleness_that_is_always_0_is_said_instead_of_drawn(stalenesses, said):
     rows = pl.DataFrame({"staleness": stalenesses, "tokens": [5] * len(stalenesses)}, schema_overrides={
         "staleness": pl.Int64, "tokens": pl.Int64})  # fmt: skip
-    assert never_stale(rows) == said and never_stale(None) == ""
+    assert never_stale(rows) == said
 
 
 def test_rates_that_are_known_by_step_alone_are_not_drawn_as_zeros():
@@ -218,7 +219,7 @@ MORE = "The 12 slowest of 13 engines."
 
 @pytest.mark.parametrize(("count", "listed"), [(0, []), (1, []), (2, [2]), (12, [12]), (13, [12, MORE])])
 def test_two_to_twelve_engines_are_listed_and_of_more_the_slowest(count: int, listed: list[int | str]) -> None:
-    blocks = engine_table(engines_of([100.0 + number for number in range(count)]) if count else {})
+    blocks = engine_table(engines_of([100.0 + number for number in range(count)]))
     assert [len(block.rows) if isinstance(block, Table) else block.text for block in blocks] == listed
 
 
@@ -243,7 +244,7 @@ def test_the_parts_of_an_update_are_listed_between_publication_and_application()
         ("transfer", "3 s", "1 s", "1 s", "9 s"),
         ("application, whole, on an engine", "4 s", "1 s", "1 s", "9 s"),
     ]
-    assert update_parts(pl.DataFrame(rows[::2])) == update_parts(None) == [], "no part of an update"
+    assert update_parts(pl.DataFrame(rows[::2])) == [], "no part of an update"
 
 
 def test_the_longest_part_is_named_with_what_shortens_it() -> None:

@@ -7,7 +7,7 @@ from rlscope.reports.card import first_screen
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text.rules import fired_rules
-from tests.reports.analysis_fixture import full_analysis, without_frames
+from tests.reports.analysis_fixture import NO_ROWS, full_analysis, without_frames
 from tests.reports.terminal_card import card, card_words
 
 QUIET = full_analysis()
@@ -47,7 +47,7 @@ def test_markdown_and_the_page_list_what_fired_escaped() -> None:
     named = "**Alerts, built-in rules:** worker\\_silent critical · trainers\\_idle warning"
     assert named in markdown(first_screen(FIRED).values()).splitlines()
     assert "Alerts" not in markdown(first_screen(QUIET).values())
-    page = render(replace(FIRED, answers={}))
+    page = render(replace(FIRED, answers=NO_ROWS))
     assert "trainers_idle</th>" in page
     assert "[red]&lt;b&gt;idle&lt;/b&gt; 40%[/red]" in page
     assert "No built-in rule fired" not in page

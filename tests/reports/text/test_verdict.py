@@ -20,7 +20,7 @@ from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported, TableOrigin
-from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.reports.analysis_fixture import NO_ROWS, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model
 from tests.trace_folder import worker, write_run
 
@@ -293,7 +293,7 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
             analysis.ledger,
             states=(*states, LedgerState("sampler", "waiting", "barrier", 1, 0.1, None)) if has_waits else states,
         ),
-        answers={},
+        answers=NO_ROWS,
         model=empty_analysis().model,
     )
     assert verdict_words.label(analysis) == label

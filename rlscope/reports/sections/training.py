@@ -51,15 +51,14 @@ def _is_known(column: pl.Series) -> bool:
 
 
 def _gpu_hours(extents: pl.DataFrame) -> pl.Expr:
-    """GPU-hours of all workers from their start to the end of the step."""
-    if extents.is_empty():
-        return pl.lit(None, pl.Float64).alias("gpu_hours")
+    """GPU-hours of all workers from their start to the end of the step; null if no worker owns a GPU."""
     spent_ns = [
         (pl.col("end_ns").clip(upper_bound=end_ns) - start_ns).clip(lower_bound=0) * gpus
         for start_ns, end_ns, gpus in extents.select("start_ns", "end_ns", "gpu_count").rows()
         if gpus
     ]
-    return (pl.sum_horizontal(spent_ns) / 3.6e12).alias("gpu_hours")
+    hours = pl.sum_horizontal(spent_ns) / 3.6e12 if spent_ns else pl.lit(None, pl.Float64)
+    return hours.alias("gpu_hours")
 
 
 def training_section(analysis: AnalysisResult) -> Sequence[Block]:

@@ -124,6 +124,13 @@ def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have
     assert metrics_frame({**NO_ROWS, "training_metrics": steps.drop("loss")}) is None
 
 
+def test_a_run_whose_workers_own_no_gpu_has_no_gpu_hours():
+    steps = frame("step end_ns loss\n1 9 1.0")
+    extents = pl.DataFrame({"start_ns": [0], "end_ns": [9], "gpu_count": [0]})
+    made = metrics_frame({**NO_ROWS, "training_metrics": steps, "worker_extents": extents})
+    assert made["gpu_hours"].to_list() == [None]
+
+
 def test_staleness_of_steps_that_no_trainer_reported_has_no_band():
     steps, ages = frame("step end_ns loss\n1 9 1.0"), frame("step staleness_mean staleness_p95\n1001 2.0 3.0")
     made = metrics_frame({**NO_ROWS, "training_metrics": steps, "token_staleness_by_step": ages})

@@ -95,7 +95,7 @@ def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
         **{name: None if column is None else column[cut] for name, column in columns.items()},
         state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
     )
-    assert run.facts.window is not None
+    assert run.run.window is not None
     last = int(part.step[-1])
     assert run.steady is not None and part.trained_tokens is not None
     tokens, seconds = int(part.trained_tokens.sum()), float(part.step_s.sum())
@@ -105,8 +105,8 @@ def _part_of(run: ComparedRun, table: StepTable, cut: slice) -> ComparedRun:
         run,
         table=part,
         steady=steady,
-        steady_tokens_per_s=tokens / seconds,
-        facts=replace(run.facts, window=replace(run.facts.window, first_step=int(part.step[0]), last_step=last)),
+        throughput=replace(run.throughput, steady_tokens_per_s=tokens / seconds),
+        run=replace(run.run, window=replace(run.run.window, first_step=int(part.step[0]), last_step=last)),
         update_s=np.zeros(0),
         dropped_ratio=None,
         steady_staleness_p95=None,

@@ -147,7 +147,7 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
     changes, tokens = setting_changes(before, after), differences.row("response_tokens")
     lengths = length_change(before, after, tokens)
     obstacle = _obstacle(before, after)
-    model = None if obstacle else before.model
+    model = None if obstacle else before.modeled
     found = (
         *_setting_causes(before, after, changes, model, lengths),
         *_measured_causes(before, after, model, lengths, tokens.before),
@@ -166,13 +166,13 @@ def attribute(before: ComparedRun, after: ComparedRun, differences: Differences)
 def setting_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[Setting, Setting]]:
     """Return both values of every part of the layout, device and config entry that differs; None for one not set."""
     pairs: dict[str, tuple[object, object]] = {
-        role: (getattr(before.facts, role), getattr(after.facts, role)) for role in _GPUS
+        role: (getattr(before.run, role), getattr(after.run, role)) for role in _GPUS
     }
     if before.max_running is not None and after.max_running is not None:
         pairs["max_running"] = (before.max_running, after.max_running)
     if (published := _publish_every(before, after)) is not None:
         pairs["publish_every"] = published
-    devices, other_devices = before.facts.devices, after.facts.devices
+    devices, other_devices = before.run.devices, after.run.devices
     for role in devices.keys() & other_devices.keys():
         pairs[f"{role} device"] = (devices[role], other_devices[role])
     for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
@@ -196,8 +196,8 @@ def _setting_causes(
     lengths: LengthChange,
 ) -> Iterator[ChangeCause]:
     if not changes.keys().isdisjoint(_GPUS):
-        is_split = not (before.facts.colocated_gpus or after.facts.colocated_gpus)
-        split = Change(trainer_gpus=after.facts.trainer_gpus, sampler_gpus=after.facts.sampler_gpus)
+        is_split = not (before.run.colocated_gpus or after.run.colocated_gpus)
+        split = Change(trainer_gpus=after.run.trainer_gpus, sampler_gpus=after.run.sampler_gpus)
         yield ChangeCause("setting", "layout", _split_text(before), _split_text(after), split if is_split else None)
     for name in dict.fromkeys((*_MODELED, *changes)):
         if name in changes and name not in _GPUS and not is_same_size(name, *changes[name]):
@@ -206,7 +206,7 @@ def _setting_causes(
 
 
 def _split_text(run: ComparedRun) -> str:
-    facts = run.facts
+    facts = run.run
     return f"{facts.trainer_gpus}:{facts.sampler_gpus}" + (f":{facts.colocated_gpus}" * bool(facts.colocated_gpus))
 
 
@@ -252,7 +252,7 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     significant and at least 5%.
     """
     first, then = _training_series(before), _training_series(after)
-    gpus, other_gpus = ((run.facts.trainer_gpus, run.facts.colocated_gpus) for run in (before, after))
+    gpus, other_gpus = ((each.run.trainer_gpus, each.run.colocated_gpus) for each in (before, after))
     if first is None or then is None or gpus != other_gpus:
         return None
     fewer, more = sorted(float(each.numerators.mean()) for each in (first, then))
@@ -271,7 +271,7 @@ def _training_series(run: ComparedRun) -> StepSeries | None:
 
 def _saving_s(run: ComparedRun) -> float | None:
     """Return the seconds per step that trainers spend on checkpoints and evaluation; None if unknown."""
-    gpus = run.facts.trainer_gpus + run.facts.colocated_gpus
+    gpus = run.run.trainer_gpus + run.run.colocated_gpus
     if run.table is None or not run.table.state_gpu_s or not gpus:
         return None
     states = run.table.state_gpu_s.items()
@@ -281,7 +281,7 @@ def _saving_s(run: ComparedRun) -> float | None:
 
 def _update_s(run: ComparedRun) -> float | None:
     """Return the seconds per weight update, as modeled; None if unknown."""
-    return None if run.model is None else run.model.calibration.system.update.seconds or None
+    return run.modeled and (run.modeled.calibration.system.update.seconds or None)
 
 
 def _different(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:
@@ -297,9 +297,9 @@ def _obstacle(before: ComparedRun, after: ComparedRun) -> Unpriced | None:
     # A model that was fitted to a different network does not apply to this one.
     if not same_compute_cost(before, after):
         return "other_network"
-    if before.model is None:
+    if before.modeled is None:
         return "no_model"
-    return None if before.model.replay.explains else "not_reproduced"
+    return None if before.modeled.replay.explains else "not_reproduced"
 
 
 def _priced(cause: ChangeCause, model: ModelResult | None, obstacle: Unpriced | None) -> ChangeCause:
@@ -400,7 +400,7 @@ def _carried_out(
     action: Action, before: ComparedRun, after: ComparedRun, changed: Collection[str]
 ) -> frozenset[str] | None:
     """Return the settings that the action changes, if the other run has the recommended values; else None."""
-    wanted, facts = action.after, after.facts
+    wanted, facts = action.after, after.run
     if action.what == "colocated":
         is_shared = "colocated_gpus" in changed and not facts.trainer_gpus and not facts.sampler_gpus
         return _LAYOUT | {"synchronous"} if is_shared else None
@@ -421,4 +421,4 @@ def _carried_out(
 def _is_synchronous(run: ComparedRun) -> bool:
     """Whether sampling and training take turns, according to the config, else to the model."""
     stated = run.settings.get("synchronous")
-    return bool(stated) if stated is not None else run.model is not None and run.model.calibration.synchronous
+    return bool(stated) if stated is not None else run.modeled is not None and run.modeled.calibration.synchronous

@@ -208,7 +208,7 @@ def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, .
     rows: list[Row] = []
     for name in first:
         quantity, ends = name, (first[name], then[name])
-        if quantity == "tokens_per_gpu_s" and before.facts.policy_gpus == after.facts.policy_gpus:
+        if quantity == "tokens_per_gpu_s" and before.run.policy_gpus == after.run.policy_gpus:
             continue
         if spans is not None and quantity in _IN_STEPS:
             # Versions span different numbers of steps, so a difference in versions carries no information.
@@ -231,10 +231,10 @@ def scale_of(quantity: Quantity) -> Scale:
 
 def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Measure]:
     """Return every quantity of a run, the rate first: step by step in steady state, else as a total."""
-    time, ages, facts = time_of(run, basis), run.staleness, run.facts
+    time, ages, facts = time_of(run, basis), run.staleness, run.run
     tokens = None if run.counts_prompts or not facts.samples_trained else facts.tokens_trained
     whole: dict[Quantity, Measure] = {
-        "tokens_per_s": run.whole_tokens_per_s,
+        "tokens_per_s": run.throughput.achieved_tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
         "samples_per_step": facts.samples_trained / facts.steps if facts.steps and facts.samples_trained else None,
@@ -252,7 +252,7 @@ def measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Measure]:
 def _series(run: ComparedRun) -> dict[Quantity, Measure]:
     table = run.table
     assert table is not None
-    ones, gpus = np.ones(table.step.size), max(1, run.facts.policy_gpus)
+    ones, gpus = np.ones(table.step.size), max(1, run.run.policy_gpus)
     tokens, samples = (
         None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
     )
@@ -285,7 +285,7 @@ def learning_rows(
 
     compared: the difference between what the runs of one group and of the other had reached by then.
     """
-    if any(run.learning is None or run.learning.is_empty() for run in (*before, *after)):
+    if any(run.answers["training_metrics"].is_empty() for run in (*before, *after)):
         return
     curves = [[with_gpu_hours(run) for run in group] for group in (before, after)]
     for learned, column in _LEARNED_COLUMNS.items():
@@ -298,9 +298,8 @@ def learning_rows(
 
 def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
     """Return the run's training metrics, with the GPU-hours from its start to the end of each step."""
-    assert run.learning is not None
-    hours = (pl.col("end_ns") - run.facts.started_ns) / 3.6e12 * run.facts.policy_gpus
-    return run.learning.with_columns(gpu_hours=hours)
+    hours = (pl.col("end_ns") - run.run.started_ns) / 3.6e12 * run.run.policy_gpus
+    return run.answers["training_metrics"].with_columns(gpu_hours=hours)
 
 
 def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSeries | None:

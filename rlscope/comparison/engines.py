@@ -17,13 +17,10 @@ def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     run's KV length, so that shorter responses do not count as speed. None if the runs share no batch size, or if the
     difference is below 5%.
     """
-    if before.passes is None or after.passes is None:
-        return None
     seconds = (pl.col("pass_mean_s") + pl.col("between_mean_s")) * pl.col("passes")
     sides = [
-        run.passes.group_by("running").agg(seconds=seconds.sum(), passes=pl.col("passes").sum())
+        run.answers["pass_latency"].group_by("running").agg(seconds=seconds.sum(), passes=pl.col("passes").sum())
         for run in (before, after)
-        if run.passes is not None
     ]
     both = sides[0].join(sides[1], on="running", suffix="_after").filter(
         (pl.col("passes") > 0) & (pl.col("passes_after") > 0) & (pl.col("seconds") > 0) & (pl.col("seconds_after") > 0)
@@ -45,7 +42,7 @@ def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
     A running request holds its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
     (Ross, Stochastic Processes, 1996, 3.6). 0 without models, or if the networks differ.
     """
-    models = [run.model for run in (before, after) if run.model is not None]
+    models = [run.modeled for run in (before, after) if run.modeled is not None]
     if len(models) < 2 or not same_compute_cost(before, after):
         return 0.0
     loads = [each.calibration.system.workload for each in models]

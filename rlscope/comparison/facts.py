@@ -13,14 +13,13 @@ import polars as pl
 
 from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
 from rlscope.analysis.ledger import StateKey
-from rlscope.analysis.result import AnalysisResult, RunFacts, Staleness, SteadyWindow
+from rlscope.analysis.result import AnalysisResult, RunFacts, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
+from rlscope.document import extended
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.causes import Bottleneck
 from rlscope.model.forecast.actions import Action
-from rlscope.model.forecast.result import ModelResult
 from rlscope.model.observed import steps_per_version
-from rlscope.trace.imported import Certainty, Imported
+from rlscope.trace.imported import Certainty
 
 ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
 """Queries that only a comparison needs, in addition to those of an analysis."""
@@ -91,23 +90,16 @@ class StepTable:
     """Prompt and response tokens trained on; None if not recorded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ComparedRun:
-    """All facts of one run that a comparison needs."""
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ComparedRun(AnalysisResult):
+    """The analysis of one run, and what else a comparison needs of it."""
 
     name: str
     """The run's id, or its folder if several runs have the same id."""
-    facts: RunFacts
     max_running: int | None
     """Limit on the running requests of an engine; None if not recorded."""
-    bottleneck: Bottleneck
-    steady_tokens_per_s: float | None
-    whole_tokens_per_s: float | None
-    """Trained response tokens per second over the whole run; None if unknown."""
     whole: GpuTime
     """The whole run."""
-    staleness: Staleness
-    """Staleness over the whole run."""
     promised: tuple[Action, ...]
     """The recommended actions, the first to do first."""
     settings: Mapping[str, object]
@@ -127,57 +119,31 @@ class ComparedRun:
     nothing was dropped."""
     steps_per_version: float | None = None
     """Optimizer steps from one published version to the next; None if none was published, or no step has a period."""
-    passes: pl.DataFrame | None = None
-    """The answer of pass_latency."""
-    learning: pl.DataFrame | None = None
-    """The answer of training_metrics."""
-    lengths: pl.DataFrame | None = None
-    """The answer of response_lengths."""
-    delivered_lengths: pl.DataFrame | None = None
-    """The answer of delivered_lengths."""
-    drifts: bool = False
-    """Whether response lengths drifted within the steady state."""
     counts_prompts: bool = False
     """Whether trained tokens are the trainer's counts, which include prompts, because no delivery was recorded."""
-    imported: Imported | None = None
-    """Origin of an imported run; None for a run recorded by hooks."""
-    hides_samplers: bool = False
-    """Whether the run has samplers whose log shows their work only while the trainers wait for them."""
-    model: ModelResult | None = None
 
 
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
-    """Return the facts of an analyzed run."""
-    facts, window, answers, table = analysis.run, analysis.run.window, analysis.answers, _table(analysis)
-    model, length_ns = analysis.modeled, round(facts.duration_s * 1e9)
+    """Return an analyzed run with what a comparison needs of it. The analysis has the answers of ALSO_ASKED too."""
+    facts, answers, table = analysis.run, analysis.answers, _table(analysis)
     states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
-    return ComparedRun(
+    length_ns = round(facts.duration_s * 1e9)
+    return extended(
+        ComparedRun,
+        analysis,
         name=facts.run_id if name is None else name,
-        facts=facts,
         max_running=_max_running(analysis),
-        bottleneck=analysis.verdict.bottleneck,
-        steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
-        whole_tokens_per_s=analysis.throughput.achieved_tokens_per_s,
         whole=GpuTime(states, _gpus(facts), length_ns, facts.tokens_trained or 0, facts.steps),
-        staleness=analysis.staleness,
-        promised=() if model is None else model.ranking.actions,
+        promised=analysis.modeled.ranking.actions if analysis.modeled else (),
         settings=flattened(facts.settings),
-        passes=answers["pass_latency"],
-        learning=answers["training_metrics"],
-        lengths=answers["response_lengths"],
-        delivered_lengths=answers["delivered_lengths"],
         dropped_ratio=_dropped_ratio(answers["judged_outcomes"]),
         dropping_ratio=_dropping_ratio(answers["delivery_outcomes"]),
-        steps_per_version=_steps_per_version(answers["trainer_steps"], window),
-        drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
-        model=model,
+        steps_per_version=_steps_per_version(answers["trainer_steps"], facts.window),
         table=table,
         steady=None if table is None else _steady_time(analysis, table),
         steady_staleness_p95=None if table is None else _staleness_p95(answers["token_staleness"], table),
         update_s=_update_s(analysis),
         counts_prompts=analysis.throughput.counted_tokens is not None,
-        imported=analysis.data_quality.imported,
-        hides_samplers=analysis.hides_samplers and facts.sampler_gpus > 0,
     )
 
 
@@ -204,7 +170,7 @@ def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str
     """Return the config entries of one run that the log of the other, imported run does not state."""
     unknown: set[str] = set()
     for run, other in ((before.settings, after), (after.settings, before)):
-        if other.imported is not None:
+        if other.data_quality.imported is not None:
             unknown |= {name for name in run.keys() - other.settings.keys() if run[name] is not None}
     return frozenset(unknown)
 
@@ -248,19 +214,14 @@ def counting_prompts(run: ComparedRun) -> ComparedRun:
     """
     if run.counts_prompts:
         return run
-    changed = replace(
-        run,
-        counts_prompts=True,
-        whole=replace(run.whole, tokens=0),
-        whole_tokens_per_s=None,
-        steady_tokens_per_s=None,
-    )
-    if run.table is None or run.steady is None:
-        return changed
-    counted = run.table.processed_tokens
-    steady = replace(run.steady, tokens=_sum(counted))
-    rate = steady.tokens / (steady.length_ns / 1e9) or None
-    return replace(changed, table=replace(run.table, trained_tokens=counted), steady=steady, steady_tokens_per_s=rate)
+    table, steady, rate = run.table, run.steady, None
+    if table is not None and steady is not None:
+        table = replace(table, trained_tokens=table.processed_tokens)
+        steady = replace(steady, tokens=_sum(table.trained_tokens))
+        rate = steady.tokens / (steady.length_ns / 1e9) or None
+    rates = replace(run.throughput, achieved_tokens_per_s=None, steady_tokens_per_s=rate)
+    whole = replace(run.whole, tokens=0)
+    return replace(run, counts_prompts=True, whole=whole, throughput=rates, table=table, steady=steady)
 
 
 def _max_running(analysis: AnalysisResult) -> int | None:

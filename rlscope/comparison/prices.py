@@ -52,17 +52,17 @@ def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> 
     """Yield every price that was predicted for an action and measured after it."""
     if action.price.dropped_ratio is not None and after.dropped_ratio is not None:
         yield PromisedPrice("dropped_ratio", action.price.dropped_ratio, after.dropped_ratio)
-    if before.model is None or after.model is None:
+    if before.modeled is None or after.modeled is None:
         return
-    old, promised, new = action.price_before, action.price, after.model.forecasts.today.price
+    old, promised, new = action.price_before, action.price, after.modeled.forecasts.today.price
     if promised.staleness is not None and new.staleness is not None:
-        steps = action.steps_per_version(before.model.calibration.steps_per_version)
-        measured = new.staleness.p95_steps * after.model.calibration.steps_per_version
+        steps = action.steps_per_version(before.modeled.calibration.steps_per_version)
+        measured = new.staleness.p95_steps * after.modeled.calibration.steps_per_version
         yield PromisedPrice("staleness_p95_steps", promised.staleness.p95_in_optimizer_steps(steps), measured)
     change, came = promised.trained_length_ratio(old), new.trained_length_ratio(old)
     if change is not None and came is not None:
         yield PromisedPrice("trained_length_change_ratio", change, came.value)
-    longest = None if after.delivered_lengths is None else longest_trained_ratio(after.delivered_lengths)
+    longest = longest_trained_ratio(after.answers["delivered_lengths"])
     if promised.longest_trained_ratio is not None and longest is not None:
         yield PromisedPrice("longest_trained_ratio", promised.longest_trained_ratio, longest)
 

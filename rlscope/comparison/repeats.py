@@ -89,7 +89,7 @@ def _compared(runs: Sequence[ComparedRun], first: tuple[int, ...], other: tuple[
 def _rows(before: Sequence[ComparedRun], after: Sequence[ComparedRun], basis: Basis) -> Iterator[Row]:
     groups = [[measures(run, basis) for run in group] for group in (before, after)]
     meaningless: dict[Quantity, bool] = {
-        "tokens_per_gpu_s": before[0].facts.policy_gpus == after[0].facts.policy_gpus,
+        "tokens_per_gpu_s": before[0].run.policy_gpus == after[0].run.policy_gpus,
         "staleness_mean": version_steps(before[0], after[0]) is not None,
     }
     for quantity in _COMPARED:

@@ -78,8 +78,9 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning
             yield CompareWarning(CompareWarningKind.NO_WINDOW, run.name)
     if before.counts_prompts and after.counts_prompts:
         yield CompareWarning(CompareWarningKind.COUNTS_PROMPTS, "tokens")
-    if before.hides_samplers != after.hides_samplers:
-        yield CompareWarning(CompareWarningKind.HIDDEN_SAMPLERS, before.name if before.hides_samplers else after.name)
+    hidden = [run.name for run in (before, after) if run.hides_samplers and run.run.sampler_gpus]
+    if len(hidden) == 1:
+        yield CompareWarning(CompareWarningKind.HIDDEN_SAMPLERS, hidden[0])
 
 
 def _lengths(
@@ -90,7 +91,7 @@ def _lengths(
     if abs(of_dropping) >= _LENGTH_RATIO and (is_tested or differences.basis == "whole"):
         yield CompareWarning(CompareWarningKind.DROPPED_LENGTHS, f"{of_dropping}")
     for run in (before, after):
-        if run.drifts:
+        if run.modeled and run.modeled.length_drift and run.modeled.length_drift.drifts:
             yield CompareWarning(CompareWarningKind.DRIFT, run.name)
 
 
@@ -101,7 +102,7 @@ def _noise(rate: Difference) -> Iterator[CompareWarning]:
 
 
 def _steps(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
-    window, other = before.facts.window, after.facts.window
+    window, other = before.run.window, after.run.window
     assert window is not None and other is not None
     shorter = min(each.last_step - each.first_step for each in (window, other)) + 1
     common = min(window.last_step, other.last_step) - max(window.first_step, other.first_step) + 1
@@ -113,5 +114,5 @@ def _steps(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
 def _unknown(before: ComparedRun, after: ComparedRun, *, asks_model: bool) -> Iterator[CompareWarning]:
     if one_sided := one_sided_settings(before, after):
         yield CompareWarning(CompareWarningKind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))
-    if asks_model and before.model is not None and ModelWarning.PREDICTION_MISSED in before.model.warnings:
+    if asks_model and before.modeled and ModelWarning.PREDICTION_MISSED in before.modeled.warnings:
         yield CompareWarning(CompareWarningKind.MODEL_MISSES, before.name)

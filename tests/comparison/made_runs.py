@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from rlscope.analysis.result import RunFacts, Staleness, SteadyWindow, TokenStaleness
+from rlscope.analysis.result import RunFacts, Staleness, SteadyWindow, Throughput, TokenStaleness
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, StepTable
+from rlscope.document import extended
+from tests.reports.analysis_fixture import NO_ROWS, empty_analysis
 
 WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
 DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
@@ -46,12 +48,12 @@ def made_run(
     rate, known = float(tokens_of.sum() / periods.sum()), float(tokens_of.sum())
     ages = TokenStaleness(float((flight + queued).sum()) / known, 0, 1, 1, 1, ((0, int(known)),))
     steps = np.arange(first_step, first_step + count)
-    learning = None
+    answers = dict(NO_ROWS)
     if rewards is not None:
         ends_ns = (np.cumsum(periods) * SECOND).astype(int)
         columns = {"step": steps, "end_ns": ends_ns, "samples": samples_of, "reward_mean": rewards}
         nothing = pl.lit(None, pl.Float64)
-        learning = pl.DataFrame(columns).with_columns(loss=nothing, entropy=nothing)
+        answers["training_metrics"] = pl.DataFrame(columns).with_columns(loss=nothing, entropy=nothing)
     split = [held.get(role, 0) for role in ("trainer", "sampler", "colocated")]
     facts = RunFacts(
         name, 0, float(periods.sum()), sum(split), *split, count, int(samples_of.sum()),
@@ -59,15 +61,15 @@ def made_run(
         window=SteadyWindow(0, length_ns, first_step, first_step + count - 1), window_reason="",
         devices=dict(devices or {}),
     )  # fmt: skip
-    return ComparedRun(
-        name=name, facts=facts, max_running=None,
-        bottleneck="unknown",
-        steady_tokens_per_s=rate, whole_tokens_per_s=rate, whole=time,
+    return extended(
+        ComparedRun, empty_analysis(),
+        name=name, run=facts, max_running=None, throughput=Throughput(rate, rate, None), whole=time, answers=answers,
         staleness=Staleness(ages, None, flight.sum() / known, queued.sum() / known, None, {}),
         promised=(), settings=dict(settings or {}),
         table=StepTable(
             steps, periods, samples_of, tokens_of, spent, flight + queued, flight, queued, tokens_of.astype(float),
             spent.get(WORK, np.zeros(count)), tokens_of,
         ),
-        steady=time, steady_staleness_p95=1.0, learning=learning,
+        steady=time, steady_staleness_p95=1.0, update_s=np.zeros(0), dropped_ratio=None, dropping_ratio=0.0,
+        steps_per_version=None, counts_prompts=False,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.price import Price
+from rlscope.model.forecast.result import NOT_ASKED
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Layout
@@ -31,7 +32,7 @@ from tests.comparison.made_runs import made_run
 def laid_out(run: ComparedRun, trainers: int, samplers: int, colocated: int, max_running: int | None) -> ComparedRun:
     """The run on these GPUs, with this limit of running requests."""
     split = {"trainer_gpus": trainers, "sampler_gpus": samplers, "colocated_gpus": colocated}
-    return replace(run, facts=replace(run.facts, **split), max_running=max_running)  # type: ignore[arg-type]
+    return replace(run, run=replace(run.run, **split), max_running=max_running)  # type: ignore[arg-type]
 
 
 def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscope.Comparison) -> None:
@@ -91,19 +92,25 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
         workload = replace(system.workload, lengths=lengths)
         calibration = replace(run.model.calibration, system=replace(system, engine=engine, workload=workload))
         pass_s = base_s + pl.col("running") * held * 1e-5
-        passes = run.passes.with_columns(pass_mean_s=pass_s, between_mean_s=pl.lit(0.0))
-        return replace(run, passes=passes, model=replace(run.model, calibration=calibration))
+        passes = run.answers["pass_latency"].with_columns(pass_mean_s=pass_s, between_mean_s=pl.lit(0.0))
+        changed = with_passes(run, passes)
+        return replace(changed, model=replace(run.model, calibration=calibration))
 
     long, short = with_lengths(300.0), with_lengths(75.0)
-    assert engine_speed(long, replace(short, model=None)) is not None  # Unknown lengths: the passes are shorter.
+    assert engine_speed(long, replace(short, model=NOT_ASKED)) is not None  # Unknown lengths: the passes are shorter.
     assert engine_speed(long, short) is None and engine_speed(short, long) is None
     slower = engine_speed(long, with_lengths(75.0, 0.030))
     assert slower < 0.9
 
 
+def with_passes(run: ComparedRun, passes: pl.DataFrame) -> ComparedRun:
+    return replace(run, answers={**run.answers, "pass_latency": passes})
+
+
 def with_pass_s(run: ComparedRun, factor: float) -> ComparedRun:
     """The same run with passes so many times as long at each batch size."""
-    return replace(run, passes=run.passes.with_columns(pl.col("pass_mean_s", "between_mean_s") * factor))
+    longer = run.answers["pass_latency"].with_columns(pl.col("pass_mean_s", "between_mean_s") * factor)
+    return with_passes(run, longer)
 
 
 @dataclass(frozen=True)
@@ -239,7 +246,7 @@ def test_the_promise_of_any_action_is_recognized(
 
 def with_checkpoints(run: ComparedRun, seconds: float) -> ComparedRun:
     """The same run with trainers that save for so long in every step."""
-    spent = np.full(run.table.step_s.size, seconds * run.facts.trainer_gpus)
+    spent = np.full(run.table.step_s.size, seconds * run.run.trainer_gpus)
     states = {**run.table.state_gpu_s, StateKey("trainer", "checkpoint", None): spent}
     return replace(run, table=replace(run.table, step_s=run.table.step_s + seconds, state_gpu_s=states))
 

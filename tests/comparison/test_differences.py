@@ -74,17 +74,18 @@ def test_the_ledgers_of_recorded_stretches_are_all_of_their_gpu_time_and_say_the
     row, period, cost = found.row("step_s"), breakdown(found, "step_s"), breakdown(found, "gpu_s_per_1k_tokens")
     assert (period.before, period.after) == (pytest.approx(row.before), pytest.approx(row.after))
     for run, gpu_s in zip(pair.runs, (cost.before, cost.after), strict=True):
-        steady, window = run.steady, run.facts.window
+        steady, window = run.steady, run.run.window
         assert all(steady.of_role(role) == gpus * steady.length_ns for role, gpus in steady.gpus.items())
         assert steady.length_ns == window.end_ns - window.start_ns
         assert run.table.step_s.sum() == pytest.approx(steady.length_ns / 1e9)
-        assert steady.tokens / (steady.length_ns / 1e9) == pytest.approx(run.steady_tokens_per_s)
-        assert gpu_s == pytest.approx(run.facts.policy_gpus * 1000.0 / run.steady_tokens_per_s)
+        assert steady.tokens / (steady.length_ns / 1e9) == pytest.approx(run.throughput.steady_tokens_per_s)
+        assert gpu_s == pytest.approx(run.run.policy_gpus * 1000.0 / run.throughput.steady_tokens_per_s)
 
 
 def test_without_a_steady_state_whole_runs_are_compared_by_totals_without_an_interval() -> None:
     """A steady rate, here 900, is never compared with that of a whole run: 1,000 tokens each 1 s, and each 2 s."""
-    steady = replace(made_run(periods_s=[1.0] * 20), steady_tokens_per_s=900.0)
+    run = made_run(periods_s=[1.0] * 20)
+    steady = replace(run, throughput=replace(run.throughput, steady_tokens_per_s=900.0))
     found = differences_of(steady, replace(made_run(), table=None, steady=None))
     rate = found.row("tokens_per_s")
     assert (found.basis, found.tested, rate.before, rate.change) == ("whole", 0, 1000.0, -0.5)

@@ -22,7 +22,8 @@ FROM_A_LOG = Imported(framework="verl", carriers=("console",), files=(), clock="
 
 
 def imported(**more: object) -> ComparedRun:
-    return replace(made_run(**more), imported=FROM_A_LOG)
+    run = made_run(**more)
+    return replace(run, data_quality=replace(run.data_quality, imported=FROM_A_LOG))
 
 
 def without(run: ComparedRun, *columns: str) -> ComparedRun:
@@ -60,7 +61,7 @@ def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run()
 
 def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:
     unknown = counting_prompts(without(made_run(), "processed_tokens"))
-    assert unknown.steady_tokens_per_s is None and unknown.whole_tokens_per_s is None
+    assert unknown.throughput.steady_tokens_per_s is None and unknown.throughput.achieved_tokens_per_s is None
 
 
 @pytest.mark.parametrize("column", ["samples", "trained_tokens"])
@@ -79,11 +80,11 @@ def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -
     assert [*setting_changes(hooked, log)] == ["samples_per_step"]
     assert [*setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
     kinds = [each.kind for each in compare_runs(hooked, [log]).pairs[0].warnings]
-    assert kinds == [CompareWarningKind.SETTINGS_PARTLY_KNOWN]
+    assert kinds == [CompareWarningKind.HIDDEN_SAMPLERS, CompareWarningKind.SETTINGS_PARTLY_KNOWN]
 
 
 def test_samplers_that_a_log_does_not_show_are_no_reason_for_a_difference() -> None:
-    hidden, shown = replace(made_run(), hides_samplers=True), made_run()
+    hidden, shown = imported(), made_run()
     (pair,) = compare_runs(hidden, [shown]).pairs
     assert CompareWarningKind.HIDDEN_SAMPLERS in [each.kind for each in pair.warnings]
     (alike,) = compare_runs(hidden, [hidden]).pairs

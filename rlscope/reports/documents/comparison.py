@@ -102,7 +102,8 @@ def compare_document(compared: RunComparison) -> CompareDocument:
 
 def _summary(run: ComparedRun, letter: str) -> RunSummary:
     settings = {name: plain(value) for name, value in run.settings.items()}
-    return extended(RunSummary, run, run.facts, run.facts.window, letter=letter, settings=settings)
+    parts = (run.run, run.run.window, run.verdict, run.throughput)
+    return extended(RunSummary, run, *parts, letter=letter, settings=settings)
 
 
 def _pair(pair: Pair, letter: str) -> PairDocument:

@@ -52,8 +52,8 @@ def figures_of(compared: RunComparison) -> list[Drawn]:
         "rewards": _learning,
         "rewards_by_gpu_hours": _learning,
     }
-    facts = compared.baseline.facts
-    return [drawn_frame(figure, _by_run(compared, frame_of[figure.name]), facts) for figure in _FIGURES]
+    run = compared.baseline.run
+    return [drawn_frame(figure, _by_run(compared, frame_of[figure.name]), run) for figure in _FIGURES]
 
 
 def _by_run(compared: RunComparison, frame_of: Callable[[ComparedRun], pl.DataFrame | None]) -> pl.DataFrame | None:
@@ -78,19 +78,17 @@ def _staleness(run: ComparedRun, *, in_steps: bool) -> pl.DataFrame | None:
     return shares.with_columns(unit=pl.lit(unit))
 
 
-def _lengths(run: ComparedRun) -> pl.DataFrame | None:
+def _lengths(run: ComparedRun) -> pl.DataFrame:
     """Return the share of generated samples that are at most as long as each bin."""
-    if run.lengths is None or run.lengths.is_empty():
-        return None
     samples = pl.col("finished_samples") + pl.col("capped_samples")
-    return run.lengths.sort("length_to_tokens").select(
-        pl.col("length_to_tokens").alias("length_tokens"), share_ratio=samples.cum_sum() / samples.sum()
+    return (
+        run.answers["response_lengths"]
+        .sort("length_to_tokens")
+        .select(pl.col("length_to_tokens").alias("length_tokens"), share_ratio=samples.cum_sum() / samples.sum())
     )
 
 
-def _learning(run: ComparedRun) -> pl.DataFrame | None:
-    if run.learning is None:
-        return None
+def _learning(run: ComparedRun) -> pl.DataFrame:
     return with_gpu_hours(run).select("step", "gpu_hours", "reward_mean").drop_nulls("reward_mean")
 
 

@@ -148,10 +148,10 @@ def repeated_parts(compared: RunComparison) -> Iterator[Part]:
 
 
 def _about(run: ComparedRun) -> str:
-    facts = run.facts
+    facts = run.run
     gpus = fmt.counted(facts.policy_gpus, "GPU")
     parts = [
-        start_words(facts.started_ns, run.imported),
+        start_words(facts.started_ns, run.data_quality.imported),
         f"{gpus}: {use_words(facts)}",
     ]
     if run.max_running is not None:

@@ -42,7 +42,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="capped_staleness",
     title="Capped staleness",
     sentences=(
         "Over the whole run, the staleness cap blocked trainers for {trainer_waiting_gpu_s} and samplers for "

@@ -42,7 +42,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="checkpoint_cost",
     title="Checkpoint and evaluation cost",
     sentences=(
         "Over the whole run, trainers spent {checkpoint_gpu_s} on checkpoints and {eval_gpu_s} on evaluation "

@@ -49,7 +49,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="data_quality_gaps",
     title="Gaps in the data",
     sentences=(),
     counts={

@@ -37,7 +37,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="drifting_lengths",
     title="Drifting response lengths",
     sentences=(
         "The mean response length was {before_tokens} in the first five steps and {after_tokens} in the last five.",

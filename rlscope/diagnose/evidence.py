@@ -60,8 +60,6 @@ _CLEAR_ERRORS: Final = 3.36
 class FindingRule:
     """One finding that rlscope looks for, and the texts that describe it."""
 
-    name: str
-    """The name of its module, and of its findings' `rule`."""
     title: str
     sentences: tuple[str, ...]
     """Patterns over the finding's evidence; the first one whose evidence is complete is used."""
@@ -72,6 +70,11 @@ class FindingRule:
     """Words for each piece of evidence, with {} for the value, in place of a sentence; left out if the value is 0."""
     is_ranked: bool = False
     """Whether the model's actions weigh its remedy against all others, so that the first of them comes first."""
+
+    @property
+    def name(self) -> str:
+        """The name of its module, and of its findings' `rule`."""
+        return self.find.__module__.rpartition(".")[2]
 
 
 def gpu_seconds(states: Iterable[LedgerState]) -> float:

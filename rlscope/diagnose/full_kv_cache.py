@@ -49,7 +49,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="full_kv_cache",
     title="Full KV caches",
     sentences=(
         "The engines' KV caches were at least 90% full for {full_ratio} of the time. {running_mean} requests ran at a "

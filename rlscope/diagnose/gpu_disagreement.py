@@ -65,7 +65,6 @@ def _is_read_enough(state: LedgerState, evidence: Evidence) -> bool:
 
 
 RULE = FindingRule(
-    name="gpu_disagreement",
     title="Hooks and GPU disagree",
     sentences=("Hooks report {gpu_s} of {state}, but no kernel ran for {gpu_idle_ratio} of it.",),
     remedy="That state hides idle time: look for host work, locks or transfers inside it, and record each as a span.",

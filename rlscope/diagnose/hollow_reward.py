@@ -37,7 +37,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="hollow_reward",
     title="Reward rises without answers",
     sentences=(
         "The mean reward rose from {reward_before} in the first five steps to {reward_after} in the last five, while "

@@ -35,7 +35,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="idle_auxiliary",
     title="Idle auxiliary GPUs",
     sentences=(
         "Over the whole run, the auxiliary GPUs were idle for {idle_gpu_s} ({auxiliary_share_ratio} of their time).",

@@ -61,7 +61,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="lockstep",
     title="Synchronous steps",
     sentences=(
         "Over the whole run, samplers spent {barrier_gpu_s} waiting for other workers ({barrier_share_ratio} of their "

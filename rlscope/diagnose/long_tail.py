@@ -63,7 +63,6 @@ def _beyond_even_s() -> pl.Expr:
 
 
 RULE = FindingRule(
-    name="long_tail",
     title="Long tail",
     sentences=(
         "The last tenth of a step's samples took {tail_s} to finish, on average over {steps}. Over the whole run, "

@@ -59,7 +59,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="overproduction",
     title="Wasted sampling",
     sentences=(),
     counts={

@@ -53,7 +53,6 @@ def _rewards(all_steps: pl.DataFrame, first: pl.DataFrame, last: pl.DataFrame) -
 
 
 RULE = FindingRule(
-    name="rising_truncation",
     title="Rising truncation",
     sentences=(
         "{after_ratio} of the samples of the last five steps reached the limit on output tokens, against "

@@ -46,7 +46,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="shared_gpu",
     title="Two roles on one GPU",
     sentences=(
         "GPUs shared by two roles: {shared_gpus}. The first is {gpu_id}: {worker_id} ({role}) and {other_worker_id} "

@@ -62,7 +62,6 @@ def _gained_per_version(steps: pl.DataFrame) -> float | None:
 
 
 RULE = FindingRule(
-    name="stale_reward",
     title="Stale samples score lower",
     sentences=(
         "Each version of staleness costs {lost_per_version} of reward (90% interval {least_lost} to {most_lost}), and "

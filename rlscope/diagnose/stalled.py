@@ -203,7 +203,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="stalled",
     title="A worker is stuck",
     sentences=(
         "{waiting_worker_id} has waited {waited_s} for {waits_for}; {worker_id} has been {doing} for {stuck_s}. "

@@ -46,7 +46,6 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 RULE = FindingRule(
-    name="starved_trainer",
     title="Starved trainer",
     sentences=(
         "Over the whole run, trainers spent {waiting_gpu_s} waiting for samples ({waiting_share_ratio} of their GPU "

@@ -94,7 +94,6 @@ def _comparable(engines: pl.DataFrame) -> pl.DataFrame:
 
 
 RULE = FindingRule(
-    name="straggling_engine",
     title="Straggling engine",
     sentences=(
         "Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}. Its samples "

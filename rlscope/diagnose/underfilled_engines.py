@@ -68,7 +68,6 @@ def _while_open(engines: pl.DataFrame) -> pl.DataFrame:
 
 
 RULE = FindingRule(
-    name="underfilled_engines",
     title="Underfilled engines",
     sentences=(
         "Engines ran {running_mean} requests at a time, with a limit of {running_cap} ({fill_ratio} full), over "

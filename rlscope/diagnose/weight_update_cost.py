@@ -59,7 +59,6 @@ def _longest_part(parts: pl.DataFrame) -> Mapping[str, EvidenceValue]:
 
 
 RULE = FindingRule(
-    name="weight_update_cost",
     title="Weight-update cost",
     sentences=(
         "Over the whole run, {updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers ({share_ratio} "

@@ -91,7 +91,6 @@ def _median(versions: pl.DataFrame) -> float:
 
 
 RULE = FindingRule(
-    name="weights_not_applied",
     title="Weights not applied",
     sentences=(
         "The samplers' weights differ from the trainer's: over {fresh_tokens} in {seen_versions}, the mean of "

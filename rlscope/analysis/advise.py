@@ -170,12 +170,12 @@ def _halves(steps: pl.DataFrame, stretch: Interval) -> tuple[Interval, Interval]
 def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
     read = read_scheduling(config, whole)
     # A cap that the run's own settings enforce holds in every layout, so it excludes no layout.
-    own_cap = None if read.candidates[0].admission.max_staleness is not None else config.max_staleness
+    own_cap = None if read.possible[0].admission.max_staleness is not None else config.max_staleness
     is_own = constraints.most_staleness in (None, config.max_staleness)
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
     return ModelConfig(
-        candidates=read.candidates,
+        candidates=read.possible,
         form="expert_hit" if shape.has_experts else None,
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
@@ -191,24 +191,16 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
     )
 
 
-class ReadScheduling(NamedTuple):
-    """Scheduling of rollouts, as read from the config and the run."""
-
-    candidates: tuple[Scheduling, ...]
-    """Schedulings that are consistent with both, at least one, the most likely first."""
-    contradicted: bool
-    """Whether the run clearly shows another scheduling than the config states."""
-
-
-class _Reading(NamedTuple):
-    """Reading of one property of the scheduling."""
+class Reading(NamedTuple):
+    """Reading of the scheduling of rollouts, or of one property of it, from the config and the run."""
 
     possible: tuple[Any, ...]
-    """Possible values, at least one, the most likely first."""
+    """Values that are consistent with both, at least one, the most likely first."""
     contradicted: bool = False
+    """Whether the run clearly shows another value than the config states."""
 
 
-def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
+def read_scheduling(config: RunConfig, whole: Observed) -> Reading:
     """Return every scheduling that is consistent with the facts.
 
     Each property is the one that the config states, unless the run clearly shows otherwise. If the config does not
@@ -217,37 +209,39 @@ def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
     deliveries, orders = _deliveries(config, whole), _orders(config, whole)
     dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
     parts = (admissions, dispatches, deliveries, orders, _takings(whole))
+    # Trainers filter samples that they took if most of the filtered ones show it.
+    filters_taken = (whole.scheduling.filtered_queued_ratio or 0.0) > 0.5
     every = [
-        Scheduling(delivery, Settings(order, dispatch, taking, _filters_taken(whole)), admission)
+        Scheduling(delivery, Settings(order, dispatch, taking, filters_taken), admission)
         for admission, dispatch, delivery, order, taking in product(*(part.possible for part in parts))
     ]
-    return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
+    return Reading(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
 
 
-def _deliveries(config: RunConfig, whole: Observed) -> _Reading:
+def _deliveries(config: RunConfig, whole: Observed) -> Reading:
     """Read whether whole groups or single samples are delivered."""
     alone_ratio, stated = whole.scheduling.queued_alone_ratio, config.delivery
     if whole.group_size == 1:
-        return _Reading((stated or "group",))
+        return Reading((stated or "group",))
     if alone_ratio is not None and not _PLAINLY_NOT_RATIO < alone_ratio < _PLAIN_RATIO:
         shown: Delivery = "sample" if alone_ratio >= _PLAIN_RATIO else "group"
-        return _Reading((shown,), contradicted=stated not in (None, shown))
-    return _Reading((stated,)) if stated else _Reading(("group", "sample"))
+        return Reading((shown,), contradicted=stated not in (None, shown))
+    return Reading((stated,)) if stated else Reading(("group", "sample"))
 
 
-def _orders(config: RunConfig, whole: Observed) -> _Reading:
+def _orders(config: RunConfig, whole: Observed) -> Reading:
     """Read which samples are taken first: the orders that hardly any pair of samples contradicts."""
     disorder, stated = whole.scheduling.disorder_ratios, config.queue_order
     known = {order: ratio for order, ratio in disorder.items() if ratio is not None}
     fitting = tuple(order for order in ("fifo", "oldest_first", "lifo") if known.get(order, 1.0) <= _DISORDER_RATIO)
     if stated:
         is_contradicted = bool(fitting) and known.get(stated, 0.0) >= _PLAINLY_NOT_RATIO
-        return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
+        return Reading(fitting, contradicted=True) if is_contradicted else Reading((stated,))
     # If a batch leaves no sample behind, the order makes no difference.
-    return _Reading(fitting or ("fifo",))
+    return Reading(fitting or ("fifo",))
 
 
-def _takings(whole: Observed) -> _Reading:
+def _takings(whole: Observed) -> Reading:
     """Read whether trainers take whole batches or samples as they come.
 
     If they take samples as they come, the samples that arrive while the trainers wait are taken on arrival.
@@ -255,57 +249,52 @@ def _takings(whole: Observed) -> _Reading:
     seen, awaited_ratio = whole.scheduling.taken_on_arrival_ratio or 0.0, whole.load.wait_samples_ratio
     expected = 1.0 if awaited_ratio is None else awaited_ratio
     if expected < _AWAITED_RATIO or seen <= _PLAINLY_NOT_RATIO * expected:
-        return _Reading(("batch",))
+        return Reading(("batch",))
     as_they_come: Taking = "as_they_come"
-    return _Reading((as_they_come,) if seen >= _ON_ARRIVAL_RATIO * expected else (as_they_come, "batch"))
+    return Reading((as_they_come,) if seen >= _ON_ARRIVAL_RATIO * expected else (as_they_come, "batch"))
 
 
-def _filters_taken(whole: Observed) -> bool:
-    """Return whether the trainers filter samples that they took, as most of the filtered ones show."""
-    return (whole.scheduling.filtered_queued_ratio or 0.0) > 0.5
-
-
-def _dispatches(config: RunConfig, whole: Observed) -> _Reading:
+def _dispatches(config: RunConfig, whole: Observed) -> Reading:
     """Read how samples get to the engines. If the config does not state it, the engines of the groups show it."""
     together_ratio = whole.one_engine_groups_ratio
     if config.dispatch is not None:
-        return _Reading((config.dispatch,))
+        return Reading((config.dispatch,))
     if together_ratio is not None and together_ratio >= _TOGETHER_RATIO:
-        return _Reading(("pulled",))
+        return Reading(("pulled",))
     # If groups are spread over engines, a router spread them or engines pulled single samples.
-    return _Reading(("least_loaded",) if together_ratio is None else ("least_loaded", "pulled"))
+    return Reading(("least_loaded",) if together_ratio is None else ("least_loaded", "pulled"))
 
 
-def _admissions(config: RunConfig, whole: Observed) -> _Reading:
+def _admissions(config: RunConfig, whole: Observed) -> Reading:
     policies, counts = _policies(config, whole), _counts_training(config, whole)
     possible = [
         replace(_admission(config, policy, whole), in_flight_until_trained=until_trained)
         for policy, until_trained in product(policies.possible, counts.possible)
     ]
-    return _Reading(tuple(dict.fromkeys(possible)), policies.contradicted or counts.contradicted)
+    return Reading(tuple(dict.fromkeys(possible)), policies.contradicted or counts.contradicted)
 
 
-def _policies(config: RunConfig, whole: Observed) -> _Reading:
+def _policies(config: RunConfig, whole: Observed) -> Reading:
     """Read how a staleness cap is enforced: by dropping samples, by waiting trainers or by waiting engines."""
     stated, cap = config.staleness_policy, config.max_staleness
     dropped_ratio = 0.0 if config.queue_policy == "drop_oldest" else _dropped_ratio(whole)
     if stated is not None:
         waits = stated in ("publication_waits", "admission") and cap is not None
         is_contradicted = waits and dropped_ratio > _PLAINLY_DROPPED_RATIO
-        return _Reading(("drop",), contradicted=True) if is_contradicted else _Reading((stated,))
+        return Reading(("drop",), contradicted=True) if is_contradicted else Reading((stated,))
     if not cap:
-        return _Reading(("none",))
+        return Reading(("none",))
     if dropped_ratio > _DROPPED_RATIO:
-        return _Reading(("drop",))
+        return Reading(("drop",))
     if (whole.load.wait_staleness_cap_ratio or 0.0) > _WAIT_RATIO:
-        return _Reading(("publication_waits",))
+        return Reading(("publication_waits",))
     held_s = whole.engine_state_s.get(("no_requests", "staleness_cap"), 0.0)
     if held_s > _WAIT_RATIO * whole.engines * whole.seconds and config.max_in_flight_samples is None:
-        return _Reading(("admission",))
-    return _Reading(("none", "drop", "admission"))
+        return Reading(("admission",))
+    return Reading(("none", "drop", "admission"))
 
 
-def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
+def _counts_training(config: RunConfig, whole: Observed) -> Reading:
     """Read whether the limit on samples in flight includes the batch in training.
 
     It does if the count with that batch reaches the limit, and does not if that count exceeds the limit. If the counts
@@ -314,11 +303,11 @@ def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
     limit, stated, seen = config.max_in_flight_samples, config.in_flight_until_trained, whole.scheduling
     with_batch, without = seen.untrained_high_samples, seen.untaken_high_samples
     if limit is None:
-        return _Reading((False,))
+        return Reading((False,))
     if with_batch is None or without is None or without > limit or with_batch < _REACHED_RATIO * limit:
-        return _Reading((stated,)) if stated is not None else _Reading((False, True))
+        return Reading((stated,)) if stated is not None else Reading((False, True))
     shown = with_batch <= limit
-    return _Reading((shown,), contradicted=stated not in (None, shown))
+    return Reading((shown,), contradicted=stated not in (None, shown))
 
 
 def _dropped_ratio(whole: Observed) -> float:

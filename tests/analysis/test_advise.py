@@ -275,7 +275,7 @@ def prefetched(config: RunConfig, run: Observed) -> float:
 
 
 def likeliest(config: RunConfig, run: Observed) -> Scheduling:
-    return read_scheduling(config, run).candidates[0]
+    return read_scheduling(config, run).possible[0]
 
 
 def drop(max_staleness: int) -> dict[str, Any]:
@@ -540,7 +540,7 @@ def test_the_scheduling_is_as_the_run_shows_and_else_as_the_config_states(
 ):
     config, value_of = PROPERTIES[name]
     read = read_scheduling(config if stated is None else replace(config, **{name: stated}), run)
-    assert [value_of(each) for each in read.candidates] == possible
+    assert [value_of(each) for each in read.possible] == possible
     assert read.contradicted == (stated is not None and stated not in possible)
 
 
@@ -580,7 +580,7 @@ def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(
 ):
     config = RunConfig(delivery="group", max_staleness=1)
     run = replace(observed(), **({"delivered": KEEPING, "staleness": ((1, 10),)} | facts))
-    admissions = [each.admission for each in read_scheduling(config, run).candidates]
+    admissions = [each.admission for each in read_scheduling(config, run).possible]
     assert [each.staleness_policy if each.max_staleness else None for each in admissions] == possible
 
 
@@ -590,13 +590,13 @@ def test_a_run_that_drops_more_than_one_in_a_hundred_keeps_its_cap_by_dropping_w
 ):
     config = RunConfig(delivery="group", max_staleness=4, staleness_policy="admission")
     read = read_scheduling(config, replace(observed(), delivered=Delivered(1_000 - dropped_tokens, dropped_tokens, 0)))
-    assert [each.admission.staleness_policy for each in read.candidates] == [policy]
+    assert [each.admission.staleness_policy for each in read.possible] == [policy]
     assert read.contradicted == (policy == "drop")
 
 
 def test_what_is_left_open_is_tried_in_every_combination_up_to_eight():
     config = RunConfig(max_in_flight_samples=100, max_staleness=1)
     run = replace(showing(), one_engine_groups_ratio=0.0, delivered=KEEPING, staleness=((1, 10),))
-    candidates = read_scheduling(config, run).candidates
+    candidates = read_scheduling(config, run).possible
     # Of 3 ways to keep the cap, 2 limits, 2 dispatches, 2 deliveries.
     assert len(candidates) == len(set(candidates)) == 8

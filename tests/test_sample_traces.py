@@ -14,12 +14,12 @@ from typing import Any, Final
 import pytest
 
 from rlscope.alerts.config import built_in_rules
-from rlscope.document import dump
+from rlscope.document import as_dict, dump
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import check
 from rlscope.reports.check import as_json
-from rlscope.reports.documents.analysis import analysis_document, as_document
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.documents.what_if import what_if_document
 from tests.kept import TRACES as SAMPLES
 from tests.kept import analyzed
@@ -47,7 +47,7 @@ def summary_of(trace: Path) -> dict[str, Any]:
 
 def golden_text(trace: Path) -> str:
     """The analysis as JSON; nothing in it depends on where or when it is made."""
-    document = as_document(analyzed(trace.name))
+    document = as_dict(analysis_document(analyzed(trace.name)))
     document = {**document, **_settled(document)}
     for state in document["ledger"]["states"]:
         del state["underfilled_gpu_s"], state["underfilled_gpu_ns"]

@@ -8,10 +8,11 @@ from typing import Any, Final
 import pytest
 
 from rlscope.analysis.result import AnalysisResult
+from rlscope.document import as_dict
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 from rlscope.reports.blocks import Roles
-from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.text.ledger import steady_state
 from tests.kept import TRACES, analyzed
 from tests.model.few_draws import few_draws
@@ -61,7 +62,7 @@ def beside_a_judge(folder: Path, decoding_ratio: float, scoring_ratio: float) ->
 
 def without_the_judge(analysis: AnalysisResult) -> dict[str, Any]:
     """The document less what a judge may add to: the ledger, the numbers of GPUs, and its own finding and alerts."""
-    document: dict[str, Any] = as_document(analysis)
+    document: dict[str, Any] = as_dict(analysis_document(analysis))
     for key in ("total_gpus", "auxiliary_gpus"):
         del document["run"][key]
     document["findings"] = [each for each in document["findings"] if each["rule"] != "idle_auxiliary"]
@@ -93,7 +94,7 @@ def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_
     assert isinstance(analysis.model, NoModelResult)
     assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
     assert (analysis.verdict.bottleneck, analysis.verdict.unknown_reason) == ("samplers", None)
-    document: dict[str, Any] = as_document(analysis)
+    document: dict[str, Any] = as_dict(analysis_document(analysis))
     assert document["verdict"]["headline"].endswith("while the judges or reward models are nearly always busy")
     assert document["verdict"]["next"].startswith("Speed up the judges and reward models, or give them more GPUs")
     card = card_words(analysis, 120)

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from rlscope import Analysis, analyze
+from rlscope.document import as_dict
 from rlscope.errors import AnalysisError
 from rlscope.importers.options import import_options
 from rlscope.reports.card import first_screen
-from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
@@ -43,7 +44,7 @@ def test_a_log_that_reports_no_staleness_has_serial_steps(synchronous: Analysis)
 def test_every_format_has_the_largest_bound(synchronous: Analysis) -> None:
     said = "a staleness cap of 1 or more would multiply throughput by 1.25 to 2"
     assert said in verdict_words.next_step(synchronous)
-    first = as_document(synchronous)["step_bounds"]["bounds"][0]
+    first = as_dict(analysis_document(synchronous))["step_bounds"]["bounds"][0]
     assert (first["change"], first["headline"]) == ("staleness_cap", "a staleness cap of 1 or more: 1.25 to 2 times")
     assert "| a staleness cap of 1 or more | 1.25 to 2 times |" in markdown(first_screen(synchronous).values())
     assert "a staleness cap of 1 or more</" in render(synchronous.drawn)

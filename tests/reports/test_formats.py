@@ -9,8 +9,9 @@ import pytest
 
 from rlscope import format as fmt
 from rlscope.analysis.result import LedgerState
+from rlscope.document import as_dict
 from rlscope.reports.card import achieved, first_screen, prediction_check
-from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.markdown import markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.text import verdict as verdict_words
@@ -87,7 +88,7 @@ def test_every_format_holds_the_same_figures_the_verdict_and_what_to_do_next_in_
 
 def test_the_figures_of_the_document_are_those_of_the_words():
     analysis = priced(changing_model())
-    document, verdict = as_document(analysis), first_screen(analysis)["verdict"]
+    document, verdict = as_dict(analysis_document(analysis)), first_screen(analysis)["verdict"]
     assert f"whole run, {fmt.gpu_time(document['ledger']['total_gpu_s'])}," in whole_run(analysis).label
     assert verdict.headline == document["verdict"]["headline"]
     assert verdict.reasons[-1].value == document["verdict"]["next"]

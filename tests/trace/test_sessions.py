@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rlscope import pipeline
-from rlscope.reports.documents.analysis import as_document
+from rlscope.document import as_dict
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.trace.execution import SqlLimits
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
@@ -202,7 +203,7 @@ def test_more_tokens_trained_than_generated_take_the_verdict_away(recording: Rec
     reason = "400 tokens were trained and 200 tokens generated, which cannot be"
     assert (analysis.verdict.unknown_reason or "").startswith(reason)
     assert analysis.data_quality.gaps[0].startswith(reason)
-    assert as_document(analysis)["data_quality"]["gaps"][0].startswith(reason)
+    assert as_dict(analysis_document(analysis))["data_quality"]["gaps"][0].startswith(reason)
 
 
 def test_samples_that_are_trained_on_in_several_steps_keep_the_verdict(recording: Recording, tmp_path: Path) -> None:

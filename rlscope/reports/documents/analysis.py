@@ -6,7 +6,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.learning import Learning
 from rlscope.analysis.result import Alert, AnalysisResult, Ledger, RunFacts, Staleness, Verdict
 from rlscope.analysis.shifts import RunEvent
-from rlscope.document import Document, Json, as_dict, extended
+from rlscope.document import Document, extended
 from rlscope.model.causes import LossCause
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
@@ -164,11 +164,6 @@ class AnalysisDocument(Document):
     """Periods in which a built-in alert rule fired, by start time."""
     data_quality: DataQuality
     """Gaps in the data."""
-
-
-def as_document(analysis: AnalysisResult) -> dict[str, Json]:
-    """Return the whole analysis, ready for `json.dumps(..., allow_nan=False)`."""
-    return as_dict(analysis_document(analysis))
 
 
 def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:

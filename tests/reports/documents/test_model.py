@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 
 from rlscope.analysis.result import AnalysisResult, Verdict
+from rlscope.document import as_dict
 from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
-from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.text.advice import headline
 from rlscope.reports.text.verdict import action_rows
 from tests.kept import ROOT, analysis_of
@@ -46,7 +47,7 @@ def layout_of(entry):
 
 def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     advised, forecasts = changing_model().recommendation, changing_model().forecasts
-    advice = as_document(with_model(changing_model()))["recommendation"]
+    advice = as_dict(analysis_document(with_model(changing_model())))["recommendation"]
     assert advice["action"] == "change"
     assert advice["headline"] == headline(changing_model())
     assert layout_of(advice["best"]) == asdict(advised.best.layout)
@@ -61,7 +62,7 @@ def advised(reason):
     """What the document of the made model recommends for this reason."""
     model = changing_model()
     made = replace(model, recommendation=replace(model.recommendation, reason=reason))
-    return as_document(with_model(made))["recommendation"]
+    return as_dict(analysis_document(with_model(made)))["recommendation"]
 
 
 @pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout"])
@@ -83,7 +84,7 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
     written = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     paths = [path for page in written for path in re.findall(r"\| jq '?\.([^'\s]+)", page.read_text(encoding="utf-8"))]
     analysis = analysis_of("fleet")
-    document = as_document(analysis)
+    document = as_dict(analysis_document(analysis))
     assert paths == ["actions[0]"]
     first = document["actions"][0]
     assert first["headline"].startswith(action_rows(analysis)[0]["what"])
@@ -93,13 +94,13 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
 def test_an_action_names_its_rate_on_the_measured_one_and_what_it_costs():
     analysis = with_model(changing_model())
     steady = analysis.throughput.steady_tokens_per_s
-    first, ranked = as_document(analysis)["actions"][0], changing_model().ranking.actions[0]
+    first, ranked = as_dict(analysis_document(analysis))["actions"][0], changing_model().ranking.actions[0]
     assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.value))
     assert first["gain_ratio"] == asdict(ranked.gain_ratio)
     told = {"kind": "change", "target": "layout", "cause": "trainers", "cost": "restart"}
     assert first.items() >= told.items()
     priced = replace(analysis, run=replace(analysis.run, gpu_hour_price=2.5))
-    paid = as_document(priced)["actions"][0]["cost_per_million_tokens"]
+    paid = as_dict(analysis_document(priced))["actions"][0]["cost_per_million_tokens"]
     gpu_h = 1e6 * sum(first["after"][side] for side in ("trainer_gpus", "sampler_gpus")) / first["tokens_per_s"] / 3600
     assert (paid, first["cost_per_million_tokens"]) == (pytest.approx(2.5 * gpu_h), None)
     assert first["probability"] == ranked.worthwhile_probability >= 0.9
@@ -109,12 +110,12 @@ def test_an_action_names_its_rate_on_the_measured_one_and_what_it_costs():
 @pytest.mark.parametrize("bottleneck", ["balanced", "unknown"])
 def test_a_verdict_without_a_cause_has_none(bottleneck):
     verdict = Verdict(bottleneck, (), "too few steps" if bottleneck == "unknown" else None, 0, 10**10)
-    said = as_document(replace(full_analysis(), verdict=verdict))["verdict"]
+    said = as_dict(analysis_document(replace(full_analysis(), verdict=verdict)))["verdict"]
     assert (said["bottleneck"], said["cause"], said["tied_with"]) == (bottleneck, None, [])
 
 
 def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
-    document = as_document(with_model(NoModelResult("no pass was recorded")))
+    document = as_dict(analysis_document(with_model(NoModelResult("no pass was recorded"))))
     advice = document["recommendation"]
     assert (advice["action"], advice["why"], advice["candidates"]) == ("unknown", "no pass was recorded", [])
     assert {advice[name] for name in ("current", "best")} == {None}
@@ -123,11 +124,11 @@ def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
 
 
 def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
-    throughput = as_document(with_model(changing_model()))["throughput"]
+    throughput = as_dict(analysis_document(with_model(changing_model())))["throughput"]
     held_out, predicted = (throughput[name] for name in ("held_out_tokens_per_s", "predicted_tokens_per_s"))
     assert predicted["low"] < predicted["value"] < predicted["high"]
     assert throughput["residual_ratio"] == pytest.approx(held_out["value"] / predicted["value"] - 1.0)
-    short = as_document(with_model(short_model()))["throughput"]
+    short = as_dict(analysis_document(with_model(short_model())))["throughput"]
     assert short["predicted_tokens_per_s"] is None and short["residual_ratio"] is None
     assert short["bound_tokens_per_s"] > 0.0
 
@@ -135,14 +136,16 @@ def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
 def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
     model = changing_model()
     halved = replace(model, calibration=replace(model.calibration, steps_per_version=2.0))
-    one, two = (as_document(with_model(said))["recommendation"]["best"]["step_s"] for said in (model, halved))
+    one, two = (
+        as_dict(analysis_document(with_model(said)))["recommendation"]["best"]["step_s"] for said in (model, halved)
+    )
     assert two == pytest.approx(one / 2.0)
     best = model.recommendation.best
     assert one == pytest.approx(best.timing.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
 
 
 def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
-    usable = [each for each in as_document(with_model(changing_model()))["recommendation"]["candidates"]
+    usable = [each for each in as_dict(analysis_document(with_model(changing_model())))["recommendation"]["candidates"]
               if each["excluded"] is None]  # fmt: skip
     rates = [each["tokens_per_s"]["value"] for each in usable]
     assert len(rates) > 2 and rates == sorted(rates, reverse=True)

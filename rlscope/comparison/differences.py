@@ -315,15 +315,13 @@ def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepS
 
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterator[Breakdown]:
     times = [time_of(run, basis) for run in (before, after)]
-    yield from _breakdown("step_s", times, [10**9 * _trainers(each) * each.steps for each in times], TRAINER_ROLES)
+    trainers = [sum(each.gpus.get(role, 0) for role in TRAINER_ROLES) for each in times]
+    of_steps = [10**9 * gpus * each.steps for gpus, each in zip(trainers, times, strict=True)]
+    yield from _breakdown("step_s", times, of_steps, TRAINER_ROLES)
     yield from _breakdown("gpu_s_per_1k_tokens", times, [10**6 * each.tokens for each in times])
     runs = (before, after) if basis == "steady" else ()
     for role in times[0].gpus:
         yield from _breakdown("role_share", times, [each.of_role(role) for each in times], (role,), runs)
-
-
-def _trainers(time: GpuTime) -> int:
-    return sum(time.gpus.get(role, 0) for role in TRAINER_ROLES)
 
 
 def _breakdown(

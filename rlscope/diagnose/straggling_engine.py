@@ -43,7 +43,9 @@ class Straggler(NamedTuple):
 
 def slowest_engine(engines: pl.DataFrame) -> Straggler | None:
     """Return the slowest engine if it is a straggler; engines: the answer of engine_speed, a row per engine."""
-    comparable = _comparable(engines)
+    # A smaller batch explains a lower rate by itself.
+    least_running = COMPARABLE_BATCH_RATIO * pl.col("running_mean").median()
+    comparable = engines.filter(pl.col("running_mean") >= least_running)
     if len(comparable) < LEAST_ENGINES:
         return None
     median_tokens_per_s = float(comparable["tokens_per_s"].median() or 0)  # type: ignore[arg-type]
@@ -86,11 +88,6 @@ def _drops(worker_id: str, delivered: pl.DataFrame) -> Mapping[str, EvidenceValu
     if own is None or others is None or not own - others >= DROPPED_MORE_RATIO:
         return {}
     return {"dropped_ratio": own, "others_dropped_ratio": others}
-
-
-def _comparable(engines: pl.DataFrame) -> pl.DataFrame:
-    """The engines whose batch does not explain a lower rate by itself."""
-    return engines.filter(pl.col("running_mean") >= COMPARABLE_BATCH_RATIO * pl.col("running_mean").median())
 
 
 RULE = FindingRule(

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.analysis.result import RunFacts
 from rlscope.reports.blocks import Block, flat
 from rlscope.reports.charts.encoding import Chart, spec, unchecked
 from rlscope.reports.charts.series import drawable
@@ -64,11 +64,6 @@ class Drawn(Block):
 def figures_in(blocks: Iterable[Block]) -> Iterator[Drawn]:
     """Return every figure among the blocks, at any depth."""
     return (block for block in flat(blocks) if isinstance(block, Drawn))
-
-
-def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
-    """Return the figure with the answer of the query of that name."""
-    return drawn_frame(figure, analysis.answers[figure.name], analysis.run)
 
 
 def drawn_frame(figure: Figure, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:

@@ -12,7 +12,7 @@ from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.colors import INK
 from rlscope.reports.charts.encoding import LINES_MAX
-from rlscope.reports.figure import Figure, drawn
+from rlscope.reports.figure import Figure, drawn_frame
 
 _NO_STEPS: Final = "no engine wrote engine steps"
 _AT_LIMIT_RATIO: Final = 0.95
@@ -49,7 +49,8 @@ def engines_section(analysis: AnalysisResult) -> Sequence[Block]:
     waits = _known(answers["waiting_requests"], "waiting_mean")
     shows_waits = waits is None or bool((waits > 0).any())
     figures = [each for each in _figures(efficient, sorted(named)) if shows_waits or each.name != "waiting_requests"]
-    charts, each = [drawn(figure, analysis) for figure in figures], engine_table(answers)
+    charts = [drawn_frame(figure, answers[figure.name], analysis.run) for figure in figures]
+    each = engine_table(answers)
     said = batch_sentence(answers, limit, efficient, window)
     lead = [Paragraph(said, "lead")] if said else []
     if is_flat(frame, limit, window):

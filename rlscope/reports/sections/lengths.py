@@ -10,7 +10,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.blocks import Block, Paragraph
 from rlscope.reports.charts import lengths
-from rlscope.reports.figure import Figure, drawn
+from rlscope.reports.figure import Figure, drawn_frame
 
 _ENDINGS: Final = ("finished_samples", "capped_samples", "censored_samples")
 _CAP: Final = "max_output_tokens"
@@ -62,7 +62,8 @@ def _bias(trained: float | None, rest: float | None) -> str:
 def lengths_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
     lead, frame = outcomes_sentence(analysis.answers), analysis.answers["response_lengths"]
-    return [*([Paragraph(lead, "lead")] if lead else []), drawn(_figure(frame, analysis.run), analysis)]
+    chart = drawn_frame(_figure(frame, analysis.run), frame, analysis.run)
+    return [*([Paragraph(lead, "lead")] if lead else []), chart]
 
 
 def _figure(frame: pl.DataFrame, run: RunFacts) -> Figure:

@@ -10,7 +10,7 @@ from rlscope.analysis.result import AnalysisResult
 from rlscope.model.weight_transfer import published_transfer_s
 from rlscope.reports.blocks import Block, Charts, Fold, Paragraph, Table
 from rlscope.reports.charts import queue
-from rlscope.reports.figure import Figure, drawn
+from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.verdict import between_hosts
 
 
@@ -57,15 +57,12 @@ def updates_sentence(spread: pl.DataFrame) -> str:
 
 def queue_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the blocks of the section."""
-    answers = analysis.answers
-    spread = updates_sentence(answers["weight_update_spread"])
-    waits = waits_sentence(answers["queue_wait_counts"])
-    depth = _DEPTH.saying(depth_sentence(answers["queue_depth"])).saying(waits)
-    updates = _UPDATES.saying(spread).saying(between_hosts(analysis))
-    return [
-        Charts([drawn(depth, analysis), drawn(updates, analysis)]),
-        *update_parts(answers["weight_update_parts"]),
-    ]
+    answers, run = analysis.answers, analysis.run
+    depths, spread = answers["queue_depth"], answers["weight_update_spread"]
+    depth = _DEPTH.saying(depth_sentence(depths)).saying(waits_sentence(answers["queue_wait_counts"]))
+    updates = _UPDATES.saying(updates_sentence(spread)).saying(between_hosts(analysis))
+    charts = Charts([drawn_frame(depth, depths, run), drawn_frame(updates, spread, run)])
+    return [charts, *update_parts(answers["weight_update_parts"])]
 
 
 def update_parts(parts: pl.DataFrame) -> Sequence[Block]:

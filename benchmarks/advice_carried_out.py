@@ -29,7 +29,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline
 
 from rlscope.analysis.result import AnalysisResult
 from rlscope.comparison.attribution import Attribution, Promise
-from rlscope.comparison.runs import compare_runs, read_runs
+from rlscope.comparison.facts import run_of
+from rlscope.comparison.runs import compare_runs
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.result import ModelResult
@@ -179,8 +180,7 @@ def lines_of(pair: Pair) -> list[str]:
 
 def comparison_of(before: AnalysisResult, after: AnalysisResult) -> Attribution:
     """Return what a comparison of the two recordings finds."""
-    baseline, *others = read_runs([before, after], lambda _: None)
-    (compared,) = compare_runs(baseline, others).pairs
+    (compared,) = compare_runs(run_of(before), [run_of(after)]).pairs
     return compared.attribution
 
 

@@ -203,7 +203,7 @@ def compare(
     opened = [each if isinstance(each, Analysis) else _folder(each, say=progress) for each in (baseline, *runs)]
     given = [each.drawn if isinstance(each, Analysis) else each.path for each in opened]
     paths = [each.path if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
-    first, *others = read_runs(given, progress or say_nothing, paths)
+    first, *others = read_runs(given, paths, progress or say_nothing)
     return extended(Comparison, compare_runs(first, others))
 
 

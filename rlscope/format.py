@@ -62,9 +62,9 @@ def counted(value: float | None, noun: str, plural: str = "") -> str:
     return NO_DATA if finite(value) is None else f"{count(value)} {noun if value == 1 else plural or f'{noun}s'}"
 
 
-def listed(names: Sequence[str], last: str = "and") -> str:
+def listed(names: Sequence[str]) -> str:
     """Join names for a sentence: a, b and c."""
-    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def some(names: Sequence[str], most: int) -> str:

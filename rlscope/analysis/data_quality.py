@@ -97,17 +97,20 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
 }
 
 
-_NEEDS_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "weight_updates": ("weight_update_spread", "weight_update_parts"),
-}
-"""Answers without meaning if the times of a table were laid out by the importer, not recorded."""
+_NEEDS_UPDATE_TIMES: Final = ("weight_update_spread", "weight_update_parts")
+"""Answers without meaning if the times of weight updates were laid out by the importer, not recorded."""
+
+
+def has_update_times(imported: Imported | None) -> bool:
+    """Return whether the times of weight updates were recorded, not laid out by the importer."""
+    origin = None if imported is None else imported.tables.get("weight_updates")
+    return origin is None or origin.certainty is Certainty.RECORDED
 
 
 def leave_out_laid_out(imported: Imported | None, answers: dict[str, pl.DataFrame]) -> None:
     """Empty the answers that need recorded times."""
-    for table, origin in imported.tables.items() if imported is not None else ():
-        if origin.certainty is not Certainty.RECORDED:
-            answers.update({name: answers[name].clear() for name in _NEEDS_TIMES.get(table, ()) if name in answers})
+    if not has_update_times(imported):
+        answers.update({name: answers[name].clear() for name in _NEEDS_UPDATE_TIMES if name in answers})
 
 
 def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQuality:

@@ -124,7 +124,7 @@ def measure_throughput(
     steps, window, trained = answers["training_steps"], facts.window, facts.tokens_trained
     is_recorded = len(answers["delivery_outcomes"]) > 0
     counted = None if is_recorded or steps["tokens"].null_count() == len(steps) else int(steps["tokens"].sum())
-    total = counted if counted is not None else trained if is_recorded else None
+    total = trained if counted is None else counted
     steady = None
     if window is not None and total is not None:
         inside = steps.filter(window.is_inside)

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from rlscope.analysis.bottleneck import DROPPED, dropped_ratio
+from rlscope.analysis.data_quality import has_update_times
 from rlscope.analysis.ledger import StateKey
 from rlscope.analysis.result import AnalysisResult, RunFacts, SteadyWindow
 from rlscope.analysis.staleness import weighted_quantile
@@ -19,7 +20,6 @@ from rlscope.document import extended
 from rlscope.model.arrays import Counts, Reals
 from rlscope.model.forecast.actions import Action
 from rlscope.model.observed import steps_per_version
-from rlscope.trace.imported import Certainty
 
 ALSO_ASKED: Final = ("response_lengths", "delivered_lengths", "training_metrics")
 """Queries that only a comparison needs, in addition to those of an analysis."""
@@ -338,9 +338,8 @@ def _staleness_p95(ages: pl.DataFrame, table: StepTable) -> float | None:
 
 
 def _update_s(analysis: AnalysisResult) -> Reals:
-    window, read = analysis.run.window, analysis.data_quality.imported
-    origin = None if read is None else read.tables.get("weight_updates")
-    if window is None or (origin is not None and origin.certainty is not Certainty.RECORDED):
+    window = analysis.run.window
+    if window is None or not has_update_times(analysis.data_quality.imported):
         return np.zeros(0)
     applied = analysis.answers["weight_update_latency"].filter(
         pl.col("applied_ns").is_between(window.start_ns, window.end_ns), pl.col("publish_to_applied_s").is_not_null()

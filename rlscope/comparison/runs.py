@@ -54,7 +54,7 @@ def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
 
 
 def read_runs(
-    sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None], paths: Sequence[Path] = ()
+    sources: Sequence[Path | AnalysisResult], paths: Sequence[Path], progress: Callable[[str], None]
 ) -> tuple[ComparedRun, ...]:
     """Read run folders and analysis results, and give each run a distinct name.
 
@@ -69,7 +69,7 @@ def read_runs(
             expected="a baseline and one run or more to compare with it",
             next_step="Name them in this order: `rlscope compare BASELINE RUN`.",
         )
-    return named([_read(source, progress) for source in sources], paths or sources)
+    return named([_read(source, progress) for source in sources], paths)
 
 
 def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> ComparedRun:
@@ -78,17 +78,10 @@ def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> Com
     return run_of(analyze(source, progress=lambda doing: progress(f"{source}: {doing}"), also_ask=ALSO_ASKED))
 
 
-def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] = ()) -> tuple[ComparedRun, ...]:
+def named(runs: Sequence[ComparedRun], paths: Sequence[Path]) -> tuple[ComparedRun, ...]:
     """Return the runs with distinct names: their ids, else the names of folders or files, else numbered ids."""
     ids = [run.name for run in runs]
-    if len(set(ids)) == len(ids):
-        return tuple(runs)
-    given = [_name(source) for source in sources]
-    names = given if len(set(given)) == len(runs) and all(given) else [f"{each} #{n}" for n, each in enumerate(ids, 1)]
+    given = [path.stem if path.is_file() else path.resolve().name for path in paths]
+    numbered = [f"{each} #{n}" for n, each in enumerate(ids, 1)]
+    names = next(names for names in (ids, given, numbered) if len({*filter(None, names)}) == len(runs))
     return tuple(replace(run, name=name) for run, name in zip(runs, names, strict=True))
-
-
-def _name(source: Path | AnalysisResult) -> str:
-    if not isinstance(source, Path):
-        return ""
-    return source.stem if source.is_file() else source.resolve().name

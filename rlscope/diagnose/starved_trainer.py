@@ -25,10 +25,9 @@ CRITICAL_SHARE_RATIO: Final = 0.30
 
 def find(evidence: Evidence) -> Finding | None:
     """Return the finding, or None below the threshold."""
-    roles = TRAINER_ROLES
-    trainer_gpu_s = evidence.role_gpu_s(*roles)
+    trainer_gpu_s = evidence.role_gpu_s(*TRAINER_ROLES)
     in_turns_gpu_s = turns_ratio(evidence) * evidence.role_gpu_s("trainer")
-    waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=roles) - in_turns_gpu_s
+    waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=TRAINER_ROLES) - in_turns_gpu_s
     if not trainer_gpu_s or waiting_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None
     share_ratio = waiting_gpu_s / trainer_gpu_s

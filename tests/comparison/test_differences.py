@@ -153,8 +153,8 @@ def test_a_size_within_five_percent_is_that_of_one_network(parameters: int, is_s
 def test_runs_of_one_id_get_names_of_their_own() -> None:
     runs = [made_run("same") for _ in range(2)]
     assert [run.name for run in named(runs, [Path("/runs/a"), Path("/runs/b")])] == ["a", "b"]
-    assert [run.name for run in named(runs)] == ["same #1", "same #2"]
-    assert [run.name for run in named([runs[0], made_run("other")])] == ["same", "other"]
+    assert [run.name for run in named(runs, [Path("/runs/a"), Path("/others/a")])] == ["same #1", "same #2"]
+    assert [run.name for run in named([runs[0], made_run("other")], [Path("/a"), Path("/b")])] == ["same", "other"]
 
 
 def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:

@@ -15,7 +15,6 @@ import polars as pl
 from altair.utils.schemapi import debug_mode
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.blocks import StateStyle
 from rlscope.reports.charts.colors import LIMIT, palette
 from rlscope.text_out import as_json
 
@@ -190,11 +189,6 @@ def legend_of(names: Collection[str]) -> alt.Legend:
     longest = max(map(len, names), default=0)
     columns = 1 if longest > _LONG_NAME else 3 if len(names) == 3 and longest <= _SHORT_NAME else 2
     return alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
-
-
-def state_color(state: StateStyle) -> str:
-    """Return the color of a state in charts and in the page's bars."""
-    return f"var(--state-{state.slug}, {state.light})"
 
 
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:

@@ -17,7 +17,6 @@ from rlscope.reports.charts.encoding import (
     layered,
     series_palette,
     stacked,
-    state_color,
     step_axis,
     time_axis,
     tip,
@@ -89,7 +88,9 @@ def step_phases(frame: pl.DataFrame, run: RunFacts) -> Chart:
         to_step=pl.col("step") + 0.5,
     )
     shown = set(long["phase"])
-    colors = {state.label: state_color(state) for state in states.values() if state.label in shown}
+    colors = {
+        state.label: f"var(--state-{state.slug}, {state.light})" for state in states.values() if state.label in shown
+    }
     return upright_bars(
         alt.Chart(rounded(long.drop("column"))),
         step_axis("from_step"),

@@ -123,6 +123,7 @@ def _updates(planned: PlanResult) -> str:
 
 _NEGLIGIBLE_RATIO: Final = 0.005
 """Smaller changes count as none and are no reason to measure anything."""
+_LAYOUTS_SHOWN: Final = 10
 _EXCLUDED_SHOWN: Final = 4
 
 
@@ -198,15 +199,15 @@ def _layouts_part(planned: PlanResult) -> Part:
     return Part("Layouts", [table, *([Paragraph(note, "note")] if left_out else [])])
 
 
-def shown_layouts(planned: PlanResult, shown: int = 10) -> list[Forecast]:
+def shown_layouts(planned: PlanResult) -> list[Forecast]:
     """Return the best layout, the fastest others, the present one, then a few infeasible ones."""
     best, present = planned.best, planned.present
     usable = [each for each in planned.candidates if each.excluded is None and each is not best]
-    kept = [*([] if best is None else [best]), *usable][:shown]
+    kept = [*([] if best is None else [best]), *usable][:_LAYOUTS_SHOWN]
     if present is not None and present not in kept:
         kept.append(present)
     excluded = [each for each in planned.candidates if each.excluded and each is not present]
-    return [*kept, *excluded[: shown if best is None else _EXCLUDED_SHOWN]]
+    return [*kept, *excluded[: _LAYOUTS_SHOWN if best is None else _EXCLUDED_SHOWN]]
 
 
 def _unknowns_part(planned: PlanResult) -> Part:

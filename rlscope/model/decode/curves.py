@@ -30,7 +30,7 @@ def pnorm_s(running: Numbers, flat_s: Numbers, per_request_s: Numbers, sharpness
     """
     log_running = np.log(running)
     log_ratio = sharpness * (np.log(per_request_s) - np.log(flat_s) + (1.0 - growth) * log_running)
-    return flat_s * np.exp(growth * log_running + _log_of_one_and(log_ratio) / sharpness)
+    return flat_s * np.exp(growth * log_running + log_of_one_and(log_ratio) / sharpness)
 
 
 def experts_hit_s(running: Numbers, experts_s: Numbers, hit_rate: Numbers) -> Reals:
@@ -113,6 +113,6 @@ def curve_per_line(curves: Sequence[RooflineCurve], lines: int) -> RooflineCurve
     return replace(curves[0], **{name: np.repeat([getattr(each, name) for each in curves], lines) for name in names})
 
 
-def _log_of_one_and(log_value: Numbers) -> Reals:
+def log_of_one_and(log_value: Numbers) -> Reals:
     """ln(1 + e^x), as exact as logaddexp(0, x) and several times as fast: numpy has no vector code for that."""
     return np.maximum(log_value, 0.0) + np.log1p(np.exp(-np.abs(log_value)))

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.decode.curves import Form, RooflineCurve
-from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
+from rlscope.model.decode.curves import Form, RooflineCurve, log_of_one_and
+from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, NO_POINTS, DecodePoints, averaged
 from rlscope.model.decode.prior import HIT_RATE, USUAL_SHAPES, HardwarePrior, LogNormal, ShapePrior
 from rlscope.model.numerics.least_squares import DEGREES, Linearized
 
@@ -98,39 +98,25 @@ class Reference:
         return cls(float(np.median(cells.running)), float(np.median(cells.typical_s)), known)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptPasses:
-    """Passes over prompts that a decode curve is compared with; one element per cell of similar sizes."""
-
-    tokens: Reals
-    """Tokens computed in one pass, prompts and decoded ones together."""
-    pass_s: Reals
-    kv_tokens: Reals
-    """Resident tokens that the pass reads: 0 if it decodes nothing."""
-    log_sd: Reals
-    """Log deviation of decoding over these passes, besides the factor that all of them share."""
-
-
-def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses | None:
-    """Select the passes to compare a curve with; None if no pass over prompts is informative.
+def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> DecodePoints:
+    """Select the passes over prompts to compare a curve with; none if none is informative.
 
     prefills: `running` is the tokens computed in a pass, prompts and decoded ones, and `kv_tokens` the tokens that it
-    also reads. cells: decode passes of the same engines. Sizes are grouped by half doublings, weighted by rows.
+    also reads: 0 if it decodes nothing. cells: decode passes of the same engines. Sizes are grouped by half doublings.
     """
     usable = prefills.where((prefills.running > 0) & (prefills.typical_s > 0) & (prefills.rows > 0))
     if not len(usable) or not len(cells):
-        return None
-    numbers = np.floor(_PROMPT_CELLS_PER_DOUBLING * np.log2(usable.running)).astype(np.int64)
-    _, place = np.unique(numbers, return_inverse=True)
-    rows = np.bincount(place, weights=usable.rows)
-    columns = (usable.running, usable.typical_s, np.nan_to_num(usable.kv_tokens))
-    tokens, pass_s, kv_tokens = (np.bincount(place, weights=column * usable.rows) / rows for column in columns)
-    kept = pass_s >= _LEAST_SHARE * _decoding_s(tokens, cells)
-    if not kept.any():
-        return None
-    doublings = np.abs(np.log2(tokens[kept] / float(np.median(cells.running))))
-    log_sd = np.sqrt(CELL_LOG_SD**2 + DRIFT_LOG_SD**2 * doublings) * math.sqrt(_PROMPT_CELLS_PER_DOUBLING)
-    return PromptPasses(tokens[kept], pass_s[kept], kv_tokens[kept], log_sd)
+        return NO_POINTS
+    numbers = np.floor(_PROMPT_CELLS_PER_DOUBLING * np.log2(usable.running))
+    known = replace(usable, kv_tokens=np.nan_to_num(usable.kv_tokens))
+    grouped = averaged(known, np.unique(numbers, return_inverse=True)[1])
+    return grouped.where(grouped.typical_s >= _LEAST_SHARE * _decoding_s(grouped.running, cells))
+
+
+def prompt_log_sd(prompts: DecodePoints, cells: DecodePoints) -> Reals:
+    """Log deviation of decoding over passes over prompts, besides the factor that all of them share."""
+    doublings = np.abs(np.log2(prompts.running / float(np.median(cells.running))))
+    return np.sqrt(CELL_LOG_SD**2 + DRIFT_LOG_SD**2 * doublings) * math.sqrt(_PROMPT_CELLS_PER_DOUBLING)
 
 
 def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
@@ -193,8 +179,8 @@ class CurveEvidence:
     form: Form
     cells: DecodePoints
     prior: HardwarePrior | None
-    prompts: PromptPasses | None = None
-    """Passes over prompts, which take about as long."""
+    prompts: DecodePoints = NO_POINTS
+    """Passes over prompts, which take about as long as decode passes over as many tokens: `prompt_passes`."""
     shapes: ShapePrior = USUAL_SHAPES
     form_log_sd: float = FORM_LOG_SD
     names: tuple[str, ...] = field(init=False)
@@ -219,18 +205,6 @@ class CurveEvidence:
         if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
             return None
         return self.prior
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether there is anything to fit a curve to."""
-        return len(self.cells) > 0 or self.shape_prior is not None
-
-    @property
-    def count(self) -> int:
-        """Number of residuals."""
-        cells = 0 if self._sizes is None else len(self.cells) + len(self._sizes.firsts)
-        prompts = 0 if self.prompts is None else len(self.prompts.tokens)
-        return len(self._law_means) + cells + prompts
 
     def with_own_error(self, vector: Reals) -> "CurveEvidence":
         """Scale the error of the form to that of the best curve, if the sizes show it."""
@@ -263,12 +237,11 @@ class CurveEvidence:
         if sizes is not None:
             log_s, slopes = self._log_pass_s(vectors, cells.running, cells.kv_tokens)
             yield log_s - np.log(cells.typical_s), slopes, lambda each: sizes.deviations(each, self.form_log_sd)
-        if prompts is not None:
-            log_s, slopes = self._log_pass_s(vectors, prompts.tokens, prompts.kv_tokens)
-            factor = self.names.index(_PROMPT_FACTOR)
+        if len(prompts):
+            log_s, slopes = self._log_pass_s(vectors, prompts.running, prompts.kv_tokens)
+            factor, log_sd = self.names.index(_PROMPT_FACTOR), prompt_log_sd(prompts, cells)
             slopes[factor] = -1.0
-            log_ratio = log_s - np.log(prompts.pass_s) - vectors[:, factor, None]
-            yield log_ratio, slopes, lambda each: each / prompts.log_sd
+            yield log_s - np.log(prompts.typical_s) - vectors[:, factor, None], slopes, lambda each: each / log_sd
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
         """Seconds of passes along a new last axis."""
@@ -280,7 +253,7 @@ class CurveEvidence:
         log_running = np.log(running)
         log_flat = np.log(of["flat_s"]) + of["growth"] * log_running
         log_branches = of["sharpness"] * (np.log(of["per_request_s"]) + log_running - log_flat)
-        log_sum = np.maximum(log_branches, 0.0) + np.log1p(np.exp(-np.abs(log_branches)))
+        log_sum = log_of_one_and(log_branches)
         computed = np.exp(log_branches - log_sum)
         work_s = np.exp(log_flat + log_sum / of["sharpness"])
         parts = {
@@ -350,7 +323,7 @@ class CurveEvidence:
         kv = self._kv(typical)
         if kv is not None:
             yield _expect(kv, kv_s_per_token=1.0)
-        if self.prompts is not None:
+        if len(self.prompts):
             yield _expect(LogNormal(1.0, FACTOR_LOG_SD), prompt_factor=1.0)
 
     def _of_experts(self, hardware: HardwarePrior | None) -> Iterator[_Law]:

@@ -20,7 +20,7 @@ from rlscope.model.decode.evidence import (
     CurveEvidence,
     prompt_passes,
 )
-from rlscope.model.decode.measurements import DecodePoints, Grade, Visited, gather
+from rlscope.model.decode.measurements import NO_POINTS, DecodePoints, Grade, Visited, gather
 from rlscope.model.decode.prior import USUAL_SHAPES, HardwarePrior, ShapePrior
 from rlscope.model.estimate import Estimate
 from rlscope.model.numerics.least_squares import solve
@@ -64,7 +64,7 @@ class CurveFit:
     """Log deviation of passes of another batch size from the curve."""
     visited: Visited | None = None
     """None if no pass could be used."""
-    cells: DecodePoints = DecodePoints.of([], [])  # noqa: RUF009  # frozen
+    cells: DecodePoints = NO_POINTS
     """Cells that were fitted."""
     mape_ratio: float | None = None
     """Relative mean absolute error over the cells, weighted by the square root of their rows; None without cells."""
@@ -113,7 +113,7 @@ def fit_decode_curve(
     *,
     form: Form | None = None,
     draw_count: int = 200,
-    prefills: DecodePoints | None = None,
+    prefills: DecodePoints = NO_POINTS,
     shapes: ShapePrior = USUAL_SHAPES,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None if there is neither a usable pass nor a prior.
@@ -124,9 +124,8 @@ def fit_decode_curve(
     """
     cells = gather(points)
     form = form or _likely_form(cells, prior)
-    prompts = None if prefills is None else prompt_passes(prefills, cells)
-    evidence = CurveEvidence(form, cells, prior, prompts, shapes)
-    if not evidence.is_possible:
+    evidence = CurveEvidence(form, cells, prior, prompt_passes(prefills, cells), shapes)
+    if not len(cells) and evidence.shape_prior is None:
         return None
     evidence = evidence.with_own_error(_best(evidence))
     best = _best(evidence)
@@ -134,7 +133,8 @@ def fit_decode_curve(
     largest = float(cells.running.max()) if len(cells) else math.inf
     curve = replace(evidence.curve(evidence.scaled(typical, stalls)), measured_running=largest)
     drawn = evidence.scaled(_draws(evidence, best, rng, draw_count), stalls)
-    tilts = _tilts(prior, rng, draw_count) if len(cells) else [0.0] * draw_count
+    tilt_sd = _TILT if prior is None else _TILT_OF_KNOWN
+    tilts = (tilt_sd * normals(rng, draw_count)).tolist() if len(cells) else [0.0] * draw_count
     visited = Visited.of(cells)
     return CurveFit(
         form=form,
@@ -159,7 +159,8 @@ def _best(evidence: CurveEvidence) -> Reals:
 
 def _draws(evidence: CurveEvidence, best: Reals, rng: np.random.Generator, count: int) -> Reals:
     """Fit each draw to evidence that is moved by its errors; in pairs moved either way, so that their mean is exact."""
-    half = rng.standard_normal(((count + 1) // 2, evidence.count))
+    residuals = sum(part.shape[1] for part in evidence.linearized(best[None, :])[:2])
+    half = rng.standard_normal(((count + 1) // 2, residuals))
     noise = np.concatenate([half, -half])[:count]
     starts = np.tile(best, (count, 1))
     drawn, _ = solve(lambda vectors, numbers: evidence.linearized(vectors, noise[numbers]), starts)
@@ -182,12 +183,6 @@ def _anchored(evidence: CurveEvidence, vectors: Reals) -> Reals:
     reached = np.cumsum(cells.rows[order], axis=1) >= cells.rows.sum() / 2
     middle = np.take_along_axis(order, np.argmax(reached, axis=1)[:, None], axis=1)
     return evidence.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
-
-
-def _tilts(prior: HardwarePrior | None, rng: np.random.Generator, count: int) -> list[float]:
-    """Draw the departure of each curve from the form beyond the largest batch."""
-    spread = _TILT if prior is None else _TILT_OF_KNOWN
-    return (spread * normals(rng, count)).tolist()
 
 
 def _mape(evidence: CurveEvidence, vector: Reals) -> float | None:

@@ -111,6 +111,9 @@ class DecodePoints:
         return (self.running, self.pass_s, self.typical_s, self.rows, self.kv_tokens, self.prefill_tokens)
 
 
+NO_POINTS: Final = DecodePoints.of([], [])
+
+
 def decode_points(passes: PassCosts) -> DecodePoints:
     """Return the passes that decoded, by their running requests; some computed prompts too."""
     decodes = passes.decode_tokens > 0
@@ -124,15 +127,12 @@ def decode_points(passes: PassCosts) -> DecodePoints:
     )
 
 
-def prefill_points(passes: PassCosts) -> DecodePoints | None:
-    """Return the passes that computed prompts, by all the tokens that they computed; None without one.
+def prefill_points(passes: PassCosts) -> DecodePoints:
+    """Return the passes that computed prompts, by all the tokens that they computed.
 
     Passes that also decoded read the KV cache; the others read none of it.
     """
-    prefills = passes.prefills
-    if not prefills.any():
-        return None
-    tokens = passes.prefill_tokens + passes.decode_tokens
+    prefills, tokens = passes.prefills, passes.prefill_tokens + passes.decode_tokens
     return DecodePoints.of(
         tokens[prefills] / passes.passes[prefills],
         passes.busy_s[prefills] / passes.passes[prefills],
@@ -161,7 +161,7 @@ def gather(points: DecodePoints) -> DecodePoints:
     else:
         points = replace(points, kv_tokens=np.full(len(points), np.nan))
     points = points.where(_typical(points, _cell_numbers(points)))
-    return _averaged(points, _cell_numbers(points))
+    return averaged(points, _cell_numbers(points))
 
 
 def _decodes_only(points: DecodePoints) -> Flags:
@@ -191,7 +191,8 @@ def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
     return typical
 
 
-def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
+def averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
+    """Average the points of each cell, weighted by rows; cell: number of each point's."""
     rows = np.bincount(cell, weights=points.rows)
     means = (np.bincount(cell, weights=column * points.rows) / rows for column in points.columns)
     return replace(DecodePoints(*means), rows=rows)

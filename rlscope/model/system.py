@@ -132,15 +132,6 @@ class WeightUpdateCost:
         """Seconds from a step's end until both sides continue: the trainers' wait, or delay plus pause if longer."""
         return max(self.trainer_blocked_s, self.delay_s + self.engine_pause_s)
 
-    def scaled(self, factor: float) -> "WeightUpdateCost":
-        """Scale every part by a factor."""
-        return replace(
-            self,
-            engine_pause_s=self.engine_pause_s * factor,
-            trainer_blocked_s=self.trainer_blocked_s * factor,
-            delay_s=self.delay_s * factor,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:

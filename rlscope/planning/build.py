@@ -20,7 +20,7 @@ from rlscope.analysis.observe import ObservedLengths, UnobservableError, observe
 from rlscope.analysis.run_facts import steady_window
 from rlscope.errors import RlscopeError
 from rlscope.input_file import did_you_mean, read_regular
-from rlscope.model.decode.prior import PREFILL_EFFICIENCY, SHARPNESS, USUAL_SHARES, LogNormal
+from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, fastest_tokens_per_s, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,
@@ -350,7 +350,6 @@ def _decode(file: PlanFile) -> DecodeGuess:
         *(compute.median, compute.log_sd),
         *(kv.median, kv.log_sd),
         overhead_s=None if overhead is None else _given(overhead, _OVERHEAD_LOG_SD),
-        sharpness=SHARPNESS,
         prefill_ratio=_log_normal(given.prefill_ratio, _PREFILL),
     )
 

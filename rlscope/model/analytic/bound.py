@@ -30,16 +30,13 @@ def most_tokens_per_s(system: System, gpus: int, running: float | None = None) -
     batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
 
     def samples_last(trainer_gpus: Reals) -> Flags:
-        return _sample_s(sampling, gpus - trainer_gpus, batch) >= _train_s(system, trainer_gpus)
+        step = trainer_step(system.trainer, system.workload, WeightUpdateCost(), np.maximum(trainer_gpus, _LEAST_GPUS))
+        return _sample_s(sampling, gpus - trainer_gpus, batch) >= step.total_s
 
     # Trainers that hardly need GPUs are the faster side even without any; then the samplers have all GPUs.
     _, trainer_gpus = bisect_condition(samples_last, np.array([0.0]), np.array([float(gpus)]))
     step_s = float(_sample_s(sampling, gpus - trainer_gpus, batch)[0])
     return system.workload.samples_per_step * sampling.mean_tokens / step_s
-
-
-def _train_s(system: System, gpus: Reals) -> Reals:
-    return trainer_step(system.trainer, system.workload, WeightUpdateCost(), np.maximum(gpus, _LEAST_GPUS)).total_s
 
 
 def _sample_s(sampling: Sampling, gpus: Reals, running: float) -> Reals:

@@ -28,7 +28,7 @@ from rlscope.model.forecast.change import (
 )
 from rlscope.model.forecast.layouts import Forecast, below_ceiling, trainer_rate_bound, with_noise_of_work
 from rlscope.model.forecast.predict import changed, predict
-from rlscope.model.forecast.price import NOTABLE_RATIO, Price, StalenessForecast, free_price
+from rlscope.model.forecast.price import NOTABLE_RATIO, Price, StalenessForecast, synchronous_price
 from rlscope.model.forecast.recommend import (
     SURE_RATIO,
     WORTHWHILE_RATIO,
@@ -165,6 +165,14 @@ class Action:
         return self.after if self.what == "publish_every" and isinstance(self.after, int | float) else now
 
     @property
+    def steps_ratio(self) -> float:
+        """Optimizer steps of a version after the action, over those before it."""
+        before, after = self.before, self.after
+        if self.what != "publish_every" or not isinstance(before, float) or not isinstance(after, float):
+            return 1.0
+        return after / before
+
+    @property
     def lowers_limit(self) -> bool:
         """Whether it lowers or introduces a limit on waiting samples."""
         if self.what not in ("in_flight_limit", "queue_capacity_samples") or not isinstance(self.after, int):
@@ -261,7 +269,7 @@ class Counterfactuals:
             return None
         steps = [colocated_step(draw, layout.gpus, layout.max_running) for draw in calibration.draws]
         rates = np.array([0.0 if step is None else step.trained_tokens_per_s for step in steps])
-        price = free_price(StalenessForecast(0.0, 0, 0), calibration.system.workload.lengths)
+        price = synchronous_price(calibration.system.workload.lengths)
         forecast = replace(self._now, drawn_tokens_per_s=rates, price=price)
         return self._action("fix", "colocated", against, None, None, forecast)
 
@@ -410,7 +418,7 @@ class Counterfactuals:
         known = forecast.gains_over(self._now)
         gains = np.clip(self._with_error(known, get_args(ActionWhat).index(what), error_ratio), *within)
         gains = self._below_ceiling(what, gains, forecast)
-        is_sure = self._grounds.replayed and share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
+        is_sure = share_gaining(gains, self._grounds.untested_log) >= SURE_RATIO
         action = Action(
             kind="probe" if kind == "change" and not is_sure else kind,
             what=what,
@@ -427,11 +435,11 @@ class Counterfactuals:
 
     def _affords(self, action: Action) -> bool:
         """Whether samples stay fresh enough. A version that spans more steps is staler by the same factor."""
-        grounds, staleness, before, after = self._grounds, action.staleness, action.before, action.after
+        grounds, staleness = self._grounds, action.staleness
         if action.what in _LOOSENS_CAP:
             grounds = replace(grounds, capped=False)
-        if action.what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
-            staleness = replace(staleness, steps_per_version=staleness.steps_per_version * after / before)
+        if staleness:
+            staleness = replace(staleness, steps_per_version=staleness.steps_per_version * action.steps_ratio)
         return grounds.within_staleness_budget(staleness)
 
     def _solve(self, change: Callable[[System], System], *, holds: bool = False) -> Forecast:

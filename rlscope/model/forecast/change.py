@@ -76,6 +76,7 @@ def applied(
     step_ratio = _version_tokens(workload) / _version_tokens(before) / steps_ratio
 
     def changed(system: System) -> System:
+        """Change a system; only its limits, its workload and the times of its parts differ."""
         system = with_engine_speed(_of_larger_steps(system, step_ratio), change.engine_speed or 1.0)
         system = with_trainer_speed(system, change.trainer_speed or 1.0)
         system = _of_more_steps(with_checkpoints(system, added_s), steps_ratio)
@@ -178,9 +179,10 @@ def with_limits(system: System, **limits: object) -> System:
 
 def timed_update(update: WeightUpdateCost, asked_s: float) -> WeightUpdateCost:
     """Make an update take so many seconds; if the run shows no update cost, both sides pause for it."""
-    if update.seconds > 0.0:
-        return update.scaled(asked_s / update.seconds)
-    return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
+    if not update.seconds:
+        return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
+    parts, factor = ("engine_pause_s", "trainer_blocked_s", "delay_s"), asked_s / update.seconds
+    return replace(update, **{name: getattr(update, name) * factor for name in parts})
 
 
 def warnings_of(

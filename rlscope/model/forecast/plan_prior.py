@@ -16,7 +16,14 @@ from scipy.special import ndtr
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import RooflineCurve
 from rlscope.model.decode.fit import CurveFit
-from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
+from rlscope.model.decode.prior import (
+    SHARPNESS,
+    HardwarePrior,
+    LogNormal,
+    Shares,
+    expected_prefill_tokens_per_s,
+    hardware_prior,
+)
 from rlscope.model.hardware.devices import Device, ModelShape
 from rlscope.model.numerics.stratified import sorted_normals
 from rlscope.model.system import (
@@ -30,7 +37,7 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.training.scaling import TrainingRate, exponents_at
-from rlscope.model.training.step_time import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
+from rlscope.model.training.step_time import TrainedModel, training_flops_per_token
 from rlscope.model.warnings import ModelWarning
 
 Unknown = Literal[
@@ -74,8 +81,6 @@ class DecodeGuess:
     kv_bandwidth_log_sd: float | None
     overhead_s: LogNormal | None
     """Seconds of launching the layers of a pass; None: the usual time for the model and the size of the engine."""
-    sharpness: LogNormal
-    """Exponent p of the p-norm; not used for mixtures of experts."""
     prefill_ratio: LogNormal
     """Share of the peak rate that prefill reaches."""
 
@@ -189,7 +194,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
         "compute": prior.per_request_s.log_sd,
         "kv_bandwidth": 0.0 if kv is None else kv.log_sd,
         "pass_overhead": prior.overhead_s.log_sd if prior.overhead_s.median else 0.0,
-        "curve_shape": plan.decode.sharpness.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
+        "curve_shape": SHARPNESS.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
         "prefill": plan.decode.prefill_ratio.log_sd,
         "training_rate": rate.log_sd,
         "expert_routing": 0.0 if routing is None else routing.log_sd,
@@ -259,7 +264,7 @@ def _curve(plan: PlanInputs, deviations: Deviations) -> RooflineCurve:
     flat_s = _reached(prior.flat_s, bandwidth, decode.weight_bandwidth_ratio)
     per_request_s = _reached(prior.per_request_s, deviations["compute"], decode.compute_ratio)
     if (experts := prior.experts) is None:
-        return RooflineCurve(flat_s, per_request_s, decode.sharpness.at(shape), overhead_s, kv_s)
+        return RooflineCurve(flat_s, per_request_s, SHARPNESS.at(shape), overhead_s, kv_s)
     experts_s = _reached(experts.experts_s, bandwidth, decode.weight_bandwidth_ratio)
     hit_rate = experts.hit_rate.at(shape)
     return RooflineCurve(flat_s, per_request_s, 1.0, overhead_s, kv_s, experts_s=experts_s, hit_rate=hit_rate)
@@ -270,9 +275,10 @@ def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Tr
     if guess.tokens_per_gpu_s is not None:
         rate = guess.tokens_per_gpu_s.at(deviation)
     else:
-        sequence_tokens = token_weighted_tokens(workload.lengths, workload.prompt_tokens)
-        used_ratio = min(guess.mfu_ratio.at(deviation), 1.0)
-        rate = prior_tokens_per_gpu_s(guess.model, sequence_tokens, plan.device.bf16_flop_per_s, used_ratio)
+        # The mean length of the sequence that contains a random generated token: P + E[L^2] / E[L].
+        sequence_tokens = workload.prompt_tokens + workload.lengths.second_moment / workload.lengths.mean_tokens
+        flop_per_s = min(guess.mfu_ratio.at(deviation), 1.0) * plan.device.bf16_flop_per_s
+        rate = flop_per_s / training_flops_per_token(guess.model, sequence_tokens)
         rate = 1.0 / (1.0 / rate + _routing_s(guess, deviations["expert_routing"]))
     return Trainer(
         tokens_per_gpu_s=rate,

@@ -29,11 +29,10 @@ from rlscope.model.forecast.layouts import (
     timing_of_step,
 )
 from rlscope.model.forecast.price import (
-    StalenessForecast,
     expected_price,
-    free_price,
     price_simulated,
     staleness_simulated,
+    synchronous_price,
     with_intervals,
 )
 from rlscope.model.numerics.bootstrap import drawn_factors
@@ -219,7 +218,7 @@ def closed_rates(calibration: Calibration, systems: Sequence[System], layouts: S
 
 
 def _synchronous(calibration: Calibration, *, form_error: bool) -> Forecast:
-    """Forecast the layout of a synchronous run: every token has the newest version, and nothing is dropped."""
+    """Forecast the layout of a synchronous run."""
     system, layout = calibration.system, calibration.layout
     step, state = split_step(system, layout), steady_states(system, (layout,))[0]
     if step is None:
@@ -231,7 +230,7 @@ def _synchronous(calibration: Calibration, *, form_error: bool) -> Forecast:
         state=None,
         tokens_per_s=step.trained_tokens_per_s,
         drawn_tokens_per_s=_drawn(calibration, layout, form_error=form_error),
-        price=free_price(StalenessForecast(0.0, 0, 0), system.workload.lengths),
+        price=synchronous_price(system.workload.lengths),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens) if is_known else None,
         timing=timing_of_step(step),
     )

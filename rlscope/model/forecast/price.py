@@ -245,9 +245,9 @@ def expected_price(state: SteadyState, system: System, age_steps: float | None) 
     return Price(StalenessForecast(math.nan, p95, p95, max(1.0, (age_steps or 0.0) / cap)), dropped)
 
 
-def free_price(staleness: StalenessForecast | None, lengths: LengthLaw) -> Price:
-    """Price where nothing is dropped, such as that of a synchronous run."""
-    return Price(staleness, *map(Estimate.exactly, (0.0, lengths.mean_tokens, 1.0)))
+def synchronous_price(lengths: LengthLaw) -> Price:
+    """Price of a synchronous run: every token has the newest version, and nothing is dropped."""
+    return Price(StalenessForecast(0.0, 0, 0), *map(Estimate.exactly, (0.0, lengths.mean_tokens, 1.0)))
 
 
 def with_intervals(

@@ -116,7 +116,7 @@ def rank_actions(
     if calibration.synchronous and all(each.is_staler for each in layouts):
         others.insert(0, counterfactuals.overlapped())
     actions += [each for each in others if each is not None and each.kind != "fresher"]
-    actions = [_tested_first(_within_removal(each, removed)) for each in actions]
+    actions = [_tested_first(each, removed) for each in actions]
     cheaper = cheaper_action(calibration, observed, forecasts.today, grounds, granularity)
     keeping = [each for each in (lower, cheaper) if each is not None and each.kind in ("fresher", "cheaper")]
     return Ranking(_with_keeping(_listed(actions), keeping), _losses(removed, actions, grounds.lost_gpu_s))
@@ -134,18 +134,16 @@ def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tupl
     return (*leading, *keeping, *listed[len(leading) :])
 
 
-def _tested_first(action: Action) -> Action:
-    """Turn a change whose price is too high to pay unseen into a probe."""
-    return replace(action, kind="probe") if action.kind == "change" and action.is_costly else action
+def _tested_first(action: Action, removed: Mapping[LossCause, Reals]) -> Action:
+    """Turn a change that is unsure, or whose price is too high to pay unseen, into a probe.
 
-
-def _within_removal(action: Action, removed: Mapping[LossCause, Reals]) -> Action:
-    """Cap the gain of raising a limit at that of removing it, draw by draw; a change that is then unsure is a probe."""
+    Raising a limit gains at most what removing it does, draw by draw.
+    """
     most = removed.get(Cause.STALENESS_CAP)
-    if action.what not in _CAPS or action.lowers_limit or most is None or most.size != action.gains.size:
-        return action
-    less = replace(action, gains=np.minimum(action.gains, most))
-    return replace(less, kind="probe") if less.kind == "change" and less.worthwhile_probability < SURE_RATIO else less
+    if action.what in _CAPS and not action.lowers_limit and most is not None:
+        action = replace(action, gains=np.minimum(action.gains, most))
+    is_sure = action.worthwhile_probability >= SURE_RATIO and not action.is_costly
+    return replace(action, kind="probe") if action.kind == "change" and not is_sure else action
 
 
 def _against_the_cap(
@@ -240,15 +238,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 def _harm(action: Action) -> tuple[bool, float, float]:
-    return (action.gain_ratio.low <= 0.0, action.price.dropped_percent, _p95_steps(action))
-
-
-def _p95_steps(action: Action) -> float:
-    """p95 staleness after the action, in steps that could have published in the current run."""
-    before, after, steps = action.before, action.after, action.price.p95_steps
-    if action.what != "publish_every" or not isinstance(before, float) or not isinstance(after, float):
-        return steps
-    return steps * after / before
+    return (action.gain_ratio.low <= 0.0, action.price.dropped_percent, action.price.p95_steps * action.steps_ratio)
 
 
 def layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:

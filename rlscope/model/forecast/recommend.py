@@ -193,7 +193,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
         reason=_reason(best, today, grounds, sure=bool(all_sure)),
         best=best,
         gain_ratio=Estimate.of(best.gains_over(today)),
-        worthwhile_probability=worthwhile_probability(best, today),
+        worthwhile_probability=share_gaining(best.gains_over(today)),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
         staler=_faster(best, too_stale, today),
         untried=_faster(best, affordable, today) if sure else None,
@@ -203,12 +203,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) 
 
 def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
     """Whether enough draws gain enough. drift_log: log of how far the gain may still shift."""
-    return worthwhile_probability(forecast, today, drift_log) >= SURE_RATIO
-
-
-def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
-    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO or more after the gain shifts down by `drift_log`."""
-    return share_gaining(forecast.gains_over(today), drift_log)
+    return share_gaining(forecast.gains_over(today), drift_log) >= SURE_RATIO
 
 
 def share_gaining(gains: Reals, shift_log: float = 0.0) -> float:

@@ -228,12 +228,24 @@ def _checked(
     rng: np.random.Generator,
 ) -> tuple[Calibration, Replay, Prediction | None]:
     """Calibrate, replay the run, and check the second half of the steady state against what the first predicts."""
-    calibration = _calibrated(whole, model_config, rng)
+
+    def calibrated(run: Observed, known: Scheduling, draw_count: int | None = None) -> Calibration:
+        return calibrate(
+            run,
+            known.admission,
+            model_config.prior,
+            rng,
+            form=model_config.form,
+            prefetched_batches=model_config.prefetched_batches,
+            delivery=known.delivery,
+            others=model_config.others,
+            draw_count=draw_count,
+        )
+
+    calibration, prediction = calibrated(whole, model_config.scheduling), None
     replay = replay_run(calibration, whole, model_config.candidates)
-    prediction = None
     if halves is not None:
-        known = replace(model_config, candidates=(replay.scheduling,))
-        of_first_half = scheduled(_calibrated(halves[0], known, rng, PREDICTED_DRAWS), replay.scheduling)
+        of_first_half = scheduled(calibrated(halves[0], replay.scheduling, PREDICTED_DRAWS), replay.scheduling)
         prediction = compare(of_first_half, halves[1], rng)
     failed = replay.is_rough or (prediction is not None and prediction.misses)
     calibration = replace(
@@ -289,25 +301,6 @@ def _grounds(staleness: StalenessForecast | None, model_config: ModelConfig) -> 
         most_staleness=model_config.most_staleness,
         capped=model_config.most_staleness is not None or (admission.max_staleness is not None and not waits),
         lost_gpu_s=model_config.lost_gpu_s,
-    )
-
-
-def _calibrated(
-    observed: Observed,
-    model_config: ModelConfig,
-    rng: np.random.Generator,
-    draw_count: int | None = None,
-) -> Calibration:
-    return calibrate(
-        observed,
-        model_config.scheduling.admission,
-        model_config.prior,
-        rng,
-        form=model_config.form,
-        prefetched_batches=model_config.prefetched_batches,
-        delivery=model_config.scheduling.delivery,
-        others=model_config.others,
-        draw_count=draw_count,
     )
 
 

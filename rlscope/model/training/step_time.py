@@ -11,7 +11,6 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.prior import LogNormal
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Trainer, WeightUpdateCost, Workload
 
 LIKELY_MFU: Final = LogNormal(0.35, 0.3)
@@ -101,11 +100,6 @@ class TrainedModel:
         return 3.0 + float(self.recomputes_activations) + self.extra_forward_passes
 
 
-def token_weighted_tokens(lengths: LengthLaw, prompt_tokens: float) -> float:
-    """Mean length of the sequence that contains a random generated token: P + E[L^2] / E[L], tokens."""
-    return prompt_tokens + lengths.second_moment / lengths.mean_tokens
-
-
 def training_flops_per_token(model: TrainedModel, sequence_tokens: float) -> float:
     """Floating-point operations per token: 6 N + 12 l d s / 2, or a third more if activations are recomputed.
 
@@ -125,10 +119,3 @@ def expert_routing_s_per_token(layers: int, experts_per_token: int, hidden_size:
     Own form, with a and w from published rates: assumed for any other software. Forward and backward pass together.
     """
     return layers * (_ROUTING_S + _ROUTING_BYTES * experts_per_token * hidden_size / _ROUTING_BYTES_PER_S)
-
-
-def prior_tokens_per_gpu_s(
-    model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float, mfu_ratio: float
-) -> float:
-    """Tokens per second and GPU at a share of the peak of one GPU: assumed, not measured."""
-    return mfu_ratio * peak_flops_per_s / training_flops_per_token(model, sequence_tokens)

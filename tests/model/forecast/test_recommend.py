@@ -19,7 +19,7 @@ from rlscope.model.forecast.recommend import (
     fastest_probabilities,
     is_sure,
     recommend,
-    worthwhile_probability,
+    share_gaining,
 )
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout
@@ -80,7 +80,7 @@ def test_a_layout_is_changed_to_when_nine_draws_in_ten_gain_5_percent(
     other = forecast(rate, slow_draws=slow_draws)
     said = advised(other)
     assert (said.reason, said.advice, said.changes) == (reason, advice, advice == "change")
-    assert worthwhile_probability(other, OWN) == share
+    assert share_gaining(other.gains_over(OWN)) == share
 
 
 def costing(given: Forecast, dropped: float | None) -> Forecast:

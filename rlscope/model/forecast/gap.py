@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from rlscope.model.analytic.bound import most_tokens_per_s
 from rlscope.model.analytic.engine_time import sampling_of
-from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.steady_state import trained_rates
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -249,5 +248,4 @@ def mean_running(observed: Observed) -> float:
 
 def _rate(system: System, layout: Layout) -> float:
     """Trained response tokens per second; 0 if the layout cannot run."""
-    state = steady_states(system, (layout,))[0]
-    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+    return float(trained_rates((system,), (layout,))[0, 0])

@@ -33,7 +33,6 @@ from rlscope.model.forecast.price import (
     price_simulated,
     staleness_simulated,
     synchronous_price,
-    with_intervals,
 )
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
@@ -104,14 +103,14 @@ def predict(
     drawn = _drawn(calibration, layout, room * state.trained_tokens_per_s, form_error=form_error)
     sampled = simulated.step_trained_tokens, simulated.step_periods_s
     error = 1.0 if is_reference else drawn_factors(*sampled, _SEED, drawn.size)
-    price = price_simulated(simulated, asked.system.admission)
+    staleness = staleness_simulated(simulated, asked.system.admission)
     return Forecast(
         layout=layout,
         excluded=None,
         state=state,
         tokens_per_s=rate * min(1.0, room),
         drawn_tokens_per_s=drawn * (rate / state.trained_tokens_per_s) * error,
-        price=with_intervals(price, asked.system, asked.draws, layout, simulated),
+        price=price_simulated(simulated, staleness, asked.system, asked.draws, layout),
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
         timing=timing_of_simulated(simulated).slowed(max(1.0, 1.0 / room)),
         preemption=preemption_simulated(simulated, calibration.system),

@@ -213,12 +213,6 @@ def _differs(before: Estimate | None, after: Estimate | None) -> bool:
     return before is not None and after is not None and abs(after.value - before.value) >= NOTABLE_RATIO
 
 
-def price_simulated(simulated: Simulated, admission: Admission) -> Price:
-    """Price of a simulated layout, without intervals."""
-    shares = (simulated.dropped_ratio, simulated.mean_trained_tokens, simulated.longest_trained_ratio)
-    return Price(staleness_simulated(simulated, admission), *map(Estimate.exactly, shares))
-
-
 def staleness_simulated(simulated: Simulated, admission: Admission) -> StalenessForecast:
     """Return the staleness of a simulated run; it grows only if no limit holds back or drops untrained samples."""
     ages, versions = simulated.staleness, simulated.published_versions
@@ -250,10 +244,10 @@ def synchronous_price(lengths: LengthLaw) -> Price:
     return Price(StalenessForecast(0.0, 0, 0), *map(Estimate.exactly, (0.0, lengths.mean_tokens, 1.0)))
 
 
-def with_intervals(
-    price: Price, system: System, draws: Sequence[System], layout: Layout, simulated: Simulated
+def price_simulated(
+    simulated: Simulated, staleness: StalenessForecast, system: System, draws: Sequence[System], layout: Layout
 ) -> Price:
-    """Add the intervals of the price of a simulation with the best estimate; draws: equally likely systems.
+    """Price of a simulation with the best estimate; staleness: `staleness_simulated`. draws: equally likely systems.
 
     The closed forms say how much is dropped and how old samples get in every draw, with the error of the ratio of both
     sides' speeds.
@@ -268,52 +262,41 @@ def with_intervals(
     if surplus_of(system.admission) == "grows":
         asked = [_with_short_queue(each) for each in asked]
     states = steady_states_of_each(asked, layout)
-    price = replace(price, staleness=price.staleness and _aged(price.staleness, system, states, errors))
-    return _with_width(_dropping(price, system, states, errors, simulated), system, layout)
+    return Price(_aged(staleness, system, states, errors), *_shares(simulated, system, layout, states, errors))
 
 
-def _with_width(price: Price, system: System, layout: Layout) -> Price:
-    """Widen a dropped share that is 0 in every draw up to the share if trainers are slower than predicted.
+def _shares(
+    simulated: Simulated, system: System, layout: Layout, states: Sequence[SteadyState | Refused], errors: Reals
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the dropped share, the mean trained length and the trained share of the longest tenth.
+
+    The shares of lengths change in proportion to what is dropped (own reasoning: if more is dropped, it is more of the
+    same). Where no rule drops samples, only the lengths vary, as they are drawn.
+    """
+    dropped, tokens, longest = simulated.dropped_ratio, simulated.mean_trained_tokens, simulated.longest_trained_ratio
+    spread = _length_factors(simulated, errors.size)
+    if surplus_of(system.admission) not in ("dropped", "aged"):
+        return Estimate.exactly(dropped), about(tokens, tokens * spread), Estimate.exactly(longest)
+    kept = (1.0 - dropped) * _kept_factors(system.admission, states, errors, simulated)
+    drawn = 1.0 - np.clip(kept, 0.0, 1.0)
+    more = drawn / dropped if dropped else np.ones_like(drawn)
+    # If none is dropped by the best estimate, long samples are dropped as often as others in the draws that drop some.
+    lost = (1.0 - longest) * more if dropped else drawn
+    full_tokens, share = system.workload.lengths.mean_tokens, about(dropped, drawn)
+    return (
+        share if share.high else replace(share, high=_most_dropped_ratio(system, layout)),
+        about(tokens, spread * (full_tokens - (full_tokens - tokens) * more)),
+        about(longest, np.clip(1.0 - lost, 0.0, 1.0)),
+    )
+
+
+def _most_dropped_ratio(system: System, layout: Layout) -> float:
+    """Return the share that is dropped if trainers are slower than predicted: the widest that 0 in every draw can be.
 
     90% of the predictions of other layouts are within that error, which the draws of one run do not all show.
     """
-    dropped = price.dropped_ratio
-    if surplus_of(system.admission) not in ("dropped", "aged") or dropped is None or dropped.high:
-        return price
     state = steady_states(with_trainer_speed(system, math.exp(-UNTESTED_LOG)), (layout,))[0]
-    most = 0.0 if isinstance(state, Refused) else state.dropped_ratio
-    return replace(price, dropped_ratio=replace(dropped, high=most))
-
-
-def _dropping(
-    price: Price,
-    system: System,
-    states: Sequence[SteadyState | Refused],
-    errors: Reals,
-    simulated: Simulated,
-) -> Price:
-    """Add the intervals of what is dropped.
-
-    The shares of lengths change in proportion to it (own reasoning: if more is dropped, it is more of the same). Where
-    no rule drops samples, only the lengths vary, as they are drawn.
-    """
-    dropped, tokens, longest = price.dropped_ratio, price.mean_trained_tokens, price.longest_trained_ratio
-    spread = _length_factors(simulated, errors.size)
-    if dropped is None or surplus_of(system.admission) not in ("dropped", "aged"):
-        return replace(price, mean_trained_tokens=tokens and about(tokens.value, tokens.value * spread))
-    kept = (1.0 - dropped.value) * _kept_factors(system.admission, states, errors, simulated)
-    drawn = 1.0 - np.clip(kept, 0.0, 1.0)
-    more = drawn / dropped.value if dropped.value else np.ones_like(drawn)
-    # If none is dropped by the best estimate, long samples are dropped as often as others in the draws that drop some.
-    lost = (1.0 - longest.value) * more if longest and dropped.value else drawn
-    full_tokens = system.workload.lengths.mean_tokens
-    return replace(
-        price,
-        dropped_ratio=about(dropped.value, drawn),
-        mean_trained_tokens=tokens
-        and about(tokens.value, spread * (full_tokens - (full_tokens - tokens.value) * more)),
-        longest_trained_ratio=longest and about(longest.value, np.clip(1.0 - lost, 0.0, 1.0)),
-    )
+    return 0.0 if isinstance(state, Refused) else state.dropped_ratio
 
 
 def _kept_factors(

@@ -22,7 +22,7 @@ from rlscope.model.forecast.predict import (
     predict_layouts,
     simulated_run,
 )
-from rlscope.model.forecast.price import Price, StalenessForecast, with_intervals
+from rlscope.model.forecast.price import StalenessForecast, price_simulated
 from rlscope.model.forecast.recommend import Grounds
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
 from tests.model.known_run import TODAY, calibration_of, observed
@@ -193,8 +193,7 @@ def test_rarer_publications_that_let_the_queue_grow_get_the_limit_too_and_fixes_
 
 
 def interval(found: Calibration, layout: Layout, staleness: StalenessForecast) -> tuple[float, float]:
-    simulated = simulated_run(found, layout)
-    ends = with_intervals(Price(staleness), found.system, found.draws, layout, simulated).staleness
+    ends = price_simulated(simulated_run(found, layout), staleness, found.system, found.draws, layout).staleness
     return ends.p95_interval_steps
 
 

@@ -8,7 +8,7 @@ import pytest
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.change import with_trainer_speed
-from rlscope.model.forecast.price import Anchor, Price, price_simulated, staleness_simulated, with_intervals
+from rlscope.model.forecast.price import Anchor, Price, price_simulated, staleness_simulated
 from rlscope.model.observed import Delivered
 from rlscope.model.simulate import simulate
 from rlscope.model.simulate.results import longest_trained_ratio
@@ -106,7 +106,7 @@ def test_a_full_queue_that_drops_its_oldest_drops_the_surplus_whatever_its_lengt
     assert run.dropped_ratio == pytest.approx(1.0 - sum(run.step_trained_tokens) / run.engine_totals.tokens, abs=0.01)
     assert sum(run.step_left_tokens) - sum(run.step_dropped_tokens) == sum(run.step_trained_tokens)
     assert run.longest_trained_ratio == pytest.approx(1.0 - run.dropped_ratio)
-    found = with_intervals(price_simulated(run, system.admission), system, [system] * 20, LAYOUT, run)
+    found = price_simulated(run, staleness_simulated(run, system.admission), system, [system] * 20, LAYOUT)
     assert found.dropped_ratio is not None and found.mean_trained_tokens == exactly(pytest.approx(30.0))
     assert found.dropped_ratio.low < run.dropped_ratio < found.dropped_ratio.high
 
@@ -118,8 +118,9 @@ def test_a_share_that_no_draw_drops_reaches_up_to_what_trainers_slower_by_the_us
     system = with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_oldest")
     balance = 1.0 / (1.0 - steady_states(system, (LAYOUT,))[0].dropped_ratio)
     faster = with_trainer_speed(system, balance * speed)
-    run = simulate(faster, LAYOUT, steps=20, seed=1)
-    found = with_intervals(price(0.0), faster, [faster] * 3, LAYOUT, run).dropped_ratio
+    run = replace(simulate(faster, LAYOUT, steps=20, seed=1), step_dropped_tokens=(0,) * 20)
+    staleness = staleness_simulated(run, faster.admission)
+    found = price_simulated(run, staleness, faster, [faster] * 3, LAYOUT).dropped_ratio
     assert (found.value, found.low) == (0.0, 0.0)
     assert (found.high > 0.0) is has_width
 
@@ -156,5 +157,6 @@ def test_samples_that_age_out_are_the_longest_and_another_run_drops_a_share_with
     assert (few.dropped_ratio, few.longest_trained_ratio) == (0.0, 1.0)
     assert many.dropped_ratio > 0.3 and many.longest_trained_ratio < 0.3
     assert many.mean_trained_tokens < 0.9 * few.mean_trained_tokens
-    found = with_intervals(price_simulated(many, system.admission), system, [system] * 20, layout, many).dropped_ratio
+    staleness = staleness_simulated(many, system.admission)
+    found = price_simulated(many, staleness, system, [system] * 20, layout).dropped_ratio
     assert found.low <= again.dropped_ratio <= found.high

@@ -127,16 +127,14 @@ def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sizes:
-    """The cells by batch size: the form's error belongs to the size, and the cells of one size share it."""
+    """The cells, in order, by batch size: the form's error belongs to the size, and the cells of one size share it."""
 
     own_sd: Reals
     """Log deviation of each cell from the mean of its size."""
     size: Counts
     """Number of each cell's size."""
-    order: Counts
-    """The cells by batch size."""
     firsts: Counts
-    """Where each size begins in that order."""
+    """First cell of each size."""
     sharing: Reals
     """Number of sizes within one doubling of each: together they tell no more than one alone, so each has the error
     times their number."""
@@ -148,12 +146,10 @@ class _Sizes:
         numbers = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(cells.running)).astype(np.int64)
         sizes, size = np.unique(numbers, return_inverse=True)
         doubling = sizes // BATCH_CELLS_PER_DOUBLING
-        order = np.argsort(size, kind="stable")
         return cls(
             own_sd=np.sqrt(RESIDUAL_LOG_SD**2 + ROW_LOG_SD**2 / cells.rows),
             size=size,
-            order=order,
-            firsts=np.searchsorted(size[order], np.arange(len(sizes))),
+            firsts=np.searchsorted(size, np.arange(len(sizes))),
             sharing=(doubling[:, None] == doubling[None, :]).sum(axis=1).astype(np.float64),
             doublings=len(np.unique(doubling)),
         )
@@ -169,7 +165,7 @@ class _Sizes:
         return np.concatenate([own, shared / np.sqrt(form_log_sd**2 * self.sharing + 1.0 / weight)], axis=-1)
 
     def _by_size(self, values: Reals) -> Reals:
-        return np.add.reduceat(values[..., self.order], self.firsts, axis=-1)
+        return np.add.reduceat(values, self.firsts, axis=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

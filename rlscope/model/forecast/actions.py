@@ -179,11 +179,6 @@ class Action:
             return False
         return not isinstance(self.before, int) or self.after < self.before
 
-    @property
-    def is_costly(self) -> bool:
-        """Whether its price is too high to pay without a test."""
-        return self.price.is_high(self.price_before)
-
 
 class Counterfactuals:
     """The current layout with one thing changed, beside itself."""

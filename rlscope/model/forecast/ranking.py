@@ -142,7 +142,7 @@ def _tested_first(action: Action, removed: Mapping[LossCause, Reals]) -> Action:
     most = removed.get(Cause.STALENESS_CAP)
     if action.what in _CAPS and not action.lowers_limit and most is not None:
         action = replace(action, gains=np.minimum(action.gains, most))
-    is_sure = action.worthwhile_probability >= SURE_RATIO and not action.is_costly
+    is_sure = action.worthwhile_probability >= SURE_RATIO and not action.price.is_high(action.price_before)
     return replace(action, kind="probe") if action.kind == "change" and not is_sure else action
 
 

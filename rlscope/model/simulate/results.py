@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from rlscope.model.arrays import Counts, Reals
+from rlscope.model.arrays import Counts
 from rlscope.model.simulate.engine import EngineTotals
 from rlscope.model.simulate.queue import IdleReason
 from rlscope.model.simulate.samples import DROPPED, FILTERED, Samples
@@ -157,14 +157,22 @@ def summarize(
     samples: Samples, start: RunningSums, end: RunningSums, step_ends_s: Sequence[float], trainer: Trainer
 ) -> Simulated:
     """Summarize what happened between two moments."""
-    seconds, columns = end.now_s - start.now_s, Columns.of(samples)
-    trained = np.flatnonzero(columns.group_step > start.steps)
-    dropped, filtered = (columns.left_after(start.now_s, outcome) for outcome in (DROPPED, FILTERED))
-    steps, ends_s = end.steps - start.steps, np.array(step_ends_s[start.steps :])
+    seconds, steps, ends_s = end.now_s - start.now_s, end.steps - start.steps, np.array(step_ends_s[start.steps :])
+    outcome, left_s, step = map(np.array, (samples.group_outcome, samples.group_left_s, samples.group_step))
+    lengths = np.array(samples.length_tokens).reshape(-1, samples.group_size)
+    trained = np.flatnonzero(step > start.steps)
+    dropped, filtered = (np.flatnonzero((outcome == each) & (left_s > start.now_s)) for each in (DROPPED, FILTERED))
     periods_s = np.diff([0.0, *step_ends_s]) - [trainer.uneven_s(step + 1) for step in range(end.steps)]
-    step_tokens = _by_step(columns, trained, columns.group_step[trained] - start.steps - 1, steps)
-    step_dropped, step_filtered = (_left_by_step(columns, groups, ends_s) for groups in (dropped, filtered))
-    lengths = columns.length_tokens[columns.members(trained)]
+
+    def by_step(groups: Counts, at: Counts) -> Counts:
+        """Response tokens of finished groups by step; at: the step of each group, from 0; if beyond, the last."""
+        tokens = lengths[groups].sum(axis=1)
+        return np.bincount(np.minimum(at, steps - 1), weights=tokens, minlength=steps).astype(np.int64)
+
+    step_tokens = by_step(trained, step[trained] - start.steps - 1)
+    # What leaves untrained belongs to the step that ends next.
+    step_dropped, step_filtered = (by_step(each, np.searchsorted(ends_s, left_s[each])) for each in (dropped, filtered))
+    trained_tokens = lengths[trained].ravel()
     return Simulated(
         steps=steps,
         warm_up_steps=start.steps,
@@ -176,13 +184,13 @@ def summarize(
         trainer_seconds=TrainerSeconds(**_differences([start.trainer], [end.trainer])),
         engine_totals=EngineTotals(**_differences(start.engines, end.engines)),
         idle_s={cause: end.idle_s[cause] - start.idle_s[cause] for cause in end.idle_s},
-        mean_trained_tokens=float(lengths.mean()),
+        mean_trained_tokens=float(trained_tokens.mean()),
         step_left_tokens=tuple((step_tokens + step_dropped + step_filtered).tolist()),
         step_dropped_tokens=tuple(step_dropped.tolist()),
-        longest_trained_ratio=longest_trained_ratio(lengths, columns.length_tokens[columns.members(dropped)]),
+        longest_trained_ratio=longest_trained_ratio(trained_tokens, lengths[dropped].ravel()),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
-        mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
-        staleness=staleness_of(columns, trained, end.switches),
+        mean_in_flight_samples=_in_flight_s(samples, start.now_s, end.now_s) / seconds,
+        staleness=_staleness(samples, trained, end.switches),
     )
 
 
@@ -192,52 +200,6 @@ def _differences(start: Sequence[_Sums], end: Sequence[_Sums]) -> dict[str, Any]
         name: sum(getattr(each, name) for each in end) - sum(getattr(each, name) for each in start)
         for name in (each.name for each in fields(end[0]))
     }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Columns of `Samples` as arrays: by sample, or by group if the name says so."""
-
-    group_size: int
-    length_tokens: Counts
-    left_tokens: Counts
-    engine: Counts
-    start_pass: Counts
-    first_version: Counts
-    admitted_s: Reals
-    group_left_s: Reals
-    group_outcome: Counts
-    group_step: Counts
-    group_consumer_version: Counts
-    pieces: Counts
-
-    @classmethod
-    def of(cls, samples: Samples) -> "Columns":
-        """Copy the columns, each once."""
-        names = {each.name for each in fields(cls)} - {"group_size", "pieces"}
-        pieces = np.array(samples.pieces, dtype=np.int64).reshape(-1, 3)
-        copied = {name: np.array(getattr(samples, name)) for name in names}
-        return cls(group_size=samples.group_size, pieces=pieces, **copied)
-
-    def members(self, groups: Counts) -> Counts:
-        """Return the samples of groups."""
-        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
-
-    def left_after(self, start_s: float, outcome: int) -> Counts:
-        """Return the groups that left with an outcome after a moment."""
-        return np.flatnonzero((self.group_outcome == outcome) & (self.group_left_s > start_s))
-
-
-def _by_step(columns: Columns, groups: Counts, step: Counts, steps: int) -> Counts:
-    """Response tokens of finished groups by step; step: of each group, from 0."""
-    tokens = columns.length_tokens.reshape(-1, columns.group_size)[groups].sum(axis=1)
-    return np.bincount(step, weights=tokens, minlength=steps).astype(np.int64)
-
-
-def _left_by_step(columns: Columns, groups: Counts, ends_s: Reals) -> Counts:
-    """Response tokens of groups that left untrained, by the step that ended next."""
-    step = np.searchsorted(ends_s, columns.group_left_s[groups])
-    return _by_step(columns, groups, np.minimum(step, ends_s.size - 1), ends_s.size)
 
 
 def longest_trained_ratio(trained_tokens: Counts, dropped_tokens: Counts) -> float:
@@ -251,23 +213,24 @@ def longest_trained_ratio(trained_tokens: Counts, dropped_tokens: Counts) -> flo
     return float((trained_tokens >= shortest).sum() / (lengths >= shortest).sum())
 
 
-def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
+def _in_flight_s(samples: Samples, start_s: float, end_s: float) -> float:
     """Seconds in flight between two moments, summed over samples: from the first pass until the group has left."""
-    left_s = np.repeat(np.where(columns.group_left_s < 0.0, np.inf, columns.group_left_s), columns.group_size)
-    begun = columns.admitted_s >= 0.0
-    spans_s = np.minimum(left_s, end_s) - np.maximum(columns.admitted_s, start_s)
-    return float(np.maximum(spans_s[begun], 0.0).sum())
+    group_left_s, admitted_s = np.array(samples.group_left_s), np.array(samples.admitted_s)
+    left_s = np.repeat(np.where(group_left_s < 0.0, np.inf, group_left_s), samples.group_size)
+    spans_s = np.minimum(left_s, end_s) - np.maximum(admitted_s, start_s)
+    return float(np.maximum(spans_s[admitted_s >= 0.0], 0.0).sum())
 
 
-def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
+def _staleness(samples: Samples, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
     """Staleness over the tokens and samples of the given groups, all of them trained."""
-    sample, version, tokens = _runs(columns, columns.members(trained_groups), switches)
-    consumer = columns.group_consumer_version
-    first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
-    ages, step = consumer[trained_groups, None] - first, columns.group_step[trained_groups]
+    members = (trained_groups[:, None] * samples.group_size + np.arange(samples.group_size)).ravel()
+    sample, version, tokens = _runs(samples, members, switches)
+    consumer, first = np.array(samples.group_consumer_version), np.array(samples.first_version)
+    ages = consumer[trained_groups, None] - first.reshape(-1, samples.group_size)[trained_groups]
+    step = np.array(samples.group_step)[trained_groups]
     is_late = 2 * step > step.min() + step.max()
     return SimulatedStaleness(
-        tokens=_ages(consumer[sample // columns.group_size] - version, tokens),
+        tokens=_ages(consumer[sample // samples.group_size] - version, tokens),
         samples=_ages(ages.ravel()),
         growth=_mean(ages[is_late]) - _mean(ages[~is_late]),
     )
@@ -277,10 +240,10 @@ def _mean(ages: Counts) -> float:
     return float(ages.mean()) if ages.size else 0.0
 
 
-def _runs(columns: Columns, wanted: Counts, switches: Switches) -> tuple[Counts, Counts, Counts]:
+def _runs(samples: Samples, wanted: Counts, switches: Switches) -> tuple[Counts, Counts, Counts]:
     """Sample, version and number of tokens of each run of one version in the wanted samples, all finished."""
-    sample, start_pass, tokens = _stretches(columns, wanted)
-    engine = columns.engine[sample]
+    sample, start_pass, tokens = _stretches(samples, wanted)
+    engine = np.array(samples.engine)[sample]
     # One axis serves all engines: each has a section of it as long as the longest engine has passes.
     width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
     switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
@@ -297,17 +260,14 @@ def _runs(columns: Columns, wanted: Counts, switches: Switches) -> tuple[Counts,
     return sample[owner][filled], switch_version[at][filled], length[filled]
 
 
-def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:
+def _stretches(samples: Samples, wanted: Counts) -> tuple[Counts, Counts, Counts]:
     """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
-    pieces = columns.pieces
-    if pieces.size:
-        is_wanted = np.zeros(columns.engine.size, dtype=np.bool_)
-        is_wanted[wanted] = True
-        pieces = pieces[is_wanted[pieces[:, 0]]]
+    pieces = np.array(samples.pieces, dtype=np.int64).reshape(-1, 3)
+    pieces = pieces[np.isin(pieces[:, 0], wanted)]
     return (
         np.concatenate((wanted, pieces[:, 0])),
-        np.concatenate((columns.start_pass[wanted], pieces[:, 1])),
-        np.concatenate((columns.left_tokens[wanted], pieces[:, 2])),
+        np.concatenate((np.array(samples.start_pass)[wanted], pieces[:, 1])),
+        np.concatenate((np.array(samples.left_tokens)[wanted], pieces[:, 2])),
     )
 
 

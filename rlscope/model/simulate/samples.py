@@ -51,9 +51,7 @@ class Draws:
     """Endless groups of lengths, waits for environments, and factors of steps."""
 
     def __init__(self, workload: Workload, staggered_samples: int, step_noise: float, rng: np.random.Generator) -> None:
-        self._law, self._alike_samples, self._rng = workload.lengths, workload.group_size, rng
-        self._unit_samples = workload.unit_samples
-        self._kept_ratio, self._step_noise = workload.kept_ratio, step_noise
+        self._workload, self._step_noise, self._rng = workload, step_noise, rng
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
         turnaround_s = min(workload.turnaround_s, workload.environment_s)
@@ -69,12 +67,13 @@ class Draws:
 
     def groups(self, count: int) -> tuple[list[int], list[bool]]:
         """Lengths in tokens of the samples of `count` groups, group after group, and whether each group is kept."""
-        lengths = self._lengths(-(-count * self._unit_samples // self._alike_samples))[: count * self._unit_samples]
+        samples = count * self._workload.unit_samples
+        lengths = self._lengths(-(-samples // self._workload.group_size))[:samples]
         if self._staggered_samples:
             first = min(self._staggered_samples, lengths.size)
             lengths[:first] = self._residual(first)
             self._staggered_samples -= first
-        return lengths.tolist(), (self._rng.random(count) < self._kept_ratio).tolist()
+        return lengths.tolist(), (self._rng.random(count) < self._workload.kept_ratio).tolist()
 
     def step_factor(self) -> float:
         """Lognormal factor with mean 1."""
@@ -103,11 +102,12 @@ class Draws:
 
     def _lengths(self, count: int) -> Counts:
         """Lengths of the samples of `count` prompts."""
+        law, group_size = self._workload.lengths, self._workload.group_size
         if self._correlation == 0.0:
-            return self._law.draw(self._rng, count * self._alike_samples)
-        own = self._rng.standard_normal((count, self._alike_samples)) * math.sqrt(1.0 - self._correlation)
+            return law.draw(self._rng, count * group_size)
+        own = self._rng.standard_normal((count, group_size)) * math.sqrt(1.0 - self._correlation)
         shared = self._rng.standard_normal((count, 1)) * math.sqrt(self._correlation)
-        tokens = self._law.quantile(ndtr(own + shared).ravel())
+        tokens = law.quantile(ndtr(own + shared).ravel())
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
     def _residual(self, count: int) -> Counts:
@@ -116,8 +116,9 @@ class Draws:
         They are a uniform share of a length-biased length (renewal theory). A run that starts with these is spread out
         as in steady state, instead of in step.
         """
-        biased = self._law.probabilities * self._law.support
-        seen = self._rng.choice(self._law.support, count, p=biased / biased.sum())
+        law = self._workload.lengths
+        biased = law.probabilities * law.support
+        seen = self._rng.choice(law.support, count, p=biased / biased.sum())
         return np.maximum(np.ceil(seen * self._rng.random(count)), 1.0).astype(np.int64)
 
 

@@ -146,7 +146,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         bound_tokens_per_s=most_tokens_per_s(system, plan.gpus),
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
-        unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
+        unknown_costs=() if best is None else _unknown_costs(calibration, plan, drawn, best),
     )
 
 
@@ -206,9 +206,8 @@ class Sweep:
         }
         """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
         usable = [layout for layout, each in self.forecasts.items() if each.excluded is None]
-        rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else (), usable)
-        typical = np.median(rates, axis=0).tolist() if usable else []
-        self.typical_tokens_per_s = dict(zip(usable, typical, strict=True))
+        rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT], usable)
+        self.typical_tokens_per_s = dict(zip(usable, np.median(rates, axis=0).tolist(), strict=True))
         """Median over draws by the closed form, for layouts that can be used."""
 
     def predict_leaders(self) -> None:
@@ -279,10 +278,9 @@ def _freshest(forecasts: Sequence[Forecast], rate: Callable[[Forecast], float]) 
 
 
 def _unknown_costs(
-    calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast], best: Forecast
+    calibration: Calibration, plan: PlanInputs, drawn: Sequence[Forecast], best: Forecast
 ) -> tuple[UnknownCost, ...]:
     """Return the cost of each unknown alone, with the others at their medians."""
-    drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
     layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
     ratios = np.array([_form_ratio(each) for each in drawn])
 

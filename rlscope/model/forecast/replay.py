@@ -18,7 +18,7 @@ from rlscope.model.calibration import Calibration, UncalibratableError
 from rlscope.model.forecast.predict import changed, simulated_run, why_never_trains
 from rlscope.model.observed import Observed
 from rlscope.model.policies import Delivery
-from rlscope.model.simulate import Settings, Simulated
+from rlscope.model.simulate import Settings
 from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Admission
 
@@ -211,19 +211,15 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
     Raises UncalibratableError if none of them lets a step start; the message says why for the first one.
     """
     if calibration.synchronous:
-        return _of_one(calibration, observed, candidates[0], _synchronous(calibration))
-    replays = [_simulated_replay(calibration, observed, each) for each in candidates]
-    completed = [each for each in replays if each is not None]
-    if not completed:
+        return _replay(calibration, observed, candidates[0])
+    replays = [_replay(calibration, observed, each) for each in candidates]
+    if all(each.rate.replayed is None for each in replays):
         why = why_never_trains(scheduled(calibration, candidates[0]), calibration.layout)
         raise UncalibratableError(f"the model cannot run the current layout under its limits: {why}")
-    slower = _with_turnaround(calibration, observed, _best(completed))
-    completed += [] if slower is None else [slower]
-    chosen = _best(completed)
-    failed = [
-        TriedScheduling(each, math.inf, None) for each, run in zip(candidates, replays, strict=True) if run is None
-    ]
-    others = [each.candidates[0] for each in completed if each is not chosen] + failed
+    slower = _with_turnaround(calibration, observed, _best(replays))
+    replays += [] if slower is None else [slower]
+    chosen = _best(replays)
+    others = [each.candidates[0] for each in replays if each is not chosen]
     return replace(chosen, candidates=(*chosen.candidates, *sorted(others, key=lambda each: each.misfit)))
 
 
@@ -254,7 +250,7 @@ def _with_turnaround(calibration: Calibration, observed: Observed, replay: Repla
     delivery_s = observed.scheduling.delivery_s
     delivered_after = 1.0 if delivery_s is None else min(1.0, delivery_s / seconds)
     slower = replace(replay.scheduling, turnaround_s=seconds, delivered_after_ratio=delivered_after)
-    return _simulated_replay(calibration, observed, slower)
+    return _replay(calibration, observed, slower)
 
 
 def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
@@ -271,18 +267,11 @@ def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
     return replace(systems, settings=scheduling.settings)
 
 
-def _simulated_replay(calibration: Calibration, observed: Observed, scheduling: Scheduling) -> Replay | None:
-    run = simulated_run(scheduled(calibration, scheduling), calibration.layout)
-    if run is None:
-        return None
-    return _of_one(calibration, observed, scheduling, _simulated(run, calibration.steps_per_version))
-
-
-def _of_one(
-    calibration: Calibration, observed: Observed, scheduling: Scheduling, replayed: Mapping[ObservableName, float]
-) -> Replay:
+def _replay(calibration: Calibration, observed: Observed, scheduling: Scheduling) -> Replay:
+    """Replay the current layout with one scheduling; nothing is replayed if no step starts."""
     batch, measured = calibration.system.workload.samples_per_batch, measured_of(observed)
     method: ReplayMethod = "synchronous_form" if calibration.synchronous else "simulation"
+    replayed = _synchronous(calibration) if calibration.synchronous else _simulated(calibration, scheduling)
     compared = tuple(Observable(name, measured[name], replayed.get(name)) for name in UNITS)
     tried = TriedScheduling(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)
     return Replay(compared, scheduling, (tried,), method, batch)
@@ -335,11 +324,15 @@ def _held_ratio(observed: Observed, reason: str | None) -> float | None:
     return (sum(others_s) if reason is None else held_s.get(reason, 0.0)) / observed.engine_s
 
 
-def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName, float]:
+def _simulated(calibration: Calibration, scheduling: Scheduling) -> dict[ObservableName, float]:
+    """Return the observables of a simulation; none if no step starts."""
+    run = simulated_run(scheduled(calibration, scheduling), calibration.layout)
+    if run is None:
+        return {}
     idle_s, trainers = run.idle_s, run.trainer_seconds
     return {
         "tokens_per_s": run.trained_tokens_per_s,
-        "step_s": run.step_s / steps_per_version,
+        "step_s": run.step_s / calibration.steps_per_version,
         "running_per_engine": run.mean_running,
         "in_flight_samples": run.mean_in_flight_samples,
         "queued_samples": run.mean_queued_samples,

@@ -11,6 +11,7 @@ distribution.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, Self
 
@@ -167,17 +168,6 @@ class LengthLaw:
             return self.groups.tail_ratio
         return self.longest_of(group_size).mean_tokens / self.mean_tokens
 
-    def independent_members(self, group_size: int) -> float:
-        """Number of independent samples with the tail of a group: its size, or fewer if its members are alike."""
-        if self.groups is None or self.groups.group_size != group_size:
-            return float(group_size)
-        fewest, most = 0.0, math.log(_MOST_MEMBERS_RATIO * group_size)
-        for _ in range(_BISECTIONS):
-            middle = (fewest + most) / 2.0
-            short = self.longest_of(math.exp(middle)).mean_tokens < self.groups.tail_ratio * self.mean_tokens
-            fewest, most = (middle, most) if short else (fewest, middle)
-        return math.exp(most)
-
     def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> Counts:
         """Draw independent lengths in whole tokens, at least 1."""
         return np.maximum(np.rint(self.quantile(rng.random(shape))), 1.0).astype(np.int64)
@@ -198,6 +188,22 @@ class LengthLaw:
         ends = lengths if max_output_tokens is None else np.minimum(lengths, float(max_output_tokens))
         support, masses = _merged(ends, self.probabilities)
         return replace(self, support=support, probabilities=masses, max_output_tokens=max_output_tokens)
+
+
+@lru_cache(maxsize=8)
+def independent_members(law: LengthLaw, group_size: int) -> float:
+    """Number of independent samples with the tail of a group: its size, or fewer if its members are alike.
+
+    Cached: it is the same for every layout and draw.
+    """
+    if law.groups is None or law.groups.group_size != group_size:
+        return float(group_size)
+    fewest, most = 0.0, math.log(_MOST_MEMBERS_RATIO * group_size)
+    for _ in range(_BISECTIONS):
+        middle = (fewest + most) / 2.0
+        short = law.longest_of(math.exp(middle)).mean_tokens < law.groups.tail_ratio * law.mean_tokens
+        fewest, most = (middle, most) if short else (fewest, middle)
+    return math.exp(most)
 
 
 def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlscope.model.lengths import GroupLengths, LengthLaw
+from rlscope.model.lengths import GroupLengths, LengthLaw, independent_members
 from tests.model.golden_system import LENGTHS
 
 THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), max_output_tokens=40)
@@ -82,7 +82,7 @@ def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_m
     law = LengthLaw(LENGTHS.support, LENGTHS.probabilities, 8192, groups=measured)
     assert law.group_tail_ratio(8) == 1.5
     assert law.group_tail_ratio(4) == LENGTHS.group_tail_ratio(4)
-    members = law.independent_members(8)
+    members = independent_members(law, 8)
     assert law.longest_of(members).mean_tokens == pytest.approx(1.5 * law.mean_tokens, rel=1e-6)
     assert 1.0 < members < 8.0
-    assert LENGTHS.independent_members(8) == 8.0
+    assert independent_members(LENGTHS, 8) == 8.0

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, first_running
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.lengths import LengthLaw
+from rlscope.model.lengths import LengthLaw, independent_members
 from rlscope.model.numerics.rootfind import Condition, bisect_condition
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
@@ -263,7 +263,7 @@ def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
 
     Cached: it is the same for every layout and every draw.
     """
-    return lengths.longest_of(lengths.independent_members(group_size))
+    return lengths.longest_of(independent_members(lengths, group_size))
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:

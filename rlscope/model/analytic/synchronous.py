@@ -8,7 +8,6 @@ GPU (give it as a trainer phase).
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import RooflineCurve
-from rlscope.model.lengths import LengthLaw
+from rlscope.model.lengths import LengthLaw, independent_members
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import trainer_step
 
@@ -68,7 +67,9 @@ def split_step(system: System, layout: Layout) -> SynchronousStep | None:
         return None
     workload, update, sampling = system.workload, system.update, sampling_of(system)
     samples = sampling.samples_per_step / engines
-    independent = sampling.samples_per_step * _alike_ratio(workload.lengths, workload.group_size)
+    # The longest of a step is shorter if the samples of a group are alike.
+    alike_ratio = independent_members(workload.lengths, workload.group_size) / workload.group_size
+    independent = sampling.samples_per_step * alike_ratio
     curve, prompt_tokens = system.engine.curve, workload.prompt_tokens
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
@@ -81,16 +82,6 @@ def split_step(system: System, layout: Layout) -> SynchronousStep | None:
     step_s = sum(parts_s)
     tokens_per_s = workload.samples_per_step * sampling.mean_tokens / step_s
     return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit))
-
-
-@lru_cache(maxsize=8)
-def _alike_ratio(lengths: LengthLaw, group_size: int) -> float:
-    """Independent samples over all samples, above 0 to 1.
-
-    The longest of a step is shorter if the samples of a group are alike. Cached: it is the same for every layout and
-    draw.
-    """
-    return lengths.independent_members(group_size) / group_size
 
 
 def _running_limit(system: System, layout: Layout) -> float:

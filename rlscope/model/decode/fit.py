@@ -148,7 +148,7 @@ def fit_decode_curve(
         visited=visited,
         cells=cells,
         mape_ratio=_mape(evidence, typical),
-        warnings=_warnings(curve, visited, cells, prior),
+        warnings=_warnings(curve, visited, prior),
     )
 
 
@@ -209,16 +209,14 @@ def _error(evidence: CurveEvidence) -> float:
     return _mape(evidence, _best(evidence)) or 0.0
 
 
-def _warnings(
-    curve: RooflineCurve, visited: Visited | None, cells: DecodePoints, prior: HardwarePrior | None
-) -> tuple[ModelWarning, ...]:
+def _warnings(curve: RooflineCurve, visited: Visited | None, prior: HardwarePrior | None) -> tuple[ModelWarning, ...]:
     if visited is None:
         return (ModelWarning.NO_PASSES,)
     found = {
         ModelWarning.NO_HARDWARE_PRIOR: prior is None,
         ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
         ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
-        ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
+        ModelWarning.KV_NOT_RECORDED: not visited.knows_context,
         ModelWarning.SLOPE_NOT_SEEN: not visited.one_batch_size
         and curve.elasticity(visited.batch_high) < _FLAT_ELASTICITY,
     }

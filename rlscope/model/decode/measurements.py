@@ -101,11 +101,6 @@ class DecodePoints:
         return float((self.pass_s * self.rows).sum() / (self.typical_s * self.rows).sum())
 
     @property
-    def knows_kv(self) -> bool:
-        """Whether the resident tokens of every pass are known."""
-        return len(self) > 0 and not bool(np.isnan(self.kv_tokens).any())
-
-    @property
     def columns(self) -> tuple[Reals, ...]:
         """Arrays in the order of the fields."""
         return (self.running, self.pass_s, self.typical_s, self.rows, self.kv_tokens, self.prefill_tokens)

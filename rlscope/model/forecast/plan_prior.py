@@ -280,23 +280,16 @@ def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Tr
         flop_per_s = min(guess.mfu_ratio.at(deviation), 1.0) * plan.device.bf16_flop_per_s
         rate = flop_per_s / training_flops_per_token(guess.model, sequence_tokens)
         rate = 1.0 / (1.0 / rate + _routing_s(guess, deviations["expert_routing"]))
-    return Trainer(
-        tokens_per_gpu_s=rate,
-        seen_gpus=guess.at_gpus,
-        scaling_exponent=_exponent(guess, deviations["trainer_scaling"]),
-        overhead_s=guess.overhead_s,
-    )
+    exponent, sd = guess.scaling_exponent, guess.scaling_exponent_sd
+    if sd:
+        exponent = float(exponents_at(ndtr(deviations["trainer_scaling"]), exponent, sd))
+    return Trainer(rate, guess.at_gpus, exponent, guess.overhead_s)
 
 
 def _routing_s(guess: TrainingGuess, deviation: float) -> float:
     """GPU-seconds of routing a trained token, in all its passes."""
     both = guess.routing_s_per_token
     return 0.0 if both is None else both.at(deviation) * guess.model.passes / _BOTH_PASSES
-
-
-def _exponent(guess: TrainingGuess, deviation: float) -> float:
-    middle, sd = guess.scaling_exponent, guess.scaling_exponent_sd
-    return float(exponents_at(ndtr(deviation), middle, sd)) if sd else middle
 
 
 def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdateCost:

@@ -155,7 +155,8 @@ def predict_layouts(
             break
         known[asked] = without_stale(predict(calibration, asked, holds=True), most_staleness)
         expected[asked] = known[asked].tokens_per_s or 0.0
-    return Forecasts(today, ranked(map(_shown, known.values())))
+    shown = (each if each.tokens_per_s is not None else Forecast(each.layout, each.excluded) for each in known.values())
+    return Forecasts(today, ranked(shown))
 
 
 def _leaders(ranked_ones: Sequence[Layout], affordable: Callable[[Layout, float], bool]) -> list[Layout]:
@@ -192,11 +193,6 @@ def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | No
         return [None] * len(layouts)
     states = steady_states(with_limits(system, max_staleness=None), layouts)
     return [None if isinstance(state, Refused) else state.sample_p95 for state in states]
-
-
-def _shown(forecast: Forecast) -> Forecast:
-    """Leave a layout that was not predicted without figures."""
-    return forecast if forecast.tokens_per_s is not None else Forecast(forecast.layout, forecast.excluded)
 
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:

@@ -260,7 +260,9 @@ def price_simulated(
     ]
     asked = [system, *uneven]
     if surplus_of(system.admission) == "grows":
-        asked = [_with_short_queue(each) for each in asked]
+        # The share that a short queue would drop says by how much an unlimited one grows.
+        queue = {"queue_capacity_samples": system.workload.samples_per_step, "queue_policy": "drop_oldest"}
+        asked = [with_limits(each, **queue) for each in asked]
     states = steady_states_of_each(asked, layout)
     return Price(_aged(staleness, system, states, errors), *_shares(simulated, system, layout, states, errors))
 
@@ -359,11 +361,6 @@ def _aged(
 def _whole_versions(age: float) -> int:
     """Return the smallest whole staleness, in versions, that is no less than an age."""
     return math.ceil(age - 1e-9)
-
-
-def _with_short_queue(system: System) -> System:
-    """Drop the surplus of an unlimited queue: the dropped share then says by how much it would grow."""
-    return with_limits(system, queue_capacity_samples=system.workload.samples_per_step, queue_policy="drop_oldest")
 
 
 def _share(value: float) -> float:

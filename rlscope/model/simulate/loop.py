@@ -214,9 +214,6 @@ class EventLoop:
         else:
             self._return(heappop(self._outside)[1], now_s)
         self._starter.fill(self.version, now_s)
-        self._set_horizon()
-
-    def _set_horizon(self) -> None:
         moment_s = self._moments[0][0] if self._moments else math.inf
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 

@@ -199,11 +199,6 @@ def _elasticity(seen: Elasticity | None, is_identified: bool) -> Elasticity | No
     return Elasticity(1.0, seen.error / seen.value) if is_identified else seen
 
 
-def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
-    """Return the prior's median, then `draws` draws of it: a normal distribution cut to 0..MOST_EXPONENT."""
-    return exponents_at(_uniform(rng, draws), PRIOR_EXPONENT, PRIOR_EXPONENT_SD)
-
-
 def exponents_at(uniform: Reals | float, middle: float, sd: float) -> Reals:
     """Quantiles of a normal distribution cut to 0..MOST_EXPONENT."""
     low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - middle) / sd)
@@ -219,7 +214,7 @@ def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elast
     at z (skew normal, Azzalini 1985). Own use. Without an elasticity: the prior.
     """
     if elasticity is None:
-        return prior_exponents(rng, draws)
+        return exponents_at(_uniform(rng, draws), PRIOR_EXPONENT, PRIOR_EXPONENT_SD)
     return _drawn(_log_density(elasticity)[None], _GRID, _uniform(rng, draws))
 
 

@@ -11,7 +11,6 @@ from rlscope.model.training.scaling import (
     TrainingRate,
     exponents_from_steps,
     fit_training_rate,
-    prior_exponents,
 )
 from tests.model.training.draws import drawn
 
@@ -53,7 +52,7 @@ def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: RunSteps) -> 
 
 
 def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:
-    drawn = prior_exponents(np.random.default_rng(0), 20_000)
+    drawn = exponents_from_steps(np.random.default_rng(0), 20_000, None)
     assert drawn[0] == pytest.approx(0.7734, abs=5e-4)
     assert (drawn.min() > 0.0, drawn.max() <= 1.05) == (True, True)
     assert np.median(drawn) == pytest.approx(0.773, abs=0.005)

@@ -171,13 +171,16 @@ def doctor(path: Folder, progress: "Progress | None" = None, options: "ImportOpt
     from rlscope.importers.recognize import also_recognized
     from rlscope.reports.documents.doctor import DoctorReport, OtherFile
     from rlscope.reports.text.doctor import checks
+    from rlscope.trace.manifest import read_manifest
     from rlscope.trace.store import read_run
 
     # Keep a reference: the temporary folder of an imported run is removed with the last one.
     folder = _folder(path, options, progress)
     found = tuple(checks(read_run(folder.path, examine)))
     known = {Path(path), *(options.with_files if options else ()), *(options.engine_logs if options else ())}
-    return DoctorReport(found, tuple(OtherFile(*each) for each in also_recognized(Path(path), known)))
+    imported = read_manifest(folder.path).imported
+    others = also_recognized(Path(path), known, imported.files if imported else ())
+    return DoctorReport(found, tuple(OtherFile(*each) for each in others))
 
 
 def compare(

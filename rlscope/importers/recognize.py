@@ -37,6 +37,7 @@ from rlscope.importers.timer_console import timer_console
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.importers.wandb import WANDB
 from rlscope.input_file import did_you_mean
+from rlscope.trace.imported import SourceFile
 from rlscope.trace.manifest import RUN_FILE, run_folder, runs_below
 
 
@@ -235,15 +236,18 @@ def rotated_parts(path: Path) -> list[str]:
     return [each[0] for each in sorted(found, key=lambda each: -int(each[1]))]
 
 
-def also_recognized(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
-    """Return other files near a path that add to its run: path, kind, and the flag to pass."""
+def also_recognized(path: Path, given: Collection[Path], read: Iterable[SourceFile]) -> list[tuple[Path, str, str]]:
+    """Return other files near a path that add to its run: path, kind, and the flag to pass.
+
+    given: files that the user named. read: the files of the run.
+    """
     folder = path if path.is_dir() else path.parent
     if (folder / "run.json").is_file() or not folder.is_dir():
         return []
     run = None
     with suppress(ImportFileError):
         run = recognize(path)
-    known = {each.resolve() for each in (*given, *(run.source.paths if run else ()))}
+    known = {each.resolve() for each in (*given, *(folder / file.name for file in read))}
     found: list[tuple[Path, str, str]] = []
     for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBORS):
         more = _recognized(other) if other.resolve() not in known else None

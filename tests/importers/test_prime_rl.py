@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlscope.api import doctor
 from rlscope.errors import ImportFileError
 from rlscope.frameworks import framework
 from rlscope.importers.importer import open_source
@@ -16,6 +17,7 @@ from rlscope.trace.imported import Certainty
 from tests.importers.filling import NS, Filled, fill, fill_text, ledger_s
 
 FIXTURE = Path(__file__).parent / "fixtures" / "prime_rl"
+VLLM = FIXTURE.parent / "vllm" / "engine.log"
 METRICS = step_importer(framework("prime-rl"))
 START_S = 1_780_000_000
 
@@ -57,6 +59,13 @@ def test_staleness_and_throughput_are_kept_as_reported(tmp_path: Path) -> None:
         ("orchestrator", 1, "off_policy/mean", 0.5),
         ("trainer", 1, "perf/throughput", 418.0),
     ]
+
+
+def test_the_doctor_lists_only_files_that_the_folder_does_not_consist_of(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIXTURE, tmp_path / "prime")
+    assert doctor(folder).beside == ()
+    shutil.copy(VLLM, folder / "other.log")
+    assert [each.path for each in doctor(folder).beside] == [folder / "other.log"]
 
 
 def test_the_ledger_of_both_sides_is_known(run: Filled) -> None:

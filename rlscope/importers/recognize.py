@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -286,50 +287,63 @@ def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
             return
 
 
+class _Refusal(NamedTuple):
+    """Words of the error for a file that no importer recognizes."""
+
+    found: str
+    expected: str
+    next_step: str
+
+
 def _nothing_known(source: ImportSource, framework: str | None) -> ImportFileError:
-    path = source.path
+    """Return the error for a file or a folder that no importer recognizes, with the first reason that applies."""
     if source.own is not None:
-        return _not_of(source, source.own)
-    if framework is not None:
-        kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
-        known = next((known_names(each) for each in frameworks() if each.name == framework), "")
-        return ImportFileError.of(
-            path,
-            found=f"no metric that {framework} writes",
-            expected=f"{kinds} ({known})" if known else kinds,
-            next_step="Omit --as, or pass the file that `rlscope doctor` names.",
+        refusal = _not_of(source, source.own)
+    elif framework is not None:
+        refusal = _not_as(framework)
+    else:
+        reasons = (
+            _without_phases,
+            _unreadable_form,
+            _closest,
+            _with_durations,
+            partial(_without_phases, is_engine=True),
         )
-    if without := _without_phases(source):
-        return without
-    if form := _unreadable_form(source):
-        return ImportFileError.of(path, found=form[0], expected="a log or a metrics file", next_step=form[1])
-    if closest := _closest(source):
-        return closest
-    durations = durations_in(source.text)
-    if durations and not _is_console(source):
-        return ImportFileError.of(
-            path,
-            found="a log inside a table or a JSON document",
-            expected="its lines as they were printed",
-            next_step="Save them as text, or as JSON lines with an object for each.",
-        )
-    if durations:
-        return ImportFileError.of(
-            path,
-            found=f"a log of no framework that rlscope knows, with the durations {some(durations, NAMED)}",
-            expected="the names of the phases that they are of",
-            next_step=f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
-        )
-    if unread := _without_phases(source, is_engine=True):
-        return unread
-    return ImportFileError.of(
-        path,
-        found=f"no run{_printed(source)}",
-        expected="a run folder, or a log or metrics file of a framework that docs/importers.md lists",
-        next_step=(
+        refusal = next(filter(None, (reason(source) for reason in reasons)), None) or _Refusal(
+            f"no run{_printed(source)}",
+            "a run folder, or a log or metrics file of a framework that docs/importers.md lists",
             "Pass the log of the process that prints the metrics of a step, often the driver or rank 0. "
-            "docs/importers.md also says what to do for your own framework."
-        ),
+            "docs/importers.md also says what to do for your own framework.",
+        )
+    return ImportFileError.of(source.path, **refusal._asdict())
+
+
+def _not_as(framework: str) -> _Refusal:
+    """Refuse a file as one of the framework of `--as`."""
+    kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
+    known = next((known_names(each) for each in frameworks() if each.name == framework), "")
+    return _Refusal(
+        f"no metric that {framework} writes",
+        f"{kinds} ({known})" if known else kinds,
+        "Omit --as, or pass the file that `rlscope doctor` names.",
+    )
+
+
+def _with_durations(source: ImportSource) -> _Refusal | None:
+    """Refuse a log of an unknown framework that prints durations; None for other files."""
+    durations = durations_in(source.text)
+    if not durations:
+        return None
+    if not _is_console(source):
+        return _Refusal(
+            "a log inside a table or a JSON document",
+            "its lines as they were printed",
+            "Save them as text, or as JSON lines with an object for each.",
+        )
+    return _Refusal(
+        f"a log of no framework that rlscope knows, with the durations {some(durations, NAMED)}",
+        "the names of the phases that they are of",
+        f"Name those in seconds, as in {_phases_of(durations)}. docs/importers.md has the details.",
     )
 
 
@@ -359,8 +373,8 @@ def _phases_of(durations: Iterable[str]) -> str:
     return "--phases " + shlex.quote(",".join(f"{phase}={name}" for phase, name in found.items() if name))
 
 
-def _without_phases(source: ImportSource, *, is_engine: bool = False) -> ImportFileError | None:
-    """Return the error for a file that lacks what to read, with the file that has it.
+def _without_phases(source: ImportSource, *, is_engine: bool = False) -> _Refusal | None:
+    """Refuse a file that lacks what to read, and name the file that has it.
 
     is_engine: whether to look for an engine's lines, which a trainer's log has too, rather than for a trainer's.
     """
@@ -370,26 +384,22 @@ def _without_phases(source: ImportSource, *, is_engine: bool = False) -> ImportF
         if bool(each.phases) is not is_engine and each.console.unread.search(source.text + printed):
             title = each.title.partition(" (")[0]
             lacks = "has none of its statistics" if is_engine else "does not show how long the phases of a step take"
-            return ImportFileError.of(
-                source.path,
-                found=f"a {kind} of {title} that {lacks}",
-                expected=known_names(each) or str(each.console.lines),
-                next_step=f"Pass {each.console.file}.",
-            )
+            expected = known_names(each) or str(each.console.lines)
+            return _Refusal(f"a {kind} of {title} that {lacks}", expected, f"Pass {each.console.file}.")
     return None
 
 
-def _not_of(source: ImportSource, own: Framework) -> ImportFileError:
-    """Return the error for a file without the metrics of the user's own table."""
+def _not_of(source: ImportSource, own: Framework) -> _Refusal:
+    """Refuse a file without the metrics of the user's own table."""
     names = sorted({own.bare(name) for name in names_in(source)})
     near = next(filter(None, (did_you_mean(name, names) for name in sorted(own.wanted - {*names}))), "")
     step = "Name metrics that the file has." if names else "Pass a metrics file, or a log with `NAME: VALUE` lines."
     found = f"the metrics {some(names, NAMED)}" if names else "no metrics"
-    return ImportFileError.of(source.path, found=found, expected=known_names(own), next_step=f"{near} {step}".strip())
+    return _Refusal(found, known_names(own), f"{near} {step}".strip())
 
 
-def _closest(source: ImportSource) -> ImportFileError | None:
-    """Return the error for a metrics file without step times: which framework it looks like; None for other files."""
+def _closest(source: ImportSource) -> _Refusal | None:
+    """Refuse a metrics file without step times, and say which framework it looks like; None for other files."""
     names = names_in(source) - {"", "step", "_step", "time", "_timestamp"}
     is_console, releases = _is_console(source), [each for table in frameworks() for each in table.releases()]
     if is_console and not names:
@@ -402,18 +412,16 @@ def _closest(source: ImportSource) -> ImportFileError | None:
     shown = sorted(names, key=lambda name: (not is_duration(name), name))
     phases = f"in seconds, as in {_phases_of(filter(is_duration, shown))}."
     if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):
-        return ImportFileError.of(
-            source.path,
-            found=f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
-            expected="metrics of a framework that docs/importers.md lists",
-            next_step=f"Name the metrics of the phases, {phases} docs/importers.md has the details.",
+        return _Refusal(
+            f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
+            "metrics of a framework that docs/importers.md lists",
+            f"Name the metrics of the phases, {phases} docs/importers.md has the details.",
         )
     missing, keys = " and ".join(f"`{name}`" for name in _missing(nearest, names)), f"{len(names):,} keys"
-    return ImportFileError.of(
-        source.path,
-        found=f"metrics that look like {nearest.title}, {known[nearest]} of {keys}, but not all step times",
-        expected=f"also {missing}" if missing else "a number behind the name of each",
-        next_step=f"Pass the file that has them, or name the metrics of the phases, {phases}",
+    return _Refusal(
+        f"metrics that look like {nearest.title}, {known[nearest]} of {keys}, but not all step times",
+        f"also {missing}" if missing else "a number behind the name of each",
+        f"Pass the file that has them, or name the metrics of the phases, {phases}",
     )
 
 
@@ -427,7 +435,13 @@ _PACKED: Final = (b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"PK\x03\x04")
 """The first bytes of compressed files that are not read: zstandard, xz, bzip2 and zip."""
 
 
-def _unreadable_form(source: ImportSource) -> tuple[str, str] | None:
+def _unreadable_form(source: ImportSource) -> _Refusal | None:
+    """Refuse a file in a form that is not read; None for other files."""
+    fault = _fault_of_form(source)
+    return fault and _Refusal(fault[0], "a log or a metrics file", fault[1])
+
+
+def _fault_of_form(source: ImportSource) -> tuple[str, str] | None:
     """Return what is wrong with the form of a file, and what to do; None if nothing is."""
     if source.head.startswith(_PACKED):
         return "a compressed file", "Unpack it and pass the files inside."

@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, TypeAdapter
+from pydantic_core import core_schema
 
 from rlscope.errors import ImportFileError
 from rlscope.input_file import FileKind, read_source
@@ -92,6 +92,7 @@ def _with_groups(*names: str) -> BeforeValidator:
     """Compile a regular expression that has these groups."""
 
     def compiled(text: object) -> re.Pattern[str]:
+        """Return the pattern. Raises ValueError if the text is none, or lacks a group."""
         if not isinstance(text, str):
             raise ValueError("a regular expression")
         try:
@@ -110,23 +111,17 @@ Pattern = Annotated[re.Pattern[str], _with_groups()]
 Role = Literal["trainer", "sampler", "controller"]
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """Marks a text that must be one of these names."""
-
-    names: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept the names only."""
-        return core_schema.literal_schema(list(self.names))
+def _one_of(*names: str) -> GetPydanticSchema:
+    """Accept these names only."""
+    return GetPydanticSchema(lambda _source, _handler: core_schema.literal_schema(list(names)))
 
 
 Column = Annotated[
-    str, OneOf(("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "truncated_ratio"))
+    str, _one_of("tokens", "samples", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "truncated_ratio")
 ]
 _STATED: Final = ("samples_per_step", "group_size", "max_output_tokens", "max_running", "max_staleness")
 Setting = Annotated[
-    str, OneOf(("trainer_gpus", "sampler_gpus", "total_gpus", *_STATED, "gpus_per_engine", "total_steps"))
+    str, _one_of("trainer_gpus", "sampler_gpus", "total_gpus", *_STATED, "gpus_per_engine", "total_steps")
 ]
 _LIMITS: Final = (
     "running_limit",
@@ -136,8 +131,8 @@ _LIMITS: Final = (
     "queue_capacity_samples",
 )
 _INTERVALS: Final = ("publish_every", "checkpoints", "evaluation")
-UpdatePart = Annotated[str, OneOf(("drain", "gather", "convert", "transfer", "install", "resume"))]
-Action = Annotated[str, OneOf(("layout", *_LIMITS, *_INTERVALS, "ahead", "sampler_gpus"))]
+UpdatePart = Annotated[str, _one_of("drain", "gather", "convert", "transfer", "install", "resume")]
+Action = Annotated[str, _one_of("layout", *_LIMITS, *_INTERVALS, "ahead", "sampler_gpus")]
 
 
 @dataclass(frozen=True, slots=True)

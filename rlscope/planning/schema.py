@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BeforeValidator, ConfigDict, Field, GetPydanticSchema, TypeAdapter
+from pydantic_core import core_schema
 
 from rlscope.errors import RlscopeError
 from rlscope.input_file import FileKind, ParsedFile, read_source
@@ -33,25 +33,19 @@ class Guess:
     """None: the model's usual spread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Median:
-    """Marks a `Guess`: written as a number inside these bounds, or as a table with one and its spread."""
-
-    least: float | None = None
-    most: float | None = None
-
-    def __get_pydantic_core_schema__(self, _: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read a number, or a table with `median` and `log_sd`."""
-        number = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=self.least, le=self.most)
-        spread = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=0.0, le=3.0)
-        table = core_schema.typed_dict_schema(
-            {
-                "median": core_schema.typed_dict_field(number),
-                "log_sd": core_schema.typed_dict_field(spread, required=False),
-            },
-            extra_behavior="forbid",
-        )
-        return core_schema.no_info_after_validator_function(_guess, core_schema.union_schema([number, table]))
+def _median(least: float, most: float) -> GetPydanticSchema:
+    """Read a `Guess`: a number inside these bounds, or a table with `median` and `log_sd`."""
+    number = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=least, le=most)
+    spread = core_schema.float_schema(strict=True, allow_inf_nan=False, ge=0.0, le=3.0)
+    table = core_schema.typed_dict_schema(
+        {
+            "median": core_schema.typed_dict_field(number),
+            "log_sd": core_schema.typed_dict_field(spread, required=False),
+        },
+        extra_behavior="forbid",
+    )
+    written = core_schema.union_schema([number, table])
+    return GetPydanticSchema(lambda _source, _handler: core_schema.no_info_after_validator_function(_guess, written))
 
 
 def _guess(written: float | dict[str, float]) -> Guess:
@@ -76,9 +70,9 @@ _Seconds = Annotated[_Float, Field(ge=0, le=1e6)]
 _Tokens = Annotated[_Float, Field(ge=0, le=1e8)]
 _NotNegative = Annotated[_Float, Field(ge=0, le=1e6)]
 _Share = Annotated[_Float, Field(ge=1e-3, le=1)]
-_PositiveGuess = Annotated[Guess, Median(least=1e-3, most=1e9)]
-_SecondsGuess = Annotated[Guess, Median(least=0, most=1e6)]
-_ShareGuess = Annotated[Guess, Median(least=1e-4, most=1)]
+_PositiveGuess = Annotated[Guess, _median(least=1e-3, most=1e9)]
+_SecondsGuess = Annotated[Guess, _median(least=0, most=1e6)]
+_ShareGuess = Annotated[Guess, _median(least=1e-4, most=1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,17 @@ import pytest
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
 
-from rlscope.errors import QueryError
 from rlscope.trace.query import Argument, keep_inputs
-from rlscope.trace.questions import DRIVER, SAMPLE, Question, find_question, questions, read_question
+from rlscope.trace.questions import (
+    AGGREGATES,
+    DRIVER,
+    SAMPLE,
+    WORKER,
+    Question,
+    find_question,
+    questions,
+    read_question,
+)
 from rlscope.trace.store import OpenTables
 from tests.case_files import open_empty
 
@@ -73,22 +81,14 @@ def test_a_line_that_is_indented_further_continues_the_one_before_it(tmp_path: P
     assert question.grain == "one row"
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "",
-        "-- partition: host\n",
-        "-- partition: worker\n",
-        "-- partition: worker\n-- merge: mean rows\n",
-        "-- partition: sample\n-- merge: sum tokens\n",
-        "-- partition: driver\n-- merge: sum rows\n",
-    ],
-)
-def test_a_header_that_does_not_say_how_the_answers_of_shares_are_merged_is_refused(tmp_path: Path, lines: str) -> None:
-    path = tmp_path / "how_many.sql"
-    path.write_text(HEADER + lines + "SELECT count(*) AS rows FROM samples\n")
-    with pytest.raises(QueryError, match=r"found partition: .*, merge: .*; expected `-- partition: driver` without"):
-        read_question(path)
+def test_a_header_is_a_question_and_says_how_the_answers_of_shares_are_merged() -> None:
+    for question in questions().values():
+        assert question.question.endswith("?"), question.name
+        assert question.partition in (WORKER, SAMPLE, DRIVER), f"{question.name}: {DRIVER} is always correct"
+        assert ("\n-- merge: " in question.sql) == (question.partition != DRIVER), question.name
+        merge = question.merge or {}
+        assert merge.keys() <= {column.name for column in question.outputs}, question.name
+        assert set(merge.values()) <= AGGREGATES.keys(), question.name
 
 
 def test_what_shares_answer_stands_on_answers_of_the_same_shares_alone() -> None:

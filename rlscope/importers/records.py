@@ -23,6 +23,7 @@ from rlscope.importers.rows import (
     Carrier,
     MetricRow,
     Tally,
+    begins_with,
     instant_ns,
     items,
     joined_by_step,
@@ -164,10 +165,6 @@ def _parquet_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     tally.count(path.stat().st_size)
 
 
-def _is_parquet(source: ImportSource) -> bool:
-    return source.head.startswith(b"PAR1")
-
-
 def _mlflow_file_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     """Yield the rows of MLflow's file store, which has a file for each metric beside `meta.yaml`."""
     folder = path.parent / "metrics"
@@ -191,14 +188,10 @@ def _is_mlflow_file(source: ImportSource) -> bool:
     return source.path.name == "meta.yaml" and b"run_id:" in source.head and (source.path.parent / "metrics").is_dir()
 
 
-def _is_sqlite(source: ImportSource) -> bool:
-    return source.head.startswith(b"SQLite format 3\x00")
-
-
 JSONL: Final = Carrier("jsonl", ("metrics.jsonl", "*.jsonl"), _fits, _rows)
 TRAINER_STATE: Final = Carrier("trainer_state", ("trainer_state.json",), _is_state, _state_rows)
 CSV: Final = Carrier("csv", ("*.csv", "*.tsv"), _is_csv, _csv_rows)
-SQLITE: Final = Carrier("sqlite", ("mlflow.db", "*.db", "*.sqlite"), _is_sqlite, _sqlite_rows)
-PARQUET: Final = Carrier("parquet", (), _is_parquet, _parquet_rows)
+SQLITE: Final = Carrier("sqlite", ("mlflow.db", "*.db", "*.sqlite"), begins_with(b"SQLite format 3\x00"), _sqlite_rows)
+PARQUET: Final = Carrier("parquet", (), begins_with(b"PAR1"), _parquet_rows)
 """Not looked for in folders, where others store samples as Parquet."""
 MLFLOW_FILES: Final = Carrier("mlflow", ("meta.yaml",), _is_mlflow_file, _mlflow_file_rows)

@@ -78,6 +78,11 @@ class Carrier:
     rows: Callable[[Path, Tally], Iterator[MetricRow]]
 
 
+def begins_with(magic: bytes) -> Callable[[ImportSource], bool]:
+    """Return the test of a format whose files begin with these bytes."""
+    return lambda source: source.head.startswith(magic)
+
+
 def row_of(document: Mapping[str, Any]) -> MetricRow | None:
     """Return the row of one JSON object in the form that most metric writers use; None if it holds no number."""
     flat: dict[str, float] = {}

@@ -25,19 +25,16 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
     file = LogFile(source.path, Tally(progress), LONGEST_RECORD_BYTES)
     folder = source.path.parent.name
     engine = next(iter(target.engines)) if len(target.engines) == 1 else safe_worker_id(f"sglang-{folder}")
-    versions = _Versions()
-    first_ns: int | None = None
-    last_ns = 0
+    versions, requests = _Versions(), 0
     for record in file.records():
         row = _sample(record, engine, versions)
         if row is None:
             file.tally.bad_lines += 1
             continue
+        requests += 1
         target.add("samples", row)
-        start_ns = row["submitted_ns"] or row["finished_ns"]
-        first_ns = start_ns if first_ns is None else min(first_ns, start_ns)
-        last_ns = max(last_ns, row["finished_ns"])
-    if first_ns is None:
+        target.extend_worker(engine, row["submitted_ns"] or row["finished_ns"], row["finished_ns"])
+    if not requests:
         raise ImportFileError.of(
             source.path,
             found=f"{file.tally.lines:,} lines, none with the times of a finished request",
@@ -45,7 +42,6 @@ def _read(source: ImportSource, target: ImportTarget, progress: Progress) -> Non
             next_step="Start SGLang with --export-metrics-to-file and --enable-metrics.",
         )
     target.add_engine(engine, gpu_count=target.options.gpus_per_engine)
-    target.extend_worker(engine, first_ns, last_ns)
     target.say_origin("samples", Certainty.RECORDED)
     if versions.is_unknown:
         target.note("Some requests have no weight version, so the staleness of their tokens is unknown.")

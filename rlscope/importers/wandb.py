@@ -14,9 +14,8 @@ from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
-from rlscope.importers.importer import ImportSource
 from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import Carrier, MetricRow, Tally, begins_with, parsed_json, row_of
 
 _MAGIC: Final = b":W&B"
 _HEADER_BYTES: Final = 7
@@ -102,8 +101,4 @@ def _parts(file: BufferedReader, tally: Tally) -> Iterator[tuple[int, bytes]]:
         size = _BLOCK_BYTES
 
 
-def _fits(source: ImportSource) -> bool:
-    return source.head.startswith(_MAGIC)
-
-
-WANDB: Final = Carrier("wandb", ("*.wandb",), _fits, _rows)
+WANDB: Final = Carrier("wandb", ("*.wandb",), begins_with(_MAGIC), _rows)

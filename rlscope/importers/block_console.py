@@ -15,7 +15,8 @@ from rlscope.frameworks.table import NO_LINE, Framework, PhaseKind, PhaseMetric
 from rlscope.importers.console import PrintedConfig
 from rlscope.importers.importer import Importer, ImportSource, Progress
 from rlscope.importers.layout import longest_pause_ns
-from rlscope.importers.lines import LogClock, LogFile, open_clock, prints
+from rlscope.importers.lines import LogFile, prints
+from rlscope.importers.log_clock import LogClock, open_clock
 from rlscope.importers.quantities import MOST_STEPS, RefusedNumberError, amount, seconds, to_ns, whole
 from rlscope.importers.rows import MetricRow, Tally
 from rlscope.importers.step_rows import fill

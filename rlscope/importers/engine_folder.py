@@ -6,7 +6,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import offset_into_run_s
+from rlscope.importers.log_clock import offset_into_run_s
 from rlscope.importers.quantities import SECOND_NS
 from rlscope.importers.target import TIMES, ImportTarget
 from rlscope.trace.imported import Certainty, SourceFile

@@ -19,16 +19,8 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress
-from rlscope.importers.lines import (
-    ConsoleLine,
-    LogClock,
-    LogFile,
-    engine_name,
-    open_clock,
-    prints,
-    process_of,
-    safe_worker_id,
-)
+from rlscope.importers.lines import ConsoleLine, LogFile, engine_name, prints, process_of, safe_worker_id
+from rlscope.importers.log_clock import LogClock, open_clock
 from rlscope.importers.quantities import SECOND_NS, RefusedNumberError, amount, to_ns, whole
 from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportTarget

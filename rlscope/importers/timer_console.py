@@ -14,7 +14,8 @@ from typing import Final
 from rlscope.errors import ImportFileError
 from rlscope.frameworks.table import Framework, PhaseKind
 from rlscope.importers.importer import Importer, ImportSource, Progress, no_progress
-from rlscope.importers.lines import ConsoleLine, LogClock, LogFile, clean_lines, open_clock
+from rlscope.importers.lines import ConsoleLine, LogFile, clean_lines
+from rlscope.importers.log_clock import LogClock, open_clock
 from rlscope.importers.quantities import (
     COUNTS,
     FINITE,

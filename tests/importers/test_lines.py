@@ -9,7 +9,8 @@ import pytest
 
 from rlscope.errors import ImportFileError
 from rlscope.importers import lines
-from rlscope.importers.lines import LogFile, clean, open_clock, safe_worker_id
+from rlscope.importers.lines import LogFile, clean, safe_worker_id
+from rlscope.importers.log_clock import open_clock
 from rlscope.importers.target import NO_OPTIONS, ImportOptions, ImportTarget
 
 NS = 1_000_000_000

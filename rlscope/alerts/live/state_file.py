@@ -6,32 +6,38 @@ a time uses it, because two would send every alert twice.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Literal, Self
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
-from rlscope.analysis.result import SEVERITIES, Severity
+from rlscope.alerts.notify.outbox import OutboxState
+from rlscope.analysis.result import Severity
 from rlscope.errors import RlscopeError
 from rlscope.text_out import write_file
 
 FILE_NAME: Final = "watch_state.json"
 """Default file name, in the run folder."""
-_FORMAT: Final = "rlscope-watch"
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
     """One watch at one moment."""
 
-    run: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    run: Mapping[str, Any]
     """State of `LiveRun` or `LiveLog`; empty for a watch that begins."""
-    receivers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    receivers: Mapping[str, OutboxState]
     """State for `Couriers.restore`."""
-    worst: Severity | None = None
+    worst: Severity | None
     """The highest severity so far; None while nothing fired."""
+    format: Literal["rlscope-watch"] = "rlscope-watch"
+    version: Literal[1] = 1
+
+
+NO_STATE: Final = WatchState({}, {}, None)
+"""State of a watch that begins."""
 
 
 class StateFile:
@@ -63,8 +69,7 @@ class StateFile:
         """
         if self.path.parent.is_dir():
             self._acquire()
-            text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
-            write_file(self.path, text.encode())
+            write_file(self.path, json.dumps(asdict(state), allow_nan=False).encode())
 
     def _acquire(self) -> None:
         # Without its folder there is nothing to lock, and the lock must not create it.
@@ -86,27 +91,14 @@ class StateFile:
 def read_state(path: Path) -> WatchState:
     """Return the state of an earlier watch, or an empty one. Raises RlscopeError if the file is no state."""
     try:
-        document: object = json.loads(path.read_text(encoding="utf-8"))
+        return TypeAdapter(WatchState).validate_json(path.read_bytes())
     except FileNotFoundError:
-        return WatchState()
-    except (OSError, ValueError, RecursionError) as error:
-        raise _refused(path, f"a file that cannot be read ({type(error).__name__})") from error
-    known = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
-    if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
-        raise _refused(path, "no state of a watch of this version")
-    try:
-        state = WatchState(dict(known["run"]), dict(known["receivers"]), known["worst"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _refused(path, "a state with parts missing") from error
-    if state.worst not in (None, *SEVERITIES):
-        raise _refused(path, f"unknown severity {state.worst!r}")
-    return state
-
-
-def _refused(path: Path, found: str) -> RlscopeError:
-    return RlscopeError.of(
-        path,
-        found=found,
-        expected="the state of an earlier watch",
-        next_step="Delete it to start again (alerts already sent are sent again), or choose another with --state.",
-    )
+        return NO_STATE
+    except (OSError, ValidationError) as error:
+        is_read = isinstance(error, ValidationError)
+        raise RlscopeError.of(
+            path,
+            found="no state of a watch of this version" if is_read else f"a file that cannot be read ({error})",
+            expected="the state of an earlier watch",
+            next_step="Delete it to start again (alerts already sent are sent again), or choose another with --state.",
+        ) from error

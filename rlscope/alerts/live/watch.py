@@ -243,7 +243,8 @@ def watch_run(
         scraping(scrape, engines, options.gpus_per_engine or 1) as scrapers,
     ):
         state = state_file.read()
-        couriers = _restored(receivers, state, state_file.path)
+        couriers = Couriers(receivers)
+        couriers.restore(state.receivers)
         saved = state.run
         if saved and not is_saved_with(rules, saved):
             note("the rules changed since the last watch; evaluating the run from its start")
@@ -258,21 +259,6 @@ def watch_run(
     if is_log and scrape:
         note(f"the engines are in {engines}; read them with: rlscope analyze {path} --engine-log {engines}")
     return outcome
-
-
-def _restored(receivers: Sequence[Receiver], state: WatchState, path: Path) -> Couriers:
-    """Return the couriers as an earlier watch left them. Raises RlscopeError if its state, in `path`, is incomplete."""
-    couriers = Couriers(receivers)
-    try:
-        couriers.restore(state.receivers)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RlscopeError.of(
-            path,
-            found="an incomplete state",
-            expected="the state of an earlier watch",
-            next_step="Delete it.",
-        ) from error
-    return couriers
 
 
 def check_ready(receivers: Iterable[Receiver]) -> None:

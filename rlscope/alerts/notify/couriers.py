@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from rlscope.alerts.notify.message import DeliveryError, Message
-from rlscope.alerts.notify.outbox import Outbox
+from rlscope.alerts.notify.outbox import Outbox, OutboxState
 from rlscope.alerts.notify.senders import SENDERS
 from rlscope.alerts.receiver import Receiver
 from rlscope.analysis.result import Alert
@@ -117,12 +117,12 @@ class Couriers:
         """Record the outcome of messages. True if there was any."""
         return any([desk.collect(now_ns) for desk in self._desks.values()])
 
-    def saved(self) -> dict[str, Any]:
-        """Return the messages sent to each receiver, as JSON without secrets."""
+    def saved(self) -> Mapping[str, OutboxState]:
+        """Return the messages sent to each receiver, without secrets."""
         return {name: desk.outbox.saved() for name, desk in self._desks.items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Resume from the result of `saved`; removed receivers are dropped. Raises KeyError, TypeError."""
+    def restore(self, state: Mapping[str, OutboxState]) -> None:
+        """Resume from the result of `saved`; removed receivers are dropped."""
         for name, desk in self._desks.items():
             if name in state:
                 desk.outbox.restore(state[name])

@@ -5,9 +5,8 @@ not sent; one resolved while the receiver is down is sent once, as resolved. Ale
 watch restarted with the saved state sends nothing twice.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.receiver import Receiver
@@ -17,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 
 @dataclass(slots=True)
-class _Known:
+class KnownAlert:
     """One alert, and whether the receiver was notified that it fires."""
 
     alert: Alert
@@ -29,12 +28,21 @@ class _Known:
         return self.alert.end_ns is not None or not self.told
 
 
+@dataclass(frozen=True, slots=True)
+class OutboxState:
+    """State of one receiver, which a later watch resumes from."""
+
+    sent_ns: int | None
+    """When a message was last delivered; None before the first."""
+    known: tuple[KnownAlert, ...]
+
+
 class Outbox:
     """The messages of one receiver."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, KnownAlert] = {}
         """By fingerprint."""
         self._sent_ns: int | None = None
         """When a message was last delivered; None before the first."""
@@ -82,24 +90,21 @@ class Outbox:
             else:
                 known.told = False
 
-    def saved(self) -> dict[str, Any]:
-        """The alerts as JSON, for `restore`."""
-        known = [{"told": known.told, "alert": asdict(known.alert)} for known in self._known.values()]
-        return {"sent_ns": self._sent_ns, "known": known}
+    def saved(self) -> OutboxState:
+        """Return the alerts, for `restore`."""
+        return OutboxState(self._sent_ns, tuple(self._known.values()))
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Resume from the result of `saved`. Raises KeyError, TypeError for anything else."""
-        self._sent_ns = saved["sent_ns"]
-        for known in saved["known"]:
-            alert = Alert(**known["alert"])
-            self._known[alert.fingerprint] = _Known(alert, known["told"])
+    def restore(self, saved: OutboxState) -> None:
+        """Resume from the result of `saved`."""
+        self._sent_ns = saved.sent_ns
+        self._known = {known.alert.fingerprint: known for known in saved.known}
 
     def _take(self, alert: Alert) -> None:
         known = self._known.get(alert.fingerprint)
         if known is not None:
             known.alert = alert
         elif alert.end_ns is None:
-            self._known[alert.fingerprint] = _Known(alert)
+            self._known[alert.fingerprint] = KnownAlert(alert)
         if alert.end_ns is not None and not self.receiver.send_resolved:
             self._known.pop(alert.fingerprint, None)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
-from rlscope.alerts.live.state_file import StateFile, WatchState, read_state
+from rlscope.alerts.live.state_file import NO_STATE, StateFile, WatchState, read_state
 from rlscope.alerts.live.watch import Look, Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
+from rlscope.alerts.notify.outbox import KnownAlert, OutboxState
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RlscopeError
@@ -290,8 +291,8 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
 
     class Run(FakeRun):
         def poll(self, now_ns: int) -> LiveView:
-            oncall = read_state(path).receivers.get("oncall", {"known": []})
-            found.append([known["told"] for known in oncall["known"]])
+            oncall = read_state(path).receivers.get("oncall")
+            found.append([known.told for known in oncall.known] if oncall else [])
             return super().poll(now_ns)
 
     found: list[list[bool]] = []
@@ -340,20 +341,22 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
 def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     with StateFile(path) as first:
-        assert first.read() == WatchState()
+        assert first.read() == NO_STATE
         with pytest.raises(RlscopeError, match="another watch that uses it"), StateFile(path) as second:
             second.read()
-        first.write(WatchState({}))
+        first.write(NO_STATE)
     with StateFile(path) as third:
-        assert third.read() == WatchState({})
+        assert third.read() == NO_STATE
 
 
 def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     with StateFile(path) as file:
         for shown in (1, 2):
-            file.write(WatchState({"shown": shown}, {"oncall": []}, "warning"))
-    assert read_state(path) == WatchState({"shown": 2}, {"oncall": []}, "warning")
+            file.write(WatchState({"shown": shown}, {"oncall": OutboxState(None, (KnownAlert(alert()),))}, "warning"))
+    assert read_state(path) == WatchState(
+        {"shown": 2}, {"oncall": OutboxState(None, (KnownAlert(alert()),))}, "warning"
+    )
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 
@@ -367,6 +370,7 @@ def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) 
         json.dumps({"format": "rlscope-watch", "version": 1, "run": {}}),
         json.dumps({"format": "rlscope-watch", "version": 1, "run": {}, "receivers": {}, "worst": "loud"}),
         json.dumps({"format": "rlscope-watch", "version": 1, "run": 3, "receivers": {}, "worst": None}),
+        json.dumps({"format": "rlscope-watch", "version": 1, "run": {}, "receivers": {"oncall": {}}, "worst": None}),
     ],
 )
 def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, text: str) -> None:

@@ -13,6 +13,8 @@ _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
 _LONGEST_VARINT: Final = 10
+LARGEST_RECORD: Final = 64 << 20
+"""Size limit for the records of a file, in bytes: larger ones hold tables and pictures, not scalars."""
 
 
 class BrokenMessageError(Exception):

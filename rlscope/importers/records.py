@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,12 +126,17 @@ def _sqlite_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     tally.count(path.stat().st_size)
 
 
-def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
-    """Yield the values of the run that was written to last, if there are several. Times are in milliseconds."""
-    last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
-    ordered = f"SELECT key, value, timestamp, step FROM metrics WHERE run_uuid = ({last}) ORDER BY step, timestamp"
-    for key, value, timestamp, step in connection.execute(ordered):
+def _last_run(connection: sqlite3.Connection, run: str, columns: str, tally: Tally) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the run that was written to last, if there are several. run: column of its id."""
+    last = f"SELECT {run} FROM metrics ORDER BY timestamp DESC LIMIT 1"
+    for row in connection.execute(f"SELECT {columns} FROM metrics WHERE {run} = ({last}) ORDER BY step, timestamp"):
         tally.lines += 1
+        yield row
+
+
+def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
+    """Yield each value with its time, which is in milliseconds."""
+    for key, value, timestamp, step in _last_run(connection, "run_uuid", "key, value, timestamp, step", tally):
         if isinstance(key, str) and isinstance(value, int | float) and isinstance(timestamp, int | float):
             yield MetricRow(epoch_ns(timestamp / 1e3), step if isinstance(step, int) else None, {key: real(value)})
         else:
@@ -139,10 +144,7 @@ def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metri
 
 
 def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
-    last = "SELECT run_name FROM metrics ORDER BY timestamp DESC LIMIT 1"
-    ordered = f"SELECT timestamp, step, metrics FROM metrics WHERE run_name = ({last}) ORDER BY step, timestamp"
-    for timestamp, step, text in connection.execute(ordered):
-        tally.lines += 1
+    for timestamp, step, text in _last_run(connection, "run_name", "timestamp, step, metrics", tally):
         document = parsed_json(text) if isinstance(text, str | bytes) else None
         if row := row_of(mapping(document)):
             yield MetricRow(instant_ns(timestamp), step if isinstance(step, int) else row.step, row.values)

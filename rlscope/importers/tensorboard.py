@@ -12,13 +12,12 @@ from struct import unpack
 from typing import Final
 
 from rlscope.importers.importer import ImportSource
-from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
+from rlscope.importers.protobuf import LARGEST_RECORD, BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.quantities import epoch_ns
 from rlscope.importers.rows import Carrier, MetricRow, Tally, joined_by_step
 
 _LENGTH_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
-_LARGEST_RECORD: Final = 64 << 20
 _WALL_TIME, _STEP, _SUMMARY, _VALUE = 1, 2, 5, 1
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
 _TENSOR_VALUES: Final = (4, 5, 6)
@@ -62,7 +61,7 @@ def _records(path: Path, tally: Tally) -> Iterator[bytes]:
         while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
             (length,) = unpack("<Q", head[:8])
             tally.lines += 1
-            if length > _LARGEST_RECORD:
+            if length > LARGEST_RECORD:
                 # After a corrupt length, the start of the next record cannot be found.
                 tally.bad_lines += 1
                 return

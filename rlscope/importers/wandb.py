@@ -14,7 +14,7 @@ from struct import unpack
 from typing import Any, Final
 from zlib import crc32
 
-from rlscope.importers.protobuf import BrokenMessageError, fields, messages, real, signed, text
+from rlscope.importers.protobuf import LARGEST_RECORD, BrokenMessageError, fields, messages, real, signed, text
 from rlscope.importers.rows import Carrier, MetricRow, Tally, begins_with, parsed_json, row_of
 
 _MAGIC: Final = b":W&B"
@@ -22,8 +22,6 @@ _HEADER_BYTES: Final = 7
 _BLOCK_BYTES: Final = 32768
 _PART_BYTES: Final = 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST_RECORD: Final = 64 << 20
-"""Size limit for records, in bytes: larger ones hold tables and pictures, not scalars."""
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _ITEM, _KEY, _NESTED_KEY, _RUN_CONFIG = 1, 1, 2, 4
 _JSON, _NUMBER, _INTEGER = 16, 6, 5
@@ -79,7 +77,7 @@ def _records(path: Path, tally: Tally) -> Iterator[bytes]:
             if kind in (_FULL, _LAST):
                 yield b"".join(held)
                 held = None
-            elif sum(map(len, held)) > _LARGEST_RECORD:
+            elif sum(map(len, held)) > LARGEST_RECORD:
                 tally.bad_lines += 1
                 held = None
 

@@ -86,19 +86,18 @@ def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
     return AlertMetric(name, "versions", meaning, "token_staleness", "tokens", "tokens", 1000, series)
 
 
-def _token_share(timeline: Timeline, family: Family, condition: pl.Expr) -> Series:
-    """Return the share of the family's tokens in rows of a condition."""
-    tokens = timeline.sums(timeline.rows(family), "tokens")
-    return ratio(timeline.sums(timeline.rows(family, condition), "tokens"), tokens, tokens)
+def _token_share(family: Family, condition: pl.Expr) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        """Return the share of the family's tokens in rows of the condition."""
+        tokens = timeline.sums(timeline.rows(family), "tokens")
+        return ratio(timeline.sums(timeline.rows(family, condition), "tokens"), tokens, tokens)
+
+    return series
 
 
 def _over_cap(timeline: Timeline) -> Series:
     cap = timeline.max_staleness
-    return constant(None) if cap is None else _token_share(timeline, "tokens", pl.col("staleness") > cap)
-
-
-def _dropped_stale(timeline: Timeline) -> Series:
-    return _token_share(timeline, "outcomes", pl.col("outcome") == "dropped_stale")
+    return constant(None) if cap is None else _token_share("tokens", pl.col("staleness") > cap)(timeline)
 
 
 def _queues(lower: str) -> Callable[[Timeline], Series]:
@@ -215,7 +214,8 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
     AlertMetric("idle.longest_s", "s", "longest unbroken time without recorded work on the GPUs of one worker",
                 "idle_buckets", "idle", "workers", 1, _longest_idle),
     AlertMetric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
-                "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
+                "delivery_outcomes", "outcomes", "tokens", 1000,
+                _token_share("outcomes", pl.col("outcome") == "dropped_stale")),
     AlertMetric("queue.depth", "samples", "mean depth of the deepest queue",
                 "queue_depth", "queues", "s", 1, _queues("held_ns")),
     AlertMetric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",

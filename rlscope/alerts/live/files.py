@@ -100,7 +100,7 @@ class LiveFiles:
         """Whether every row that the worker's own file counts was seen."""
         rows = worker.rows
         return rows is not None and not any(
-            self._is_above(rows[table], table, worker.worker_id) for table in rows.keys() & TABLES.keys()
+            self._lacks(table, worker.worker_id) for table in rows.keys() & TABLES.keys()
         )
 
     def most_rows(self, table: str) -> int:
@@ -110,9 +110,9 @@ class LiveFiles:
     def _lacks(self, table: str, worker_id: str) -> bool:
         """Whether a worker wrote rows that were not seen, or possibly did."""
         worker = self._workers.get(worker_id)
-        return worker is None or worker.rows is None or self._is_above(worker.rows.get(table, 0), table, worker_id)
-
-    def _is_above(self, count: object, table: str, worker_id: str) -> bool:
+        if worker is None or worker.rows is None:
+            return True
+        count = worker.rows.get(table, 0)
         return bool(count) and is_integer(count) and count > self._seen[table, worker_id].count
 
     def _listed(self, table: str) -> tuple[list[str], list[tuple[str, int]]]:
@@ -234,12 +234,7 @@ class LiveFiles:
         self._note_fault(table, name, journal, read)
         if isinstance(read, str) or not read.sealed:
             return None
-        first, end = read.sealed[0].first_row, read.place.next_row
         seen = self._seen[table, journal.worker_id]
-        if read.rows == end - first and seen.unseen(first, end) == [(first, end)]:
-            # Nearly always: a look after a pause finds many batches, all of them new.
-            seen.add(first, end)
-            return NewBatches(journal, read, before)
         new = tuple(batch for batch in read.sealed if self._is_new(table, name, seen, batch))
         if len(new) < len(read.sealed):
             first = read.sealed[0].start

@@ -288,6 +288,8 @@ class LiveRun:
         ticks = self._ticks
         is_evaluated = self._filled > 0 and self._progress.evaluated > 0
         facts = None if ticks is None else self._facts(manifest, workers, now_ns, ticks)
+        rules = {rule.name: rule for rule in self._rules.rules}
+        alerts = (*firing(self._rules, self._progress.states, manifest.run_id), *resolved)
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._progress.evaluated >= ticks.tick_from(workers.end_ns)
         )
@@ -296,7 +298,7 @@ class LiveRun:
         return LiveView(
             now_ns=now_ns,
             evaluated_ns=ticks.at_ns(self._progress.evaluated) if ticks is not None and is_evaluated else None,
-            alerts=self._summarized((*firing(self._rules, self._progress.states, manifest.run_id), *resolved), facts),
+            alerts=tuple(_summarized(rules[alert.rule], alert, facts and facts.stall) for alert in alerts),
             facts=facts,
             ended=ended,
             problems=(
@@ -326,11 +328,6 @@ class LiveRun:
         periods_ns = [b - a for a, b in pairwise(self._step_ends_ns) if b - a <= longest_ns]
         return sum(periods_ns) / len(periods_ns) if periods_ns else (last_ns - start_ns) / number
 
-    def _summarized(self, alerts: Sequence[Alert], facts: LiveFacts | None) -> tuple[Alert, ...]:
-        """Return the alerts with a summary each; a firing alarm also names the worker that is stuck, if one is."""
-        rules = {rule.name: rule for rule in self._rules.rules}
-        return tuple(_summarized(rules[alert.rule], alert, facts and facts.stall) for alert in alerts)
-
     def _late(self) -> tuple[str, ...]:
         if not self._progress.late_rows:
             return ()
@@ -340,6 +337,7 @@ class LiveRun:
 
 
 def _summarized(rule: Rule, alert: Alert, stall: Mapping[str, EvidenceValue] | None) -> Alert:
+    """Return the alert with a summary; a firing alarm also names the worker that is stuck, if one is."""
     summary = alert.annotations.get("summary")
     if summary is None and "description" not in alert.annotations:
         value, threshold = written(rule, alert.value), written(rule, rule.threshold)

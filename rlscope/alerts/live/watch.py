@@ -234,7 +234,8 @@ def watch_run(
     rules, receivers = RuleFile(built_in_rules()) if rules_file is None else load_rules(rules_file)
     check_ready(receivers)
     given, path = path, _log_in(path, options) or path
-    is_log = _is_log(path)
+    # A run folder may have a dot in its name, but not one of these suffixes.
+    is_log = path.is_file() or (not path.exists() and path.suffix in _LOG_SUFFIXES)
     engines = engines_folder(path) if is_log else path
     if is_log and scrape:
         options = replace(options, engine_logs=(*options.engine_logs, engines))
@@ -285,11 +286,6 @@ def _log_in(path: Path, options: ImportOptions) -> Path | None:
     except ImportFileError:
         return None
     return found if found.is_file() else None
-
-
-def _is_log(path: Path) -> bool:
-    """Whether a path is a file, or will be one by its name; a run folder may have a dot in its name, but not these."""
-    return path.is_file() or (not path.exists() and path.suffix in _LOG_SUFFIXES)
 
 
 def _state_path(followed: Path, named: Path | None, *, is_log: bool) -> Path:

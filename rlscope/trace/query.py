@@ -293,8 +293,7 @@ def _planned_once(run: OpenRun, question: Question, arguments: Mapping[str, Argu
     with warnings.catch_warnings():
         # DuckDB recommends a relation, because this copies the rows once more.
         warnings.simplefilter("ignore", UserWarning)
-        answer = pl.from_arrow(result.to_arrow_table(), rechunk=False)
-    return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
+        return pl.DataFrame(result.to_arrow_table())
 
 
 def _rows(opened: OpenTables, question: Question, arguments: Mapping[str, Argument]) -> DuckDBPyRelation:
@@ -369,8 +368,7 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
             held_bytes += batch.nbytes
             if held_bytes > limits.memory_bytes:
                 raise too_large(limits)
-    answer = pl.from_arrow(pa.Table.from_batches(batches, reader.schema))
-    return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
+    return pl.DataFrame(pa.Table.from_batches(batches, reader.schema))
 
 
 def _as_typed(message: str) -> str:

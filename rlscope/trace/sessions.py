@@ -90,8 +90,16 @@ def _last_recording(lives: Sequence[Worker], connection: DuckDBPyConnection) -> 
             cut_ns, last_steps = min([began_ns, *(life.started_ns for life in beside)]), []
         last_steps += [last for _, last in made_steps]
     if cut_ns is not None:
-        return cut_ns, (_cut_words(cut_ns),)
-    return None, (_resumed_words(len(generations)),) if len(generations) > 1 else ()
+        return cut_ns, (
+            f"this folder holds more than one recording; only the last one, from {fmt.instant(cut_ns)} on, "
+            "is analyzed. Record each run in its own folder",
+        )
+    starts = len(generations)
+    resumed = (
+        f"train_steps: trainers were started {starts} times, and each start resumed the steps of the previous one; "
+        "the steady state is of one start, and all else is of the whole run, pauses included"
+    )
+    return None, (resumed,) if starts > 1 else ()
 
 
 def _generations(trainers: Sequence[Worker]) -> Iterator[list[Worker]]:
@@ -175,17 +183,3 @@ def _replace(connection: DuckDBPyConnection, table: str, prefix: str, select: st
 def _reused_words(ids: int) -> str:
     used = fmt.counted(ids, "sample id", "sample ids")
     return f"samples: a restarted worker reused {used}; the samples are told apart by time and each counts once"
-
-
-def _resumed_words(starts: int) -> str:
-    return (
-        f"train_steps: trainers were started {starts} times, and each start resumed the steps of the previous one; "
-        "the steady state is of one start, and all else is of the whole run, pauses included"
-    )
-
-
-def _cut_words(at_ns: int) -> str:
-    return (
-        f"this folder holds more than one recording; only the last one, from {fmt.instant(at_ns)} on, is analyzed. "
-        "Record each run in its own folder"
-    )

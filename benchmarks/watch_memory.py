@@ -16,6 +16,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -156,7 +157,7 @@ def measured(hours: float) -> list[str]:
 
 
 def _line(hour: float, looks_s: list[float], live: LiveRun) -> str:
-    state_bytes = len(json.dumps(live.saved()))
+    state_bytes = len(json.dumps(asdict(live.saved())))
     median_ms, slowest_ms = statistics.median(looks_s) * 1e3, max(looks_s) * 1e3
     return (
         f"{hour:5g} {median_ms:16.0f} {slowest_ms:12.0f} {live.held_rows:9,} {_resident_mb():12.0f} {state_bytes:11,}"

@@ -9,10 +9,10 @@ Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_n
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -51,13 +51,14 @@ GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
 _READ: Final = frozenset(TIMES) - {"gpu_samples"}
 """Tables that metrics are computed from."""
-_STATE_VERSION: Final = 1
 
 
 @dataclass(slots=True)
-class _Progress:
-    """Progress of the rules and their results so far: the data that a later watch needs to resume."""
+class RunProgress:
+    """Progress of the rules and their results so far: the data that a later watch needs to resume, without secrets."""
 
+    rules: str = ""
+    """Identity of the rules, for `is_saved_with`."""
     origin_ns: int | None = None
     """Origin of the ticks, UTC epoch; None while it is unknown."""
     evaluated: int = 0
@@ -68,13 +69,12 @@ class _Progress:
     """Longest delay of a late row."""
     states: dict[str, RuleState] = field(default_factory=dict[str, RuleState])
     """By rule."""
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> "_Progress":
-        """Return the progress in the result of `LiveRun.saved`."""
-        known: dict[str, Any] = {each.name: saved[each.name] for each in fields(cls)}
-        known["states"] = {name: RuleState(**state) for name, state in saved["states"].items()}
-        return cls(**known)
+    log_origin_ns: int | None = None
+    """Start of a log without dates."""
+    log_head: str | None = None
+    """Hash of the first bytes of a log, once they are there."""
+    log_bytes: int = 0
+    """Size of a log when it was read."""
 
 
 class LiveRun:
@@ -86,7 +86,7 @@ class LiveRun:
         rules: RuleSet,
         grace_ns: int = GRACE_NS,
         shown_steps: int = 0,
-        state: Mapping[str, Any] | None = None,
+        state: RunProgress | None = None,
     ) -> None:
         """Begin to follow a run, or resume from a state that was saved with these rules.
 
@@ -110,7 +110,7 @@ class LiveRun:
         """Rows that start after the last requested time."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
-        self._progress = _Progress.of(state) if state else _Progress()
+        self._progress = replace(state) if state else RunProgress()
         self._filled = max(0, self._progress.evaluated - self._keep_ns // rules.interval_ns)
         """Buckets before this one are computed."""
         self._dirty_from = self._filled
@@ -123,9 +123,9 @@ class LiveRun:
         """Rows of the trace in memory."""
         return self._rows.count
 
-    def saved(self) -> dict[str, object]:
-        """Return the state that a later watch needs to resume, as a JSON object without secrets."""
-        return {"version": _STATE_VERSION, "rules": _identity(self._rules), **asdict(self._progress)}
+    def saved(self) -> RunProgress:
+        """Return the state that a later watch needs to resume."""
+        return replace(self._progress, rules=_identity(self._rules))
 
     def close(self) -> None:
         """Forget the firing alerts: the run has ended, and a later watch must not send its alerts again."""
@@ -360,9 +360,9 @@ def _families_ns(rules: RuleSet, shown_ns: int) -> dict[Family, int]:
     return reaches_ns
 
 
-def is_saved_with(rules: RuleSet, state: Mapping[str, object]) -> bool:
-    """Return whether a state was saved with these rules, by this version."""
-    return state.get("version") == _STATE_VERSION and state.get("rules") == _identity(rules)
+def is_saved_with(rules: RuleSet, state: RunProgress) -> bool:
+    """Return whether a state was saved with these rules."""
+    return state.rules == _identity(rules)
 
 
 def _identity(rules: RuleSet) -> str:

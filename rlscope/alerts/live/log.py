@@ -7,14 +7,14 @@ the log do not matter. A log without dates is taken to end when it was first rea
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Final
 
 from rlscope.alerts.live.facts import SHOWN_STEPS, LiveView
-from rlscope.alerts.live.follow import LiveRun
+from rlscope.alerts.live.follow import LiveRun, RunProgress
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.reported import reported_metrics, trains_on_own_samples
 from rlscope.errors import RlscopeError
@@ -43,12 +43,6 @@ _HEAD_BYTES: Final = 4096
 """Bytes that tell a log from the next one of the same name: settings and times are among them."""
 _SAME_START_NS: Final = 60_000_000_000
 """Most that the start of a log may move as it grows, by further files that are read with it."""
-_ORIGIN: Final = "log_origin_ns"
-"""Key of the state: the start of a log without dates."""
-_HEAD: Final = "log_head"
-"""Key of the state: a hash of the first bytes, once they are there."""
-_SIZE: Final = "log_bytes"
-"""Key of the state: the size of the file when it was read."""
 _Stamp = tuple[int, int]
 """Size and modification time of the files."""
 
@@ -61,12 +55,12 @@ class LiveLog:
         path: Path,
         rules: RuleSet,
         options: ImportOptions,
-        state: Mapping[str, Any] | None = None,
+        state: RunProgress | None = None,
         folder: Path | None = None,
     ) -> None:
         """Begin to follow a file, or resume from a state. folder: where it was found, None if it was named."""
         self._path, self._rules, self._options, self._folder = path, rules, options, folder
-        self._state: Mapping[str, Any] = state or {}
+        self._state = state
         self._read: tuple[RunFolder, LiveRun] | None = None
         self._newest_ns = 0
         """The end of the newest row of the trainer."""
@@ -80,9 +74,8 @@ class LiveLog:
         """Number of times that the engines were read, and that further files were looked for, since then."""
         self._step_ns: float | None = None
         """Mean time of a step, as of the last look."""
-        self._origin_ns: int | None = self._state.get(_ORIGIN)
-        self._head: str | None = self._state.get(_HEAD)
-        self._bytes: int = self._state.get(_SIZE, 0)
+        known = state or RunProgress()
+        self._origin_ns, self._head, self._bytes = known.log_origin_ns, known.log_head, known.log_bytes
         self._total_steps: int | None = None
         self._is_synchronous = False
         """Whether the framework says that every step trained on samples of its own version."""
@@ -109,8 +102,8 @@ class LiveLog:
             problems=(*troubles, *self._stillness(view, still_ns), *self._notes, *view.problems),
         )
 
-    def saved(self) -> Mapping[str, Any]:
-        """Return the state that is needed to resume; empty before the first step."""
+    def saved(self) -> RunProgress | None:
+        """Return the state that is needed to resume; None before the first step."""
         return self._state
 
     def close(self) -> None:
@@ -120,7 +113,8 @@ class LiveLog:
             self._save(self._read[1])
 
     def _save(self, live: LiveRun) -> None:
-        self._state = {**live.saved(), _ORIGIN: self._origin_ns, _HEAD: self._head, _SIZE: self._bytes}
+        known = {"log_origin_ns": self._origin_ns, "log_head": self._head, "log_bytes": self._bytes}
+        self._state = replace(live.saved(), **known)
 
     def _look(self, now_ns: int) -> str | None:
         """Read the file if it has changed. Return why it cannot be found, if so."""
@@ -165,7 +159,7 @@ class LiveLog:
 
     def _start_over(self) -> None:
         self._notes = (f"{self._path.name} was replaced or truncated; it is followed from its new start",)
-        self._state = {}
+        self._state = None
 
     def _read_again(self) -> None:
         try:
@@ -175,9 +169,9 @@ class LiveLog:
             self._trouble = " ".join(str(error).split())
             return
         manifest = read_manifest(made.path)
-        if self._state and abs((self._state["origin_ns"] or 0) - (manifest.created_ns or 0)) > _SAME_START_NS:
+        if self._state and abs((self._state.origin_ns or 0) - (manifest.created_ns or 0)) > _SAME_START_NS:
             self._start_over()
-        live = LiveRun(made.path, self._rules, 0, SHOWN_STEPS, self._state or None)
+        live = LiveRun(made.path, self._rules, 0, SHOWN_STEPS, self._state)
         self._read, self._newest_ns, self._trouble = (made, live), newest_ns, None
         self._total_steps = read_config(manifest.config)[0].total_steps
         self._is_synchronous = _is_synchronous(made.path)

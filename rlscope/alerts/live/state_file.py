@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
+from rlscope.alerts.live.follow import RunProgress
 from rlscope.alerts.notify.outbox import OutboxState
 from rlscope.analysis.result import Severity
 from rlscope.errors import RlscopeError
@@ -26,8 +27,8 @@ FILE_NAME: Final = "watch_state.json"
 class WatchState:
     """One watch at one moment."""
 
-    run: Mapping[str, Any]
-    """State of `LiveRun` or `LiveLog`; empty for a watch that begins."""
+    run: RunProgress | None
+    """State of `LiveRun` or `LiveLog`; None for a watch that begins."""
     receivers: Mapping[str, OutboxState]
     """State for `Couriers.restore`."""
     worst: Severity | None
@@ -36,7 +37,7 @@ class WatchState:
     version: Literal[1] = 1
 
 
-NO_STATE: Final = WatchState({}, {}, None)
+NO_STATE: Final = WatchState(None, {}, None)
 """State of a watch that begins."""
 
 

@@ -249,7 +249,7 @@ def watch_run(
         saved = state.run
         if saved and not is_saved_with(rules, saved):
             note("the rules changed since the last watch; evaluating the run from its start")
-            saved = {}
+            saved = None
         folder = None if given == path else given
         run = LiveLog(path, rules, options, saved, folder) if is_log else LiveRun(path, rules, state=saved)
         watch = RunWatch(

@@ -1,15 +1,15 @@
 """A run that is followed while it is written is judged as after its end; what comes late is corrected and said."""
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.facts import LiveView, SilentWorker
-from rlscope.alerts.live.follow import GRACE_NS, LiveRun
+from rlscope.alerts.live.follow import GRACE_NS, LiveRun, RunProgress
 from rlscope.alerts.live.workers import GIVEN_UP_NS
 from rlscope.alerts.types import RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
@@ -26,7 +26,7 @@ IDLE = RuleSet((rule("idle", "idle.trainer_ratio", 0.5, RuleWindow(10 * S), kind
 
 def followed(folder: Path, seed: int, *, restarts: bool, rules: RuleSet) -> list[Alert]:
     """Everything that fires while the run's flushes are written late, within the grace, and somebody polls."""
-    rng, grace_ns = random.Random(seed), 6 * S
+    rng, grace_ns, saved = random.Random(seed), 6 * S, TypeAdapter(RunProgress)
     growing = Growing(TRACE, folder, seed, grace_ns)
     live, now_ns, fired = LiveRun(folder, rules, grace_ns), growing.start_ns, list[Alert]()
     while True:
@@ -38,7 +38,7 @@ def followed(folder: Path, seed: int, *, restarts: bool, rules: RuleSet) -> list
         if view.ended:
             return fired + [alert for alert in view.alerts if alert.end_ns is None]
         if restarts and rng.random() < 0.4:
-            live = LiveRun(folder, rules, grace_ns, state=json.loads(json.dumps(live.saved())))
+            live = LiveRun(folder, rules, grace_ns, state=saved.validate_json(saved.dump_json(live.saved())))
 
 
 def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:

@@ -228,7 +228,7 @@ def test_a_log_of_the_same_name_is_not_taken_for_the_run_that_was_watched_before
     saved = growing.watch.saved()
     growing.write(begins + "".join(LINES), mode="w")
     if not begins:
-        saved = {**saved, "origin_ns": saved["origin_ns"] - 90 * 86_400 * S, "log_head": None}
+        saved = replace(saved, origin_ns=saved.origin_ns - 90 * 86_400 * S, log_head=None)
     growing.watch = LiveLog(growing.path, built_in_rules(), NO_OPTIONS, saved)
     view = growing.look(90 * 86_400)
     assert replaced in view.problems

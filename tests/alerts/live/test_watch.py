@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
+from rlscope.alerts.live.follow import RunProgress
 from rlscope.alerts.live.state_file import NO_STATE, StateFile, WatchState, read_state
 from rlscope.alerts.live.watch import Look, Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
@@ -78,8 +79,8 @@ class FakeRun:
         self.shown += 1
         return replace(self.views[self.shown - 1], now_ns=now_ns)
 
-    def saved(self) -> dict[str, Any]:
-        return {"shown": self.shown}
+    def saved(self) -> RunProgress:
+        return RunProgress(evaluated=self.shown)
 
     def close(self) -> None:
         self.views = [replace(each, alerts=()) for each in self.views]
@@ -117,7 +118,7 @@ def follow(
         if file is not None:
             state = file.read()
             couriers.restore(state.receivers)
-            run.shown, worst = state.run.get("shown", 0), state.worst
+            run.shown, worst = state.run.evaluated if state.run else 0, state.worst
         watch = watch_of(run, couriers, file, show=([] if seen is None else seen).append, clock=clock, worst=worst)
         outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
     return outcome, run
@@ -272,7 +273,7 @@ def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatc
     monkeypatch.setitem(couriers.SENDERS, "webhook", lambda *_: found.append(read_state(path)))
     with listening() as unused:
         follow([view(alert(), ended=True)], unused, state_path=path)
-    assert [state.run for state in found] == [{"shown": 1}] * 2
+    assert [state.run for state in found] == [RunProgress(evaluated=1)] * 2
 
 
 @pytest.mark.parametrize("naps", [0, 3])
@@ -350,13 +351,11 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
 
 
 def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
+    path, told = tmp_path / "state.json", {"oncall": OutboxState(None, (KnownAlert(alert()),))}
     with StateFile(path) as file:
         for shown in (1, 2):
-            file.write(WatchState({"shown": shown}, {"oncall": OutboxState(None, (KnownAlert(alert()),))}, "warning"))
-    assert read_state(path) == WatchState(
-        {"shown": 2}, {"oncall": OutboxState(None, (KnownAlert(alert()),))}, "warning"
-    )
+            file.write(WatchState(RunProgress(evaluated=shown), told, "warning"))
+    assert read_state(path) == WatchState(RunProgress(evaluated=2), told, "warning")
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 

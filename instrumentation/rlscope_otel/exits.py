@@ -64,8 +64,7 @@ def _hook_process() -> None:
     if not _hooked_pids:
         atexit.register(_stop_all)
         forks.hook()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_abandon_all)
+        os.register_at_fork(after_in_child=_abandon_all)
     _hooked_pids.add(os.getpid())
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:

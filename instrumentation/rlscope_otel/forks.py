@@ -43,8 +43,7 @@ def writing() -> Generator[None]:
 
 def hook() -> None:
     """Make forks wait from now on. Called once per process; a child inherits it."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
 def _before() -> None:

@@ -25,10 +25,16 @@ class Faults:
         if not seen:
             _logger.warning("rlscope: %s: %s (the run continues; repeats are only counted)", kind, what)
 
-    def unknown(self, kind: str, what: str, value: object, known: tuple[str, ...], instead: str) -> None:
-        """Count a value of the host that is not one of those known. instead: its record in words."""
+    def knows(self, kind: str, what: str, value: object, known: tuple[str, ...], instead: str) -> bool:
+        """Return whether a value of the host is one of these texts; any other is counted. instead: its record in words.
+
+        Values of other types are not compared, so they cannot raise.
+        """
+        if isinstance(value, str) and value in known:
+            return True
         shown = repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"
         self.note(kind, f"unknown {what} {shown}, {instead}; known: {', '.join(known)}")
+        return False
 
     def attempt(self, kind: str, action: Callable[..., _T], *arguments: object) -> _T | None:
         """Return what an action of ours returns; None if it raises, which is counted and does not reach the host."""
@@ -45,8 +51,3 @@ def or_none(read: Callable[[], _T]) -> _T | None:
         return read()
     except Exception:  # What another version has may fail in any way.
         return None
-
-
-def is_one_of(value: object, known: tuple[str, ...]) -> bool:
-    """Return whether a value of the host is one of these texts. Other types are not compared, so they cannot raise."""
-    return isinstance(value, str) and value in known

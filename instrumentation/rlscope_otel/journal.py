@@ -78,7 +78,8 @@ def sealed(batch: pa.RecordBatch, first_row: int, head_crc32: int) -> bytes:
     at = bytes(metadata).index(b"0" * _DIGITS)
     before, after = content[:at], content[at + _DIGITS :]
     stated = f"{first_row:016x}{batch.num_rows:08x}{len(content):08x}".encode()
-    return b"".join((before, stated, f"{_crc32(head_crc32, before, stated, after):08x}".encode(), after))
+    crc32 = zlib.crc32(after, zlib.crc32(stated, zlib.crc32(before, head_crc32)))
+    return b"".join((before, stated, f"{crc32:08x}".encode(), after))
 
 
 def whole_batches(content: bytes | memoryview, start: int, head_crc32: int) -> Iterator[SealedBatch]:
@@ -123,9 +124,3 @@ def is_cut_head(content: bytes | memoryview) -> bool:
 def _metadata_end(message: bytes | memoryview) -> int:
     """Return where the metadata of a message ends; a schema is nothing else."""
     return _PREFIX_BYTES + int.from_bytes(message[4:_PREFIX_BYTES], "little")
-
-
-def _crc32(start: int, *pieces: bytes | memoryview) -> int:
-    for piece in pieces:
-        start = zlib.crc32(piece, start)
-    return start

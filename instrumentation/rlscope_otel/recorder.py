@@ -7,7 +7,6 @@ from opentelemetry.metrics import MeterProvider
 
 from rlscope_otel import schema, spans
 from rlscope_otel.clock import RunClock
-from rlscope_otel.faults import is_one_of
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
 from rlscope_otel.samples import Sample
@@ -26,8 +25,7 @@ class Run(Recording):
 
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
-        if not is_one_of(reason, schema.WAIT_REASONS):
-            self.faults.unknown("wait", "reason", reason, schema.WAIT_REASONS, "recorded as NULL")
+        self.faults.knows("wait", "reason", reason, schema.WAIT_REASONS, "recorded as NULL")
         return Phase(self._phases, spans.ACTIVITIES["wait"], {"reason": reason})
 
     def activity(self, activity: str) -> Phase:
@@ -35,8 +33,7 @@ class Run(Recording):
 
         An unknown one is recorded as `other`. `generate` is only needed if no engine steps are recorded.
         """
-        if not is_one_of(activity, schema.ACTIVITIES):
-            self.faults.unknown("activity", "activity", activity, schema.ACTIVITIES, "recorded as 'other'")
+        if not self.faults.knows("activity", "activity", activity, schema.ACTIVITIES, "recorded as 'other'"):
             activity = "other"
         return Phase(self._phases, spans.ACTIVITIES[activity])
 
@@ -66,8 +63,7 @@ class Run(Recording):
 
     def weight_update_part(self, part: str, version: int) -> Phase:
         """A part of a publication or application, recorded inside or beside it: one of `schema.UPDATE_PARTS`."""
-        if not is_one_of(part, schema.UPDATE_PARTS):
-            self.faults.unknown("weight update", "part", part, schema.UPDATE_PARTS, "recorded as other")
+        if not self.faults.knows("weight update", "part", part, schema.UPDATE_PARTS, "recorded as other"):
             return self.activity("other")
         return self._weights(part, version)
 
@@ -134,9 +130,8 @@ class Run(Recording):
         reward: float | None = None,
     ) -> None:
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
-        if not is_one_of(outcome, schema.DELIVERY_OUTCOMES):
+        if not self.faults.knows("delivery", "outcome", outcome, schema.DELIVERY_OUTCOMES, "not recorded"):
             self._deliveries.drop()
-            self.faults.unknown("delivery", "outcome", outcome, schema.DELIVERY_OUTCOMES, "not recorded")
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
         self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rlscope_otel import schema
 from rlscope_otel.buffers import RowBuffer
-from rlscope_otel.faults import Faults, is_one_of
+from rlscope_otel.faults import Faults
 
 _REASONS = schema.FINISH_REASONS
 VersionRun = tuple[int, int, int]
@@ -125,8 +125,9 @@ class Sample:
         self._finished = True
         sink = self._sink
         sink.running.pop(id(self), None)
-        if reason is not None and not is_one_of(reason, _REASONS):
-            sink.faults.unknown("sample finish", "reason", reason, _REASONS, "recorded as NULL")
+        if reason is not None and not sink.faults.knows(
+            "sample finish", "reason", reason, _REASONS, "recorded as NULL"
+        ):
             reason = None
         if self._version is not None and self._end > self._start:
             self._runs.append((self._version, self._start, self._end))

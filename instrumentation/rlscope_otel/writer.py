@@ -82,7 +82,9 @@ class Writer:
             self._tallies.settle()
             if complete:
                 self._tallies.report(self.worker_id, self.identity, progress)
-            self._state_config(self._config)
+            config = self._config
+            if config is not self._config_in_run and run_file.add_config(self._run_dir, config):
+                self._config_in_run = config
             self._state(progress)
         except (OSError, SetupError) as error:
             complete = False
@@ -128,11 +130,6 @@ class Writer:
         """Write the worker file, after which the journals that it says are closed are replaced. Raises OSError."""
         self._worker_file.write(self.identity, progress)
         self._closing.stated()
-
-    def _state_config(self, config: Mapping[str, object]) -> None:
-        """Add the settings that run.json lacks. Raises OSError and SetupError."""
-        if config is not self._config_in_run and run_file.add_config(self._run_dir, config):
-            self._config_in_run = config
 
     def _close_ended(self) -> None:
         for journals in self._journals.values():

@@ -1,6 +1,5 @@
 """Real processes whose disk or children fail them, or that end badly: nothing raises, and every row is counted."""
 
-import json
 import subprocess
 import textwrap
 
@@ -9,7 +8,7 @@ import pytest
 from tests.journals import COMPLETE, read_back
 
 START = """
-import errno, os, socket, sys, threading, time, rlscope_otel
+import errno, os, sys, threading, time, rlscope_otel
 from pathlib import Path
 from rlscope_otel import closing, open_journal, recorder
 from rlscope_otel.open_journal import OpenJournal
@@ -124,26 +123,6 @@ hangs.set()
     recorded, faults, _ = said(start_script(program(then, before + place)))
     assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
     assert faults == "{}"
-
-
-def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path):
-    before = """
-socket.gethostname = lambda: {host!r}
-ready = run_dir.with_name(run_dir.name + "-ready")
-ready.mkdir(exist_ok=True)
-(ready / {host!r}).touch()
-while len(os.listdir(ready)) < 2:
-    pass
-"""
-    hosts = ("host-a", "host-b")
-    started = [start_script(program("record_until(closed_files)", before.format(host=host))) for host in hosts]
-    counts = sorted(said(process)[0] for process in started)
-    found, completeness = read_back(tmp_path)
-    assert (len(found), completeness) == (sum(counts), COMPLETE)
-    workers = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "workers").glob("*.json")}
-    assert sorted(workers) == ["w0", "w0.r1"]
-    assert {worker["host"] for worker in workers.values()} == {"host-a", "host-b"}
-    assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
 
 
 def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_whole(start_script, tmp_path):

@@ -1,7 +1,9 @@
 import json
 import re
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from rlscope_otel import Run, SetupError, start_run
@@ -99,6 +101,7 @@ def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_pa
     assert (at_start["started_ns"], at_start["stopped_ns"], at_start["last_flush_ns"]) == (1_000_000, None, 1_000_000)
     assert (at_stop["started_ns"], at_stop["stopped_ns"], at_stop["last_flush_ns"]) == (1_000_000, 1_000_500, 1_000_500)
     assert (at_start["role"], at_start["device_name"], at_start["framework"]) == ("sampler", "H200", "pipeline")
+    assert at_start["host"] == socket.gethostname()
     assert (at_start["kv_capacity_tokens"], at_stop["kv_capacity_tokens"], at_stop["max_running"]) == (1000, 2000, 64)
 
 
@@ -117,17 +120,20 @@ def test_a_process_that_can_start_no_thread_continues_unrecorded(tmp_path, monke
     ]
 
 
-def test_workers_that_start_together_agree_on_one_run(tmp_path):
+def test_workers_that_start_together_agree_on_one_run_and_on_whose_each_name_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # Each looks before the others have written.
     barrier = threading.Barrier(16)
 
     def start(number: int) -> Run:
         barrier.wait()
-        return start_run(tmp_path, "sampler", f"w{number}")
+        return start_run(tmp_path, "sampler", f"w{number // 2}")
 
     with ThreadPoolExecutor(16) as pool:
         runs = list(pool.map(start, range(16)))
     for run in runs:
         run.stop()
+    names = [f"w{number}{suffix}" for number in range(8) for suffix in ("", ".r1")]
+    assert sorted(run.worker_id for run in runs) == names == sorted(path.stem for path in tmp_path.glob("workers/*"))
     assert {run.run_id for run in runs} == {json.loads((tmp_path / "run.json").read_text())["run_id"]}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "workers"]
 

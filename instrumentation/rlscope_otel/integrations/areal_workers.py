@@ -13,6 +13,7 @@ from typing import Any
 from rlscope_otel import exits
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import inert_run, started_run, version_of
+from rlscope_otel.integrations.request_ids import segments_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.recorder import Run
 from rlscope_otel.samples import Sample
@@ -163,7 +164,7 @@ class _Episode:
         self.task = task
         self.sample_id = f"{task.group_id}/{len(task.begun)}"
         task.begun.append(self.sample_id)
-        self.segments = itertools.count()
+        self.segments = segments_of(self.sample_id, task.group_id)
 
 
 class _Episodes:
@@ -221,8 +222,8 @@ def _end_episode(call: Call) -> None:
 def _begin_request(call: Call) -> None:
     episode = _episode.get()
     if episode is not None:
-        about = (episode.task.group_id, next(episode.segments), len(call.args[1].input_ids), call.started_ns)
-        call.memo = WORKERS.rollout.sample(episode.sample_id, *about, "segment")
+        prompt_tokens = len(call.args[1].input_ids)
+        call.memo = WORKERS.rollout.sample(*next(episode.segments), prompt_tokens, call.started_ns, "segment")
 
 
 def _end_request(call: Call) -> None:

@@ -4,7 +4,10 @@ A trainer that sends its own request ids has the engine's hook record under the 
 here is a sample of its own: one segment, no group.
 """
 
+import itertools
 import re
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 _PREFIX = "rlscope"
@@ -17,6 +20,11 @@ class RequestName(NamedTuple):
     sample_id: str
     group_id: str | None = None
     segment: int = 0
+
+
+def segments_of(sample_id: str, group_id: str) -> Iterator[RequestName]:
+    """The names of the requests that generate a sample, one after the other."""
+    return map(partial(RequestName, sample_id, group_id), itertools.count())
 
 
 def request_id_of(name: RequestName) -> str:

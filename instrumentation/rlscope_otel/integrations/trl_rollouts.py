@@ -23,7 +23,7 @@ import json
 import queue
 import re
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from rlscope_otel import schema
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import engine_samples_wanted
-from rlscope_otel.integrations.request_ids import RequestName, request_id_of
+from rlscope_otel.integrations.request_ids import RequestName, request_id_of, segments_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch, during
 from rlscope_otel.integrations.trl_trainer import finite
 from rlscope_otel.integrations.versions import VersionTimes
@@ -65,9 +65,7 @@ class _Rollout:
     """One conversation while it is generated."""
 
     number: int
-    sample_id: str
-    group_id: str
-    segments: int = 0
+    segments: Iterator[RequestName]
     tokens: Counter[int] = field(default_factory=Counter[int])
 
 
@@ -172,8 +170,8 @@ class Rollouts:
         self._numbers[group] += 1
         if self._numbers[group] == loop.num_generations:
             del self._numbers[group]
-        sample_id = sample_id_of(group, number, self._prefix)
-        call.memo = _Rollout(number, sample_id, f"{self._prefix}{group}")
+        segments = segments_of(sample_id_of(group, number, self._prefix), f"{self._prefix}{group}")
+        call.memo = _Rollout(number, segments)
         _rollout.set(call.memo)
 
     def _close(self, call: Call) -> None:
@@ -188,9 +186,8 @@ class Rollouts:
         rollout = _rollout.get()
         if rollout is None or not path.endswith("/completions"):
             return
-        call.memo = rollout.segments
-        rollout.segments += 1
-        payload["request_id"] = request_id_of(RequestName(rollout.sample_id, rollout.group_id, call.memo))
+        call.memo = next(rollout.segments)
+        payload["request_id"] = request_id_of(call.memo)
 
     def _answered(self, call: Call) -> None:
         loop, _, payload = call.args[:3]
@@ -207,17 +204,11 @@ class Rollouts:
         for version, start, end in runs:
             rollout.tokens[version] += end - start
         if self._writes_samples:
-            self._write(rollout, call, runs, source, choice.get("finish_reason"))
+            self._write(call, runs, source, choice.get("finish_reason"))
 
-    def _write(self, rollout: _Rollout, call: Call, runs: list[VersionRun], source: str, reason: str | None) -> None:
-        sample = self._run.sample(
-            rollout.sample_id,
-            rollout.group_id,
-            call.memo,
-            prompt_tokens=len(call.args[2]["prompt"]),
-            submitted_ns=call.started_ns,
-            version_source=source,
-        )
+    def _write(self, call: Call, runs: list[VersionRun], source: str, reason: str | None) -> None:
+        name: RequestName = call.memo
+        sample = self._run.sample(*name, len(call.args[2]["prompt"]), call.started_ns, source)
         for version, start, end in runs:
             sample.tokens(end - start, version)
         sample.finish(reason)

@@ -17,6 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from rlscope_otel.integrations.host import host_run, own_run, version_of
+from rlscope_otel.integrations.request_ids import RequestName, segments_of
 from rlscope_otel.integrations.seams import Call, Watch
 from rlscope_otel.integrations.versions import VersionNames
 from rlscope_otel.phases import TrainStep
@@ -112,19 +113,9 @@ _ABORTED = ("aborted", "abort")
 _UID_PREFIX = "uid_sample_"
 
 
-class Trajectory:
-    """One row of a batch while its agent loop runs."""
-
-    __slots__ = ("group_id", "sample_id", "segments")
-
-    def __init__(self, group_id: str, sample_id: str) -> None:
-        self.group_id = group_id
-        self.sample_id = sample_id
-        self.segments = itertools.count()
-
-
 _rows: ContextVar[Iterator[int] | None] = ContextVar("rlscope_verl_rows", default=None)
-_trajectory: ContextVar[Trajectory | None] = ContextVar("rlscope_verl_trajectory", default=None)
+_trajectory: ContextVar[Iterator[RequestName] | None] = ContextVar("rlscope_verl_trajectory", default=None)
+"""Names of the requests of one row of a batch, while its agent loop runs."""
 _versions = VersionNames()
 
 
@@ -143,21 +134,14 @@ def _begin_trajectory(call: Call) -> None:
     if rows is None or about.get("validate") or not uid.startswith(_UID_PREFIX):
         _trajectory.set(None)
         return
-    _trajectory.set(Trajectory(uid, row_name(uid, next(rows))))
+    _trajectory.set(segments_of(row_name(uid, next(rows)), uid))
 
 
 def _begin_segment(call: Call) -> None:
     trajectory = _trajectory.get()
     if trajectory is None or "prompt_logprobs" in call.kwargs["sampling_params"]:
         return
-    call.memo = own_run().sample(
-        trajectory.sample_id,
-        trajectory.group_id,
-        next(trajectory.segments),
-        len(call.kwargs["prompt_ids"]),
-        call.started_ns,
-        "segment",
-    )
+    call.memo = own_run().sample(*next(trajectory), len(call.kwargs["prompt_ids"]), call.started_ns, "segment")
 
 
 def _end_segment(call: Call) -> None:

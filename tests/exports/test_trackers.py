@@ -11,7 +11,7 @@ import pytest
 import rlscope
 from rlscope.document import extended
 from rlscope.errors import ArgumentError, OutputError, RlscopeError
-from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, redacted, summary_of
+from rlscope.exports.trackers import PAGE, Summary, Target, push_analysis, summary_of
 from rlscope.importers import tensorboard, wandb
 from rlscope.importers.join import RunFolder
 from rlscope.importers.rows import Tally
@@ -160,27 +160,16 @@ def test_without_its_package_the_message_says_how_to_install_it_before_the_run_i
 
 def test_an_error_of_a_tracker_is_shown_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        raise ConnectionError(f"https://anna:secret@tracker.example/api refused {os.environ['MLFLOW_TRACKING_TOKEN']}")
+        token = os.environ["MLFLOW_TRACKING_TOKEN"]
+        raise ConnectionError(f"https://anna:secret@tracker.example/api and http://key@h refused {token}; mail a@b.c")
 
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", KEY)
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=fail))
     with pytest.raises(RlscopeError) as caught:
         push_analysis(full_analysis(), Target("mlflow"))
     said = str(caught.value)
-    assert "ConnectionError: https://***@tracker.example/api refused ***" in said
+    assert "ConnectionError: https://***@tracker.example/api and http://***@h refused ***; mail a@b.c" in said
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("no credentials", "no credentials"),
-        ("http://u:p@h/x and https://token@h", "http://***@h/x and https://***@h"),
-        ("mail a@b.c", "mail a@b.c"),
-    ],
-)
-def test_addresses_lose_their_credentials(text: str, shown: str) -> None:
-    assert redacted(text) == shown
 
 
 def test_the_command_takes_exactly_one_tracker(tmp_path: Path) -> None:

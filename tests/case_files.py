@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -177,7 +177,7 @@ def _worker(cells: Mapping[str, str]) -> Row:
 def _row(table: str, cells: Mapping[str, str]) -> Row:
     schema = arrow_schema(table)
     values = {name: _stored(text, schema.field(name).type) for name, text in cells.items()}
-    return _MAKERS[table](values)
+    return _MAKERS[table](**values)
 
 
 def _stored(text: str, kind: pa.DataType) -> Any:
@@ -207,28 +207,14 @@ def _moments(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _made(maker: Callable[..., Row], **defaults: Any) -> Callable[[dict[str, Any]], Row]:
-    return lambda values: maker(**(defaults | values))
-
-
-def _sample(values: dict[str, Any]) -> Row:
-    runs = values.pop("versions", [])
-    return sample_row(**({"sample_id": "s", "worker_id": "e0", "runs": runs} | values))
-
-
-def _activity(values: dict[str, Any]) -> Row:
-    values["name"] = values.pop("activity")
-    return activity(**({"worker_id": "t0"} | values))
-
-
-_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Row]]] = {
-    "samples": _sample,
-    "deliveries": _made(delivery_row, worker_id="t0"),
-    "engine_steps": _made(engine_row, worker_id="e0"),
-    "train_steps": _made(train_row, worker_id="t0", start_ns=0, end_ns=10),
-    "weight_updates": _made(update_row, worker_id="e0"),
-    "activities": _activity,
-    "queue_depths": _made(queue_row, worker_id="t0"),
-    "reported": _made(dict, worker_id="t0"),
-    "gpu_samples": _made(gpu_row, worker_id="t0"),
+_MAKERS: Final[Mapping[str, Callable[..., Row]]] = {
+    "samples": partial(sample_row, sample_id="s", worker_id="e0", versions=()),
+    "deliveries": partial(delivery_row, worker_id="t0"),
+    "engine_steps": partial(engine_row, worker_id="e0"),
+    "train_steps": partial(train_row, worker_id="t0", start_ns=0, end_ns=10),
+    "weight_updates": partial(update_row, worker_id="e0"),
+    "activities": partial(activity, worker_id="t0"),
+    "queue_depths": partial(queue_row, worker_id="t0"),
+    "reported": partial(dict, worker_id="t0"),
+    "gpu_samples": partial(gpu_row, worker_id="t0"),
 }

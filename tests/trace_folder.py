@@ -71,9 +71,9 @@ def table_of(table: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
-def activity(worker_id: str, start_ns: int, end_ns: int, name: str, reason: str | None = None) -> Row:
+def activity(worker_id: str, start_ns: int, end_ns: int, activity: str, reason: str | None = None) -> Row:
     """A row of activities."""
-    return {"worker_id": worker_id, "activity": name, "reason": reason, "start_ns": start_ns, "end_ns": end_ns}
+    return {"worker_id": worker_id, "activity": activity, "reason": reason, "start_ns": start_ns, "end_ns": end_ns}
 
 
 def engine_row(worker_id: str, start_ns: int, end_ns: int, busy_ns: int | None = None, **more: Any) -> Row:
@@ -110,8 +110,8 @@ def update_row(worker_id: str, start_ns: int, end_ns: int, version: int, phase: 
     return {"worker_id": worker_id, "version": version, "phase": phase, "start_ns": start_ns, "end_ns": end_ns} | more
 
 
-def sample_row(sample_id: str, worker_id: str, runs: Sequence[tuple[int, int, int]], **more: Any) -> Row:
-    """A row of samples; runs are (version, start, end)."""
+def sample_row(sample_id: str, worker_id: str, versions: Sequence[tuple[int, int, int]], **more: Any) -> Row:
+    """A row of samples; versions are (version, start, end)."""
     return {
         "sample_id": sample_id,
         "segment": 0,
@@ -119,8 +119,8 @@ def sample_row(sample_id: str, worker_id: str, runs: Sequence[tuple[int, int, in
         "started_ns": 0,
         "finished_ns": 50,
         "prompt_tokens": 1,
-        "output_tokens": runs[-1][2] if runs else 0,
-        "versions": [{"version": version, "start": start, "end": end} for version, start, end in runs],
+        "output_tokens": versions[-1][2] if versions else 0,
+        "versions": [{"version": version, "start": start, "end": end} for version, start, end in versions],
         "version_source": "engine",
         "finish_reason": "stop",
     } | more

@@ -374,28 +374,16 @@ STORIES: dict[str, tuple[str, dict[str, object]]] = {
         "add a; step; start_weight_update; label 1; update_weights; finish_weight_update; step a=stop",
         {"updates": [("apply", 1, "1", 115, 175)]},
     ),
-    "an update of the draft model between passes takes the engine's time and tears nothing": (
-        "add a; update; label 1; step; start_draft_weight_update; finish_weight_update; step; label 2; step a=stop",
+    "an update of the draft model takes the engine's time, tears nothing and is no policy version": (
+        "add a; update; label 1; step; start_draft_weight_update; step; finish_weight_update; step; "
+        "start_draft_weight_update; finish_weight_update; step; label 2; step a=stop",
         {
-            "updates": [("apply", 1, "1", 0, 60), ("apply", 2, "2", 330, 330)],
+            "updates": [("apply", 1, "1", 0, 60), ("apply", 2, "2", 600, 600)],
+            "versions": [("a", "engine", [(1, 0, 4), (2, 4, 5)])],
             "torn": [("a", None)],
             "spans": [
-                ("weight_update", None, 175, 195),
-                ("weight_update", None, 195, 215),
-                ("wait", "requests", 440, 445),
-            ],
-        },
-    ),
-    "an update of the draft model is no policy version": (
-        "add a; start_draft_weight_update; step; finish_weight_update; step a=stop",
-        {
-            "updates": [],
-            "versions": [("a", "engine", [(0, 0, 2)])],
-            "torn": [("a", None)],
-            "spans": [
-                ("weight_update", None, 0, 20),
-                ("weight_update", None, 135, 155),
-                ("wait", "requests", 265, 270),
+                *(("weight_update", None, start, start + 20) for start in (175, 310, 445, 465)),
+                ("wait", "requests", 710, 715),
             ],
         },
     ),

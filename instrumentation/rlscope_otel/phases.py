@@ -4,6 +4,7 @@ The host's exceptions pass through unchanged. Errors in the hooks themselves are
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -27,17 +28,15 @@ _SHOWN_OPEN = ("reason", "step", "version")
 """Values of a phase that has not ended in the worker's file."""
 
 
+@dataclass(slots=True)
 class PhaseSource:
     """Shared by all phases of a run; `keep` is None if the run is inactive."""
 
-    __slots__ = ("entered", "faults", "keep", "now_ns")
-
-    def __init__(self, keep: Keep | None, now_ns: Callable[[], int], faults: Faults) -> None:
-        self.keep = keep
-        self.now_ns = now_ns
-        self.faults = faults
-        self.entered: dict[Phase, None] = {}
-        """Phases that have not ended."""
+    keep: Keep | None
+    now_ns: Callable[[], int]
+    faults: Faults
+    entered: "dict[Phase, None]" = field(default_factory=dict["Phase", None])
+    """Phases that have not ended."""
 
     def open(self) -> list[Mapping[str, object]]:
         """Return what the worker is in the middle of, as the entries of `open` in its file. Any thread may call it."""

@@ -4,6 +4,7 @@ Extending the current range is one comparison and one addition, cheap enough for
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from rlscope_otel import schema
 from rlscope_otel.buffers import RowBuffer
@@ -14,17 +15,15 @@ VersionRun = tuple[int, int, int]
 """A policy version and the half-open range [start, end) of output tokens that it sampled."""
 
 
+@dataclass(slots=True)
 class SampleSink:
     """Collects finished samples, and knows which are still running, so that a stop can write those as unfinished."""
 
-    __slots__ = ("buffer", "faults", "limit", "now_ns", "running")
-
-    def __init__(self, buffer: RowBuffer, now_ns: Callable[[], int], faults: Faults, limit: int) -> None:
-        self.buffer = buffer
-        self.now_ns = now_ns
-        self.faults = faults
-        self.limit = limit
-        self.running: dict[int, Sample] = {}
+    buffer: RowBuffer
+    now_ns: Callable[[], int]
+    faults: Faults
+    limit: int
+    running: "dict[int, Sample]" = field(default_factory=dict[int, "Sample"])
 
     def finish_running(self) -> None:
         """Write every running sample with the finish reason `unfinished`; its length is a lower bound."""
@@ -32,53 +31,30 @@ class SampleSink:
             sample.finish("unfinished")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sample:
     """One segment of a sample on one engine. Its methods never raise; after `finish` they do nothing."""
 
-    __slots__ = (
-        "_end",
-        "_finished",
-        "_group_id",
-        "_prompt_tokens",
-        "_runs",
-        "_sample_id",
-        "_segment",
-        "_sink",
-        "_start",
-        "_started_ns",
-        "_submitted_ns",
-        "_torn_tokens",
-        "_version",
-        "_version_source",
-    )
+    _sink: SampleSink
+    _sample_id: str
+    _group_id: str | None
+    _segment: int
+    _prompt_tokens: int
+    _submitted_ns: int | None
+    _version_source: str
+    _started_ns: int | None = None
+    _torn_tokens: int | None = None
+    _version: int | None = None
+    """Version of the tokens since `_start`. None before the first token."""
+    _start: int = 0
+    _end: int = 0
+    _runs: list[VersionRun] = field(init=False)
+    _finished: bool = False
 
-    def __init__(
-        self,
-        sink: SampleSink,
-        sample_id: str,
-        group_id: str | None,
-        segment: int,
-        prompt_tokens: int,
-        submitted_ns: int | None,
-        version_source: str,
-    ) -> None:
-        self._sink = sink
-        self._sample_id = sample_id
-        self._group_id = group_id
-        self._segment = segment
-        self._prompt_tokens = prompt_tokens
-        self._submitted_ns = submitted_ns
-        self._version_source = version_source
-        self._started_ns: int | None = None
-        self._torn_tokens: int | None = None
-        self._version: int | None = None
-        """Version of the tokens since `_start`. None before the first token."""
-        self._start = 0
-        self._end = 0
-        self._runs: list[VersionRun] = []
-        self._finished = False
-        if len(sink.running) < sink.limit:
-            sink.running[id(self)] = self
+    def __post_init__(self) -> None:
+        self._runs = []
+        if len(self._sink.running) < self._sink.limit:
+            self._sink.running[id(self)] = self
 
     @property
     def versions(self) -> tuple[VersionRun, ...]:

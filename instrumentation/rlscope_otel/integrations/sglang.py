@@ -23,6 +23,7 @@ in flight, draft passes of speculative decoding, prefill and decode on different
 import importlib
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -48,14 +49,12 @@ _HEALTH_CHECK: Final = "HEALTH_CHECK"
 _MOST_WAITING: Final = 100_000
 
 
+@dataclass(slots=True)
 class _Request:
     """A request that has been scheduled; without a sample its tokens are counted for the pass alone."""
 
-    __slots__ = ("counted", "sample")
-
-    def __init__(self, sample: Sample | None) -> None:
-        self.sample = sample
-        self.counted = 0
+    sample: Sample | None
+    counted: int = 0
 
 
 class Requests:

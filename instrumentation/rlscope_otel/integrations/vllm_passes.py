@@ -7,6 +7,7 @@ anything else happens to the engine.
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -55,32 +56,28 @@ def prefill_tokens_of(output: Any) -> int:
     return tokens
 
 
+@dataclass(slots=True)
 class Steps:
     """Where one engine's time goes, from the calls of its core in order."""
 
-    def __init__(
-        self, run: Run, records_idleness: bool, owns_its_process: bool, capacity_tokens: int | None, blocks: int
-    ) -> None:
-        """Set up the times of an engine.
-
-        capacity_tokens: size of the KV cache, None if it is unknown. blocks: number of its blocks, except one that is
-        never used; 0 if it is unknown.
-        """
-        self._run = run
-        self._records_idleness = records_idleness
-        self._owns_its_process = owns_its_process
-        """Whether time between passes is vLLM's; else it is the host program's, but for what a step encloses."""
-        self._capacity_tokens, self.blocks = capacity_tokens, blocks
-        self._recorded_ns: int | None = None
-        """Up to where time is accounted for, when what follows belongs to the next pass."""
-        self._last_output_ns = 0
-        self.idle_since_ns: int | None = None
-        """Since when there has been no request; None while there is one."""
-        self._paused_since_ns: int | None = None
-        self._updates_at_pause = 0
-        self._in_host_step = False
-        self._row: tuple[int, int, int, Batch, int] | None = None
-        """A pass that has ended: start, output, busy time, batch and tokens. What follows it may be part of its row."""
+    _run: Run
+    _records_idleness: bool
+    _owns_its_process: bool
+    """Whether time between passes is vLLM's; else it is the host program's, but for what a step encloses."""
+    _capacity_tokens: int | None
+    """Size of the KV cache; None if it is unknown."""
+    blocks: int
+    """Number of blocks of the KV cache, except one that is never used; 0 if it is unknown."""
+    _recorded_ns: int | None = None
+    """Up to where time is accounted for, when what follows belongs to the next pass."""
+    _last_output_ns: int = 0
+    idle_since_ns: int | None = None
+    """Since when there has been no request; None while there is one."""
+    _paused_since_ns: int | None = None
+    _updates_at_pause: int = 0
+    _in_host_step: bool = False
+    _row: tuple[int, int, int, Batch, int] | None = None
+    """A pass that has ended: start, output, busy time, batch and tokens. What follows it may be part of its row."""
 
     def passed(self, note: Note, offset_ns: int) -> None:
         """A pass has ended, and with it the step of the host if the note has its end. offset_ns: of the clock."""

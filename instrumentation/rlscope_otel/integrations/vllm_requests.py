@@ -10,6 +10,7 @@ runs one request per response: its sample is the named sample and `/index`, in t
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlscope_otel import schema
@@ -28,21 +29,19 @@ _NS_PER_S = 1_000_000_000
 _LONGEST_ON_ITS_WAY_NS = 600 * _NS_PER_S
 
 
+@dataclass(slots=True)
 class Request:
     """A request between its arrival and its end."""
 
-    __slots__ = ("cached_tokens", "counted", "host", "runs", "source", "started_ns", "submitted_ns", "torn_tokens")
-
-    def __init__(self, host: Any, submitted_ns: int, source: str) -> None:
-        self.host = host
-        self.submitted_ns = submitted_ns
-        self.source = source
-        self.started_ns: int | None = None
-        self.cached_tokens: int | None = None
-        self.torn_tokens = 0
-        self.counted = 0
-        self.runs: list[tuple[int, int]] = []
-        """Tokens and the version that sampled them, in order, up to the last change of version."""
+    host: Any
+    submitted_ns: int
+    source: str
+    started_ns: int | None = None
+    cached_tokens: int | None = None
+    torn_tokens: int = 0
+    counted: int = 0
+    runs: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Tokens and the version that sampled them, in order, up to the last change of version."""
 
     def count_up_to_now(self, version: int, source: str) -> None:
         """Everything sampled since the last count was sampled by this version."""

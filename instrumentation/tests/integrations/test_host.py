@@ -1,4 +1,3 @@
-import rlscope_otel
 from rlscope_otel.integrations.host import (
     engine_samples_wanted,
     host_run,
@@ -12,19 +11,6 @@ def test_without_a_run_folder_the_host_s_run_is_inert():
     assert not recording_wanted()
     assert not host_run("sampler").active
     assert not own_run().active
-
-
-def test_the_role_of_the_environment_goes_before_the_hook_s_guess(run_dir, monkeypatch):
-    monkeypatch.setenv("RLSCOPE_ROLE", "colocated")
-    assert recording_wanted()
-    assert (host_run("sampler").worker_id or "").startswith("colocated-")
-
-
-def test_one_process_has_one_run_whoever_started_it(run_dir):
-    mine = rlscope_otel.start_run(role="trainer")
-    assert host_run("sampler") is own_run() is mine
-    mine.stop()
-    assert host_run("sampler") is not mine
 
 
 def test_a_second_engine_of_a_process_is_a_worker_of_its_own(run_dir):

@@ -21,6 +21,7 @@ import rlscope_otel
 from rlscope_otel import Run, exits
 from rlscope_otel.integrations import vllm as hook
 from rlscope_otel.integrations import vllm_passes, vllm_requests
+from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 
 from tests.journals import recorded_rows
 from tests.manual_clock import ManualClock
@@ -481,7 +482,7 @@ def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, rows):
         ("3_17-89abcdef", "3_17", None),
         ("cmpl-rlscope~g~s~0-0-89abcdef", "s", "g"),
         ("2_cmpl-rlscope~g~s~0-0-89abcdef", "s/2", "g"),
-        ("2_rlscope~~s~0-89abcdef", "s/2", "s"),
+        (f"2_{request_id_of(RequestName('s'))}-89abcdef", "s/2", "s"),
     ],
 )
 def test_a_sample_is_named_as_the_client_named_it(run, clock, rows, monkeypatch, request_id, sample_id, group_id):

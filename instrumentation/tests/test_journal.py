@@ -30,12 +30,6 @@ def _found(content: bytes, head: bytes = HEAD) -> list[tuple[int, int]]:
     return [(batch.first_row, batch.rows) for batch in journal.whole_batches(content, len(head), zlib.crc32(head))]
 
 
-def test_the_batches_of_a_journal_are_found_in_order_with_the_number_of_their_first_row():
-    content = HEAD + _message([4, 5, 6], 0) + _message([7], 3)
-    assert _found(content) == [(0, 3), (3, 1)]
-    assert pa.ipc.open_stream(content).read_all()["depth"].to_pylist() == [4, 5, 6, 7]
-
-
 def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else():
     first, second = _message([4, 5], 0), _message([6], 2)
     for length in range(len(first) + len(second)):

@@ -23,7 +23,7 @@ import importlib
 import sys
 from collections import deque
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -41,58 +41,22 @@ _API = "transformers.generation.continuous_batching.continuous_api"
 _HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
 
 
-class Weights:
-    """The weights of one engine.
-
-    The user writes them in a block, on any thread. Everything else here is called by the thread of the generation loop.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.version = 0
-        """The policy version in force."""
-        self.status: Any = None
-        """transformers' `BackgroundThreadStatus`; None while there is no generation loop."""
-        self.is_applying = False
-        """Whether weights change now under a loop that runs."""
-        self.unpaused_applies = 0
-        """Number of weight changes while the loop ran."""
-        self._run = run
-        self.pause = Pause(run)
-
-    def resumed(self, at_ns: int) -> None:
-        """The loop goes on: what the pause was for is known."""
-        paused_ns = self.pause.ended(at_ns)
-        if paused_ns is not None:
-            activity = "weight_update" if self.pause.has_update else "other"
-            self._run.activity(activity).between(paused_ns, at_ns)
-            self.pause.settle()
-
-    @contextmanager
-    def apply(self, version: int, label: str | None) -> Generator[None]:
-        """A block that writes weights. If it breaks off, tokens go on counting as sampled by the version before."""
-        start_ns = self._run.now_ns()
-        paused = None if self.status is None else bool(getattr(self.status, "_paused", False))
-        self.is_applying = paused is False
-        try:
-            yield
-            self.version = version
-        finally:
-            self.is_applying = False
-            self.unpaused_applies += not paused
-        end_ns = self._run.now_ns()
-        self._run.apply_weights(version, label, paused=paused, kv="kept").between(start_ns, end_ns)
-        if paused:
-            self.pause.updated(version, start_ns, end_ns)
-
-
 class Engine:
     """One watched manager. All but `apply`, `close` and what they call runs on the generation loop's thread."""
 
     def __init__(self, run: Run, target: Any) -> None:
         self.run = run
         self.target = target
+        self.version = 0
+        """The policy version in force."""
         self._requests = Requests(run)
-        self._weights = Weights(run)
+        self._pause = Pause(run)
+        self._status: Any = None
+        """transformers' `BackgroundThreadStatus`; None while there is no generation loop."""
+        self._is_applying = False
+        """Whether weights change now under a loop that runs."""
+        self._unpaused_applies = 0
+        """Number of weight changes while the loop ran."""
         self._round_ns = 0
         """Start of the present round of the generation loop."""
         self._idle_ns: int | None = None
@@ -104,14 +68,25 @@ class Engine:
         self._processor: Any = None
         self._capacity_tokens: int | None = None
 
-    @property
-    def version(self) -> int:
-        """The current policy version."""
-        return self._weights.version
+    @contextmanager
+    def apply(self, version: int, label: str | None = None) -> Generator[None]:
+        """A block, on any thread, that writes the weights of a version; tokens sampled after it have that version.
 
-    def apply(self, version: int, label: str | None = None) -> AbstractContextManager[None]:
-        """A block that writes the weights of a version; tokens sampled after it have that version."""
-        return self._weights.apply(version, label)
+        If it breaks off, tokens go on counting as sampled by the version before.
+        """
+        start_ns = self.run.now_ns()
+        paused = None if self._status is None else bool(getattr(self._status, "_paused", False))
+        self._is_applying = paused is False
+        try:
+            yield
+            self.version = version
+        finally:
+            self._is_applying = False
+            self._unpaused_applies += not paused
+        end_ns = self.run.now_ns()
+        self.run.apply_weights(version, label, paused=paused, kv="kept").between(start_ns, end_ns)
+        if paused:
+            self._pause.updated(version, start_ns, end_ns)
 
     def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
         """Return the versions that sampled the tokens of a finished request. Works once per request."""
@@ -127,18 +102,18 @@ class Engine:
     def bind(self, manager: Any, processor: Any) -> None:
         """Know a manager's parts, from its start to its stop."""
         self._unbind()
-        self._processor, self._weights.status = processor, manager.background_thread_status
+        self._processor, self._status = processor, manager.background_thread_status
         blocks, page_tokens = getattr(processor.cache, "num_blocks", None), getattr(processor.cb_config, "page_size", 0)
         self._capacity_tokens = blocks * page_tokens if blocks and page_tokens else None
         running = getattr(processor.scheduler, "max_requests_per_batch", None)
         self.run.describe(kv_capacity_tokens=self._capacity_tokens, max_running=running)
-        shared = (processor.scheduler, processor.inputs_and_outputs, processor.output_router, self._weights.status)
+        shared = (processor.scheduler, processor.inputs_and_outputs, processor.output_router, self._status)
         _engines.update((id(part), self) for part in (processor, *shared))
 
     def _unbind(self) -> None:
         for key in [key for key, engine in _engines.items() if engine is self and key != id(self.target)]:
             del _engines[key]
-        self._processor = self._weights.status = None
+        self._processor = self._status = None
 
     def creating(self, call: Call) -> None:
         """The manager makes its cache and its processor."""
@@ -176,15 +151,15 @@ class Engine:
         """The forward pass of the newest batch begins; of one that was prepared before the watch nothing is known."""
         if self._passes:
             newest = self._passes[-1]
-            newest.launched_ns, newest.version = call.started_ns, self._weights.version
-            newest.torn, call.memo = self._weights.is_applying, (newest, self._weights.unpaused_applies)
+            newest.launched_ns, newest.version = call.started_ns, self.version
+            newest.torn, call.memo = self._is_applying, (newest, self._unpaused_applies)
 
     def launched(self, call: Call) -> None:
         """The forward pass has ended, or is on its way when batching is asynchronous."""
         if call.memo is not None:
             newest, applies = call.memo
             newest.computed_ns = self.run.now_ns()
-            newest.torn |= self._weights.is_applying or applies != self._weights.unpaused_applies
+            newest.torn |= self._is_applying or applies != self._unpaused_applies
 
     def results_came(self, call: Call) -> None:
         """The tokens of an asynchronous pass are on the host."""
@@ -225,7 +200,7 @@ class Engine:
 
     def failed(self, call: Call) -> None:
         """A request ends with an error; one that a hard stop cuts off has none of its own."""
-        is_cut_off = getattr(self._weights.status, "tp_status", None) == _HARD_STOP
+        is_cut_off = getattr(self._status, "tp_status", None) == _HARD_STOP
         self._requests.finish(call.args[2], "unfinished" if is_cut_off else "error")
 
     def cancelled(self, call: Call) -> None:
@@ -236,12 +211,16 @@ class Engine:
     def pausing(self, call: Call) -> None:
         """The loop is paused from now on."""
         self._end_idle(call.started_ns)
-        self._weights.pause.began(call.started_ns)
+        self._pause.began(call.started_ns)
 
     def resumed(self, call: Call) -> None:
         """The loop goes on."""
         self._round_ns = self.run.now_ns()
-        self._weights.resumed(self._round_ns)
+        paused_ns = self._pause.ended(self._round_ns)
+        if paused_ns is not None:
+            activity = "weight_update" if self._pause.has_update else "other"
+            self.run.activity(activity).between(paused_ns, self._round_ns)
+            self._pause.settle()
 
     def stopped(self, call: Call) -> None:
         """The loop has ended."""

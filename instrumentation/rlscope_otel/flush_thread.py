@@ -8,6 +8,7 @@ in slices, for at most a fifth of the time.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -24,30 +25,21 @@ class _Order(NamedTuple):
     last: bool = False
 
 
+@dataclass
 class FlushThread:
     """Calls `write(last)` until stopped; `write` returns whether everything reached the disk."""
 
-    def __init__(
-        self,
-        write: Callable[[bool], bool],
-        interval_s: float,
-        faults: Faults,
-        aside: Callable[[], bool] = lambda: False,
-        finish: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Set up the thread.
+    write: Callable[[bool], bool]
+    interval_s: float
+    faults: Faults
+    aside: Callable[[], bool] = lambda: False
+    """Does background work for some milliseconds and returns whether more is left."""
+    finish: Callable[[], None] = lambda: None
+    """Does what is left of the background work after the last write."""
 
-        aside: does background work for some milliseconds and returns whether more is left. finish: does what is left of
-        it after the last write.
-        """
-        self._write = write
-        self._aside = aside
-        self._finish = finish
-        self._interval_s = interval_s
-        self._faults = faults
+    def __post_init__(self) -> None:
         self._orders: SimpleQueue[_Order] = SimpleQueue()
-        self._pressed = False
-        self._stopping = False
+        self._pressed = self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="rlscope-flush", daemon=True)
 
     def start(self) -> None:
@@ -90,19 +82,19 @@ class FlushThread:
             return False
 
     def _loop(self) -> None:
-        due_s = time.monotonic() + self._interval_s
+        due_s = time.monotonic() + self.interval_s
         while True:
             order = self._next_order(due_s)
-            complete = self._faults.attempt("flush", self._write, order is not None and order.last) or False
+            complete = self.faults.attempt("flush", self.write, order is not None and order.last) or False
             # Only now, because the rows being written still fill the buffer and would request a nearly empty file.
             self._pressed = not complete
-            due_s = time.monotonic() + self._interval_s
+            due_s = time.monotonic() + self.interval_s
             if order is not None and order.reply is not None:
                 order.reply.put(complete)
             if order is not None and order.last:
                 break
         # Everything is on disk.
-        self._faults.attempt("closing", self._finish)
+        self.faults.attempt("closing", self.finish)
 
     def _next_order(self, due_s: float) -> _Order | None:
         """Return the next request, or None when it is time to write. Does background work until then."""
@@ -120,5 +112,5 @@ class FlushThread:
     def _work_aside(self) -> float | None:
         """Do a slice of background work and return the rest after it, in seconds. None if no work is left."""
         began_s = time.monotonic()
-        has_more = self._faults.attempt("closing", self._aside)
+        has_more = self.faults.attempt("closing", self.aside)
         return _REST * (time.monotonic() - began_s) if has_more else None

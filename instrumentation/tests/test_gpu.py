@@ -146,11 +146,6 @@ def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(tmp_p
     assert "install rlscope-otel[gpu]" in caplog.text
 
 
-def test_gpus_are_left_alone_unless_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "load_nvml", lambda: pytest.fail("NVML was loaded"))
-    start_run(tmp_path, "sampler", "w0").stop()
-
-
 def test_a_run_whose_sampling_thread_cannot_start_records_the_rest(tmp_path, rows, monkeypatch):
     def refuse(_: gpu.GpuSampler) -> None:
         raise RuntimeError("can't start new thread")

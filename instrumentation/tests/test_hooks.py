@@ -49,14 +49,6 @@ def test_fresh_moments_that_are_not_three_numbers_are_left_out_and_counted(run, 
     assert run.faults.counts["rlscope.train_step fresh"] == 1
 
 
-def test_a_sampled_window_says_so_and_knows_neither_its_passes_nor_their_time_unless_told(run, columns):
-    run.engine_step(0, 500, forward_passes=None, running=3, decode_tokens=9, source="sampled")
-    run.engine_step(500, 900, busy_ns=100, forward_passes=7, running=3, source="sampled")
-    run.engine_step(900, 950)
-    found = columns("engine_steps", "start_ns", "busy_ns", "forward_passes", "source")
-    assert found == [(0, None, None, "sampled"), (500, 100, 7, "sampled"), (900, 50, 1, None)]
-
-
 def test_each_phase_of_a_weight_update_is_a_row(run, columns):
     with run.publish_weights(2, label="step-40") as update:
         update.record(bytes=4096)
@@ -204,11 +196,10 @@ def test_an_inert_run_takes_every_call_and_writes_nothing(role, tmp_path, monkey
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("step_ns", [-1_000_000, 1_000_000])
-def test_a_stepped_wall_clock_does_not_touch_durations(step_ns, run, clock, rows, worker):
+def test_a_stepped_wall_clock_does_not_touch_durations(run, clock, rows, worker):
     with run.wait("samples"):
         clock.advance(100)
-        clock.step_wall(step_ns)
+        clock.step_wall(-1_000_000)
         clock.advance(100)
     run.stop()
     assert [row["end_ns"] - row["start_ns"] for row in rows("activities")] == [200]

@@ -77,7 +77,7 @@ def test_a_worker_owns_the_gpus_it_names_else_one(tmp_path, worker, role, argume
 
 
 def test_an_auxiliary_worker_records_its_work_and_no_samples_because_they_are_not_the_policy_s(tmp_path, worker, rows):
-    with start_run(tmp_path, "auxiliary", "judge-0") as run:
+    with start_run(tmp_path, "auxiliary", "judge-0", gpu_interval_s=0) as run:
         run.engine_step(0, 10, running=1)
         with run.activity("reward"):
             sample = run.sample("s0", prompt_tokens=1)

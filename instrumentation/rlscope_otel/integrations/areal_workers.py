@@ -32,7 +32,7 @@ class Workers:
         """The last version that AReaL set."""
         self.single_controller = False
         self.batch: tuple[int | None, int | None] = (None, None)
-        """Samples and tokens of the batch that this process took last, until a step takes it."""
+        """Samples and tokens of the batch that this process took last, until a step takes it; None in other ranks."""
         self._trainer: Run | None = None
         self._rollout: Run | None = None
 
@@ -48,11 +48,6 @@ class Workers:
     def rollout(self) -> Run:
         """The rollouts' run; before there is an executor, one that records nothing."""
         return self._rollout if self._rollout is not None and self._rollout.active else inert_run()
-
-    def take_batch(self) -> tuple[int | None, int | None]:
-        """Samples and tokens of the next step; None in a rank that took no batch itself."""
-        batch, self.batch = self.batch, (None, None)
-        return batch
 
     def begin_rollout(self, call: Call) -> None:
         """An executor begins: its rollouts are a worker, and what it is set to is the run's."""
@@ -126,7 +121,7 @@ def _record(run: Run, name: str, version: int, start_ns: int) -> None:
     if name == "rollout":
         run.wait("samples").between(start_ns, now_ns)
     elif name == "train_step":
-        samples, tokens = WORKERS.take_batch()
+        (samples, tokens), WORKERS.batch = WORKERS.batch, (None, None)
         step = run.train_step(version, version_in=version, samples=samples, tokens=tokens)
         step.record(version_out=version + 1)
         step.between(start_ns, now_ns)

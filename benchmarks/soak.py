@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from rlscope_otel.schema import TABLES
 
-from rlscope.trace.completeness import Completeness, check_files
+from rlscope.trace.completeness import Completeness, FileCheck
 from rlscope.trace.files import list_table
 from rlscope.trace.manifest import read_manifest
 from rlscope.trace.worker_files import read_workers
@@ -79,16 +79,16 @@ class Checked(NamedTuple):
 def checked(folder: Path, numbered: bool) -> Checked:
     """Read all files and counts and, where rows are numbered, the numbers."""
     workers, _ = read_workers(folder)
-    tables = {table: list_table(folder, table)[0] for table in TABLES}
-    found = check_files(folder, read_manifest(folder).run_id, workers, tables)
+    check = FileCheck(folder, read_manifest(folder).run_id, workers)
+    tables = {table: check.check(table, list_table(folder, table)[0]) for table in TABLES}
     numbers: dict[str, list[int]] = {}
-    for file in found.tables["engine_steps"].files if numbered else ():
+    for file in tables["engine_steps"].files if numbered else ():
         for row in rows_in(file.path):
             numbers.setdefault(row["worker_id"], []).append(row["start_ns"])
     gaps = sum(number != at for own in numbers.values() for at, number in enumerate(own))
-    rows = sum(table.rows for table in found.tables.values())
-    files = sum(len(table.files) for table in found.tables.values())
-    return Checked(rows, files, found.completeness, gaps)
+    rows = sum(table.rows for table in tables.values())
+    files = sum(len(table.files) for table in tables.values())
+    return Checked(rows, files, check.completeness(), gaps)
 
 
 class Recorded:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rlscope_otel import journal
 from rlscope_otel.schema import FIRST_ROW_KEY, STAMP_KEYS, TABLES, arrow_schema
 
-from rlscope.trace.completeness import Completeness, check_files
+from rlscope.trace.completeness import Completeness, FileCheck
 from rlscope.trace.files import TableFiles, list_table
 from rlscope.trace.manifest import read_manifest
 from rlscope.trace.worker_files import read_workers
@@ -103,14 +103,15 @@ def read_back(run_dir: Path, *left_out: str) -> tuple[list[int], Completeness]:
     left_out: names of the files that it must name as not or not wholly read.
     """
     workers, skipped = read_workers(run_dir)
+    check = FileCheck(run_dir, read_manifest(run_dir).run_id, workers)
     tables: dict[str, TableFiles] = {}
     for table in TABLES:
-        tables[table], unread = list_table(run_dir, table)
+        listed, unread = list_table(run_dir, table)
+        tables[table] = check.check(table, listed)
         skipped = [*skipped, *unread]
-    checked = check_files(run_dir, read_manifest(run_dir).run_id, workers, tables)
-    assert [file.path for file in (*skipped, *checked.skipped)] == list(left_out)
-    paths = [file.path for file in checked.tables["engine_steps"].files]
-    return [row["start_ns"] for path in paths for row in rows_in(path)], checked.completeness
+    assert [file.path for file in (*skipped, *check.skipped)] == list(left_out)
+    paths = [file.path for file in tables["engine_steps"].files]
+    return [row["start_ns"] for path in paths for row in rows_in(path)], check.completeness()
 
 
 COMPLETE = Completeness("complete")

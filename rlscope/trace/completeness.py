@@ -70,16 +70,6 @@ class Completeness:
 NOT_KNOWN: Final = Completeness("unknown")
 
 
-class Checked(NamedTuple):
-    """The usable files of each table, and the result of the check."""
-
-    tables: dict[str, TableFiles]
-    skipped: list[SkippedFile]
-    completeness: Completeness
-    unsure: frozenset[str]
-    """Tables that may contain duplicate rows."""
-
-
 class _Stated(NamedTuple):
     """A worker's own count of the rows that it wrote to a table."""
 
@@ -94,19 +84,13 @@ _Files = dict[FileNumber, StoredFile]
 """Files of one worker and table, by their number."""
 
 
-def check_files(folder: Path, run_id: str, workers: Sequence[Worker], tables: Mapping[str, TableFiles]) -> Checked:
-    """Compare the readable files of every table with the workers' counts. Every file that has a checksum is read."""
-    checker = _Checker(folder, run_id, workers)
-    kept = {table: checker.check(table, files) for table, files in tables.items()}
-    return Checked(kept, checker.skipped, checker.completeness(), frozenset(checker.unsure))
-
-
-class _Checker:
-    """Collects the differences, table by table."""
+class FileCheck:
+    """Compares the readable files with the workers' counts, table by table."""
 
     def __init__(self, folder: Path, run_id: str, workers: Sequence[Worker]) -> None:
         self.skipped: list[SkippedFile] = []
         self.unsure: set[str] = set()
+        """Tables that may contain duplicate rows."""
         self._folder = folder
         self._run_id = run_id
         self._workers = {worker.worker_id: worker for worker in workers}
@@ -115,7 +99,7 @@ class _Checker:
         self._strangers: set[str] = set()
 
     def check(self, table: str, files: TableFiles) -> TableFiles:
-        """Return the table without files that are damaged or belong elsewhere."""
+        """Return the table without files that are damaged or belong elsewhere. Files that have a checksum are read."""
         owned = self._owned(table, files.files)
         kept: list[StoredFile] = []
         for worker_id in sorted({*owned, *self._workers}):

@@ -23,7 +23,7 @@ from rlscope.errors import UnreadableDataError
 from rlscope.trace import execution
 from rlscope.trace.clock_offsets import Clocks
 from rlscope.trace.clocks import ONE_CLOCK, RECORDED_TIMES, FoundClocks, correct_tables, estimate_run_clocks
-from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
+from rlscope.trace.completeness import NOT_KNOWN, Completeness, FileCheck
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, list_table, table_of
 from rlscope.trace.imported import Imported
@@ -254,20 +254,20 @@ def _read_files(folder: Path, read_all: bool) -> _Given:
     _, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
-    journals = JournalRows()
+    journals, check = JournalRows(), FileCheck(folder, manifest.run_id, workers)
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table, journals, read_all=read_all)
+        files, unreadable = list_table(folder, table, journals, read_all=read_all)
+        tables[table] = check.check(table, files)
         skipped.extend(unreadable)
-    checked = check_files(folder, manifest.run_id, workers, tables)
-    window = usual_window(checked.tables, workers)
-    workers, time_gaps = with_usual_times(workers, checked.tables, window)
+    window = usual_window(tables, workers)
+    workers, time_gaps = with_usual_times(workers, tables, window)
     manifest, created_gaps = usual_creation(manifest, window)
     return _Given(
         manifest=manifest,
-        stored=StoredRun(folder, workers, checked.tables, window, checked.unsure),
-        skipped=(*skipped, *checked.skipped),
+        stored=StoredRun(folder, workers, tables, window, frozenset(check.unsure)),
+        skipped=(*skipped, *check.skipped),
         gaps=(*gaps, *time_gaps, *created_gaps, *identity_gaps(workers)),
-        completeness=checked.completeness,
+        completeness=check.completeness(),
         journals=journals,
     )
 

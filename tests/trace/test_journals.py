@@ -209,16 +209,16 @@ def test_a_journal_that_is_replaced_meanwhile_is_read_from_its_parquet_file(
         return found
 
     def close_after(*arguments: Any) -> Any:
-        found = check_files(*arguments)
+        found = usual_window(*arguments)
         journals.append(run, "train_steps", "t0", train_rows(10, 11), first_row=10, number=2)
         journals.close(run / JOURNAL)
         return found
 
-    list_files, check_files = files._data_files, store.check_files
+    list_files, usual_window = files._data_files, store.usual_window
     if when == "while it is listed":
         monkeypatch.setattr(files, "_data_files", close_first)
     else:
-        monkeypatch.setattr(store, "check_files", close_after)
+        monkeypatch.setattr(store, "usual_window", close_after)
         monkeypatch.setattr("rlscope.trace.journals._MOST_HELD_BYTES", 0)
     steps, found, skipped = seen(run)
     assert not (run / JOURNAL).exists()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from rlscope_otel.schema import FileNumber
 
@@ -70,16 +70,6 @@ class Completeness:
 NOT_KNOWN: Final = Completeness("unknown")
 
 
-class _Stated(NamedTuple):
-    """A worker's own count of the rows that it wrote to a table."""
-
-    rows: int
-    closed: Mapping[str, object] | None
-    """CRC-32 of each closed file, by number; None if the worker states no checksums."""
-
-
-_Rows = range
-"""Numbers of rows that follow each other."""
 _Files = dict[FileNumber, StoredFile]
 """Files of one worker and table, by their number."""
 
@@ -151,17 +141,16 @@ class FileCheck:
                 # If no worker counts its rows, identical rows may be intended.
                 self.unsure |= {table} if self._is_counted else set()
             return list(files.values())
-        sound = list(files.values())
-        if stated.closed is not None:
-            sound = self._unchanged(table, worker_id, files, stated.closed)
+        rows, closed = stated
+        sound = self._unchanged(table, worker_id, files, closed) if closed is not None else list(files.values())
         sound = self._unrepeated(sound)
-        self._count(table, worker_id, sound, stated.rows)
+        self._count(table, worker_id, sound, rows)
         return sound
 
     def _count(self, table: str, worker_id: str, sound: Sequence[StoredFile], stated_rows: int) -> None:
         """Compare the number of rows. A worker may have written rows that it did not count before it was killed."""
         end = max((file.footer.spans[-1][1] for file in sound if file.footer.spans), default=0)
-        found, holes = sum(file.footer.rows for file in sound), list[_Rows]()
+        found, holes = sum(file.footer.rows for file in sound), list[range]()
         if all(file.footer.spans or not file.footer.rows for file in sound):
             holes = [
                 range(*each) for each in holes_in(chain(*(file.footer.spans for file in sound)), max(stated_rows, end))
@@ -235,7 +224,7 @@ def _cut(journal: StoredFile, end: int) -> StoredFile:
     return replace(journal, footer=replace(footer, rows=footer.rows - (after - end), spans=spans))
 
 
-def _named_rows(holes: Sequence[_Rows]) -> str:
+def _named_rows(holes: Sequence[range]) -> str:
     """Return the numbers of missing rows in words."""
     if not holes:
         return ""
@@ -248,11 +237,14 @@ def _states_rows(worker: Worker) -> bool:
     return worker.closed is not None or bool(worker.rows)
 
 
-def _stated(worker: Worker | None, table: str) -> _Stated | None:
-    """Return a worker's counts for a table; None if it has none or they are invalid."""
+def _stated(worker: Worker | None, table: str) -> tuple[int, Mapping[str, object] | None] | None:
+    """Return how many rows a worker says that it wrote to a table; None if it does not, or if that is no count.
+
+    With it, the CRC-32 of each closed file by number; None if the worker states no checksums.
+    """
     if worker is None or worker.rows is None or not _states_rows(worker):
         return None
     count, checksums = worker.rows.get(table, 0), None if worker.closed is None else worker.closed.get(table, {})
     if not is_integer(count) or count < 0:
         return None
-    return _Stated(count, checksums if isinstance(checksums, dict) else None)
+    return count, checksums if isinstance(checksums, dict) else None

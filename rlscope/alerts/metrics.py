@@ -181,10 +181,6 @@ def _dropped_ratio(timeline: Timeline) -> Series:
     return constant(timeline.dropped_rows / rows if rows else None, rows)
 
 
-def _missing_rows(timeline: Timeline) -> Series:
-    return constant(timeline.missing_rows, timeline.stored_rows)
-
-
 def _steady(timeline: Timeline) -> Series:
     """Return tokens over seconds of the steady state, as in the report."""
     steps = timeline.rows("steps")
@@ -248,7 +244,9 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
     AlertMetric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
                 "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
     AlertMetric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",
-                "worker_extents", None, "rows", 0, _missing_rows, is_live=False, looks_back=False),
+                "worker_extents", None, "rows", 0,
+                lambda timeline: constant(timeline.missing_rows, timeline.stored_rows), is_live=False,
+                looks_back=False),
 )  # fmt: skip
 """Every metric, in the order in which they are listed."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -51,7 +51,13 @@ class _Desk:
 
     def carry(self, message: Message) -> None:
         """Send a message, on the courier's thread."""
-        self.error = _error_of(self.outbox.receiver, message)
+        receiver, self.error = self.outbox.receiver, None
+        try:
+            SENDERS[receiver.kind](receiver, message)
+        except (DeliveryError, SecretError) as error:
+            self.error = str(error)
+        except Exception as error:  # A bug in a sender must not end the watch; its text could quote a secret.
+            self.error = f"sending failed ({type(error).__name__})"
         self.is_over = True
 
     def collect(self, now_ns: int) -> bool:
@@ -126,13 +132,3 @@ class Couriers:
         for name, desk in self._desks.items():
             if name in state:
                 desk.outbox.restore(state[name])
-
-
-def _error_of(receiver: Receiver, message: Message) -> str | None:
-    try:
-        SENDERS[receiver.kind](receiver, message)
-    except (DeliveryError, SecretError) as error:
-        return str(error)
-    except Exception as error:  # A bug in a sender must not end the watch; its text could quote a secret.
-        return f"sending failed ({type(error).__name__})"
-    return None

@@ -68,7 +68,9 @@ class Outbox:
         """
         if not self._is_due(now_ns, at_once):
             return None
-        alerts = sorted((known.alert for known in self._known.values()), key=_firing_first)
+        alerts = [known.alert for known in self._known.values()]
+        # Those that fire come first.
+        alerts.sort(key=lambda alert: (alert.end_ns is not None, alert.start_ns, alert.fingerprint))
         return Message(self.receiver.name, tuple(alerts), now_ns)
 
     @property
@@ -122,7 +124,3 @@ class Outbox:
 def of_run(alert: Alert, run_id: str) -> Alert:
     """The alert with its run as a label, so that two runs with the same rules differ."""
     return alert if "run" in alert.labels else replace(alert, labels={**alert.labels, "run": run_id})
-
-
-def _firing_first(alert: Alert) -> tuple[bool, int, str]:
-    return alert.end_ns is not None, alert.start_ns, alert.fingerprint

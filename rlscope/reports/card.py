@@ -37,8 +37,6 @@ _NOT_KNOWN: Final = (
     "Every file was read and every worker exited cleanly. Files may still be missing: the run does not state "
     "how many rows its workers wrote."
 )
-_NOTABLE_STEPS: Final = 1.05
-"""Optimizer steps per version that are said: versions and steps then differ."""
 _IN_DETAIL: Final = ("spent", "found", "alerts")
 """Blocks of the first screen that sum up what the card shows in full."""
 _BARS_MAX: Final = 10
@@ -150,9 +148,9 @@ def prediction_check(model: ModelResult) -> Fact:
         return Fact(title, "not possible", "too few steps in steady state")
     fitted, last = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
     off, margin = prediction.residual_ratio, fmt.percent(prediction.margin_ratio)
-    missed = f"{fmt.percent(abs(off))} too {'slow' if off > 0 else 'fast'} for the next {last}"
+    ran = f"the next {last} ran {fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'}"
     result = "passed" if prediction.agrees else "failed"
-    return Fact(title, result, f"fitted to {fitted} steps, the model was {missed} (limit: {margin})")
+    return Fact(title, result, f"{ran} than predicted from {fitted} steps (tolerance: {margin})")
 
 
 def _staleness_fact(analysis: AnalysisResult) -> Fact:
@@ -161,7 +159,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += " (checked when a batch is fetched, so tokens can be over it when they are trained on)"
+        cap_words += " (checked when a batch is fetched; tokens can exceed it by the time they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)
@@ -172,13 +170,13 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
 
 
 def _version_words(analysis: AnalysisResult) -> str:
-    """Say how many optimizer steps a version is, if it is more than one; else empty."""
+    """Say how many optimizer steps a version is; empty if unknown."""
     model = analysis.modeled
     own = model and model.forecasts.today.staleness
     if model is None or own is None:
         return ""
-    steps = own.steps_per_version * model.calibration.steps_per_version
-    return f"; weights published every {fmt.significant(steps, 2)} optimizer steps" if steps >= _NOTABLE_STEPS else ""
+    steps = fmt.significant(own.steps_per_version * model.calibration.steps_per_version, 2)
+    return f"; 1 version = {steps} optimizer step{'' if steps == '1' else 's'}"
 
 
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:

@@ -66,15 +66,14 @@ _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for t
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-PUBLICATIONS: Final = "publish interval"
-_LONGEST: Final = "trained share of longest 10%"
+PUBLICATIONS: Final = "publish interval (delayed by the cap)"
+_LONGEST: Final = "longest 10% of responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
-_PUBLICATIONS_MEANS: Final = (
-    "This trainer publishes weights only when the staleness cap allows it: a higher cap lets it publish more often."
+_ORDER: Final = (
+    "Sure and cheap changes come first, and those that make samples much staler last (docs/report.md has the rule)."
 )
-_ORDER: Final = "docs/report.md explains the order."
 
 
 def what_to_do(action: Action) -> str:
@@ -83,7 +82,7 @@ def what_to_do(action: Action) -> str:
     if action.kind != "probe":
         return f"{words} ({price})" if price else words
     doubt = price or ("gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help")
-    return f"{words} ({doubt}: try it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+    return f"{words} ({doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
 
 
 def imperative(action: Action) -> str:
@@ -119,7 +118,7 @@ def _single_imperative(action: Action) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Introduce a limit of {fmt.count(new)} samples in flight (being generated or queued)"
+        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -221,9 +220,7 @@ def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
     """
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    means = {STALENESS: _STALENESS_MEANS, PUBLICATIONS: _PUBLICATIONS_MEANS}
-    columns = {sentence: title in titles for title, sentence in means.items()}
-    notes = {_INTERVALS: True, **columns, _VERIFY: True, _ORDER: len(rows) > 1}
+    notes = {_INTERVALS: True, _STALENESS_MEANS: STALENESS in titles, _VERIFY: True, _ORDER: len(rows) > 1}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
     table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
     return Part(TITLE, [table, Paragraph(below, "note")]) if rows else None
@@ -305,9 +302,8 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
         return ""
     then = found.p95_in_optimizer_steps(action.steps_per_version(steps))
     before, after, low, high = map(_age, (own.p95_steps * steps, *then))
-    change = f"{before} → {after}" if before != after else f"unchanged at {after}"
     between = "" if low == high else f" ({low} to {high})"
-    return f"{change}{between} {_steps_noun(after)}{_growing(found)}{_cap_change(action, model)}"
+    return f"{before} → {after}{between} {_steps_noun(after)}{_growing(found)}{_cap_change(action, model)}"
 
 
 def _cap_change(action: Action, model: ModelResult) -> str:
@@ -315,8 +311,8 @@ def _cap_change(action: Action, model: ModelResult) -> str:
     cap, steps = model.model_config.scheduling.admission.max_staleness, model.calibration.steps_per_version
     if action.what != "publish_every" or not cap:
         return ""
-    before, after = (_age(cap * each) for each in (steps, action.steps_per_version(steps)))
-    return f"; the cap of {fmt.counted(cap, 'version')} then allows {after} steps, not {before}"
+    after = _age(cap * action.steps_per_version(steps))
+    return f"; the cap of {fmt.counted(cap, 'version')} then means {after} steps"
 
 
 def _publications_cell(action: Action, model: ModelResult) -> str:

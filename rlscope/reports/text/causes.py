@@ -73,7 +73,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
     ),
     Cause.LOCKSTEP: CauseWords(
         headline="Trainers and samplers take turns, so GPUs wait {share} of the time",
-        plain_headline="Alternating between sampling and training limits throughput",
+        plain_headline="Sampling and training take turns",
         cause="trainers and samplers waiting for each other",
         side="all GPU time",
         next_step="Let samplers run one step ahead of the trainers.",

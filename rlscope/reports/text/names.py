@@ -23,8 +23,7 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "best_already": "No other GPU split or limit on running requests is faster.",
     "small_gain": (
-        "No other split or limit on running requests is likely to gain 5% or more, as long as trainers and samplers "
-        "use separate GPUs."
+        "Apart from colocation, no other GPU split or limit on running requests is likely to gain 5% or more."
     ),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
@@ -66,7 +65,7 @@ EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",
     "interpolated": "decode speed interpolated between measured batch sizes",
     "extrapolated": "decode speed extrapolated beyond measured batch sizes",
-    "assumed": "decode speed estimated: it was not measured near this batch size",
+    "assumed": "decode speed estimated: no data near this many running requests",
 }
 """Evidence behind a predicted rate, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {

@@ -123,7 +123,7 @@ def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_c
 def test_a_costly_change_is_a_probe_and_says_so_in_its_first_sentence_and_a_fix_is_no_probe():
     costly = replace(action(0.3, "running_limit"), before=4, after=8, price=Price(None, Estimate.exactly(0.11)))
     drops = "Raise the limit on running requests per engine from 4 to 8 (drops 11% of generated tokens"
-    assert what_to_do(_tested_first(costly, {})) == f"{drops}: try it for 20 steps first)"
+    assert what_to_do(_tested_first(costly, {})) == f"{drops}: test it for 20 steps first)"
     assert what_to_do(_tested_first(replace(costly, kind="fix"), {})) == f"{drops})"
 
 

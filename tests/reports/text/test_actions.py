@@ -110,7 +110,7 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Introduce a limit of 64 samples in flight (being generated or queued)",
+            "Limit samples in flight (being generated or queued) to 64",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
@@ -119,11 +119,11 @@ def test_every_kind_of_action_is_written_here():
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
-            "Raise the staleness cap from 1 to 2 versions (gain may be under 5%: try it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (gain may be under 5%: test it for 20 steps first)",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
-            "Raise the staleness cap from 1 to 2 versions (it may not help: try it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (it may not help: test it for 20 steps first)",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_an_action_is_an_imperative(made, words):
     [
         (action(price=Price(aged(3))), model(1), "1 → 3 steps"),
         (action(price=Price(aged(1))), model(3), "3 → 1 step"),
-        (action(price=Price(aged(3))), model(3), "unchanged at 3 steps"),
+        (action(price=Price(aged(3))), model(3), "3 → 3 steps"),
         (action(price=Price(aged(3))), model(2, 2.0), "4 → 6 steps"),
         (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
         (action(price=Price(aged(3, 1.5))), model(1, delayed=4.6), "4.6 → 4.5 steps"),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions then allows 8 steps, not 4",
+            "2 → 6 steps; the cap of 4 versions then means 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -173,7 +173,7 @@ def test_the_staleness_after_an_action_is_counted_in_optimizer_steps(made, run, 
     ],
 )
 def test_an_action_that_changes_how_long_publications_wait_for_the_cap_says_so(made, run, cell):
-    assert actions.effects(made, run)["publish interval"] == cell
+    assert actions.effects(made, run)[actions.PUBLICATIONS] == cell
 
 
 def test_a_forecast_that_grows_says_so():
@@ -187,7 +187,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed"),
-            "+20% (+10% to +30%); decode speed estimated: it was not measured near this batch size",
+            "+20% (+10% to +30%); decode speed estimated: no data near this many running requests",
         ),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
@@ -221,9 +221,9 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
-        ("publish interval", ""),
+        ("publish interval (delayed by the cap)", ""),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("trained share of longest 10%", "22% → 75%"),
+        ("longest 10% of responses kept", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -283,17 +283,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "trained share of longest 10%"), "")
+    plain = dict.fromkeys(("sample staleness p95", "longest 10% of responses kept"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"trained share of longest 10%": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"longest 10% of responses kept": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "trained share of longest 10%"]
+    assert table.columns == ["sample staleness p95", "longest 10% of responses kept"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("BEFORE AFTER`. docs/report.md explains the order.")
+    assert explained.text.endswith("those that make samples much staler last (docs/report.md has the rule).")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

@@ -59,8 +59,8 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
 
 def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
     delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
-    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; weights published every 4.6 optimizer steps"
-    assert "weights published" not in at_once["Token staleness, whole run"]
+    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; 1 version = 4.6 optimizer steps"
+    assert at_once["Token staleness, whole run"].endswith("cap 4; 1 version = 1 optimizer step")
 
 
 def test_what_samplers_lose_to_waits_and_dropped_samples_adds_up_in_the_ledger() -> None:
@@ -81,8 +81,8 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert isinstance(model, ModelResult) and model.prediction is not None
     prediction = model.prediction
     assert prediction.agrees and prediction.residual_ratio > 0.02
-    off = f"{fmt.percent(prediction.residual_ratio)} too slow for the next {prediction.held_out_steps}"
-    margin = f"(limit: {fmt.percent(prediction.margin_ratio)})"
+    off = f"the next {prediction.held_out_steps} ran {fmt.percent(prediction.residual_ratio)} faster"
+    margin = f"(tolerance: {fmt.percent(prediction.margin_ratio)})"
     said = prediction_check(model)
-    told = f"fitted to {prediction.calibrated_steps} steps, the model was {off} {margin}"
+    told = f"{off} than predicted from {prediction.calibrated_steps} steps {margin}"
     assert (said.value, said.note) == ("passed", told)

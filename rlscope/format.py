@@ -262,12 +262,6 @@ def quantity(name: str, value: object) -> str:
     return count(value) if isinstance(value, int) else significant(value)
 
 
-def noun(name: str) -> str:
-    """Return the name of a value in words, without the suffix that is its unit."""
-    suffix = next((each for each, _ in _BY_SUFFIX if name.endswith(each)), "")
-    return name.removesuffix(suffix).replace("_", " ")
-
-
 def _scaled(value: float) -> tuple[str, str]:
     """Return the digits of a number and its SI prefix, which is empty below 1,000."""
     for step, prefix in _SI_STEPS:

@@ -62,7 +62,8 @@ class FindingRule:
 
     title: str
     sentences: tuple[str, ...]
-    """Patterns over the finding's evidence; the first one whose evidence is complete is used."""
+    """Patterns over the finding's evidence; the first one whose evidence is complete is used, as that of the last is.
+    Empty for a rule with `counts`."""
     remedy: str
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""

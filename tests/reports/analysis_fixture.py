@@ -118,12 +118,10 @@ def hostile_analysis() -> AnalysisResult:
         dropped_rows={HOSTILE: 3},
         gaps=(HOSTILE,),
     )
-    odd = Finding(HOSTILE, "info", None, {HOSTILE: HOSTILE}, None, None)
     states = (*analysis.ledger.states, LedgerState("sampler", HOSTILE, HOSTILE, 0, 0.0, None))
     return replace(
         analysis,
         data_quality=quality,
-        findings=(*analysis.findings, odd),
         ledger=replace(analysis.ledger, states=states),
     )
 
@@ -145,7 +143,6 @@ def _findings(workers: list[str]) -> tuple[Finding, ...]:
                 "share_ratio": 0.017, "apply_mean_s": 0.061}, start, end),
         Finding("data_quality_gaps", "warning", None, {"skipped_files": 1, "dropped_rows": 812,
                 "workers_without_end": 1, "unattributed_share_ratio": 0.018}, None, None),
-        Finding("rule_of_tomorrow", "info", None, {"surprise_ratio": 0.5, "nothing": None}, None, None),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Writes a finding as text: its title, its evidence as a sentence, its remedy. The texts are those of its rule."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -61,25 +62,23 @@ def told(finding: Finding, analysis: AnalysisResult | None = None, ranked: "Sequ
 
 def title(finding: Finding) -> str:
     """The finding's title."""
-    rule = _RULES.get(finding.rule)
-    return rule.title if rule else finding.rule.replace("_", " ").capitalize()
+    return _RULES[finding.rule].title
 
 
 def sentence(finding: Finding) -> str:
-    """The evidence as a sentence; as a list if part of it is missing or the rule is unknown."""
-    rule = _RULES.get(finding.rule)
+    """The evidence as a sentence: the first of the rule's patterns whose evidence is complete."""
+    rule = _RULES[finding.rule]
     written = {name: fmt.quantity(name, value) for name, value in finding.evidence.items() if value is not None}
     if "state" in written:
         written["state"] = state_of(written["state"]).label
-    if rule is not None and rule.counts:
+    if rule.counts:
         found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
         return " ".join(found)
-    for pattern in rule.sentences if rule else ():
-        try:
+    *fuller, plainest = rule.sentences
+    for pattern in fuller:
+        with suppress(KeyError):
             return pattern.format_map(written)
-        except KeyError:
-            continue
-    return "; ".join(f"{fmt.noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
+    return plainest.format_map(written)
 
 
 def remedy(
@@ -90,9 +89,7 @@ def remedy(
     framework: of the run's config; without such an action, its own settings are named.
     waits_for_auxiliary: whether the samples wait for judges or reward models.
     """
-    rule = _RULES.get(finding.rule)
-    if rule is None:
-        return "Check the evidence; there is no standard remedy."
+    rule = _RULES[finding.rule]
     if waits_for_auxiliary and rule.is_ranked:
         return FULL_AUXILIARY
     if not ranked or not rule.is_ranked:

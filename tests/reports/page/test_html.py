@@ -113,7 +113,8 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
 
 
 def test_an_alarm_comes_before_the_headline(full):
-    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
+    gaps = dict.fromkeys(("gap", "early_gap", "late_gap", "fresh_tokens", "seen_versions"), 0.5)
+    wrong = Finding("weights_not_applied", "critical", None, gaps, None, None)
     text = Page(render(replace(without_frames(), findings=(wrong,)))).text
     assert text.index("The samplers do not run the trained policy") < text.index("Trainers wait for samples")
     assert "The samplers do not run the trained policy" not in full.text

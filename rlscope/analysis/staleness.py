@@ -1,6 +1,7 @@
 """Staleness of the trained tokens: sums over the answers of `token_staleness` and related queries."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -57,15 +58,11 @@ def effective_share_at(moments: pl.DataFrame, staleness: float) -> float | None:
 def weighted_quantile(histogram: tuple[tuple[int, int], ...], percent: int) -> int:
     """Return the smallest value that `percent` % of the weight does not exceed.
 
-    The histogram is (value, weight), sorted by value. Raises ValueError if it is empty.
+    The histogram is (value, weight), sorted by value, and not empty.
     """
-    total = sum(weight for _, weight in histogram)
-    up_to = 0
-    for value, weight in histogram:
-        up_to += weight
-        if up_to * 100 >= total * percent:
-            return value
-    raise ValueError("the quantile of nothing")
+    up_to = list(accumulate(weight for _, weight in histogram))
+    within = (value for (value, _), total in zip(histogram, up_to, strict=True) if total * 100 >= up_to[-1] * percent)
+    return next(within)
 
 
 def token_staleness(histogram: tuple[tuple[int, int], ...]) -> TokenStaleness | None:

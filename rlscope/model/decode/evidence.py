@@ -15,7 +15,7 @@ the batch size, such as an engine that is slow throughout.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -69,16 +69,8 @@ _SECONDS: Final = frozenset({"flat_s", "per_request_s", "overhead_s", "experts_s
 _PROMPT_FACTOR: Final = "prompt_factor"
 
 
-class _Law(NamedTuple):
-    """A normal expectation of a weighted sum of parameters."""
-
-    weights: Mapping[str, float]
-    mean: float
-    sd: float
-
-
-def _expect(value: LogNormal, **weights: float) -> _Law:
-    return _Law(weights, math.log(value.median), value.log_sd)
+_Law = tuple[Mapping[str, float], LogNormal]
+"""Expectation of a product of parameters: the exponent of each, and the law of the product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +180,11 @@ class CurveEvidence:
 
     def __post_init__(self) -> None:
         laws = tuple(self._expectations())
-        names = tuple(dict.fromkeys(name for law in laws for name in law.weights))
-        weights = [[law.weights.get(name, 0.0) / law.sd for law in laws] for name in names]
+        names = tuple(dict.fromkeys(name for exponents, _ in laws for name in exponents))
+        weights = [[exponents.get(name, 0.0) / law.log_sd for exponents, law in laws] for name in names]
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "_law_weights", np.array(weights, dtype=np.float64))
-        object.__setattr__(self, "_law_means", np.array([law.mean / law.sd for law in laws]))
+        object.__setattr__(self, "_law_means", np.array([math.log(law.median) / law.log_sd for _, law in laws]))
         object.__setattr__(self, "_sizes", _Sizes.of(self.cells) if len(self.cells) else None)
 
     @property
@@ -303,32 +295,32 @@ class CurveEvidence:
         prior, hardware, shapes = self.prior, self.shape_prior, self.shapes
         typical = Reference.of(self.cells) if len(self.cells) else None
         sharpness = _SHARPNESS_UNKNOWN if prior is None else shapes.sharpness
-        yield _expect(_SHARPNESS_OF_EXPERTS if self.form == "expert_hit" else sharpness, sharpness=1.0)
-        yield _expect(shapes.growth, growth=1.0)
+        yield {"sharpness": 1.0}, _SHARPNESS_OF_EXPERTS if self.form == "expert_hit" else sharpness
+        yield {"growth": 1.0}, shapes.growth
         if hardware is not None:
-            yield _expect(hardware.flat_s, flat_s=1.0)
-            yield _expect(hardware.per_request_s, per_request_s=1.0)
+            yield {"flat_s": 1.0}, hardware.flat_s
+            yield {"per_request_s": 1.0}, hardware.per_request_s
         elif typical is not None:
-            yield _expect(LogNormal(typical.pass_s, _LEVEL_LOG_SD), flat_s=1.0)
+            yield {"flat_s": 1.0}, LogNormal(typical.pass_s, _LEVEL_LOG_SD)
             hinge = LogNormal(_HINGE_RATIO * typical.running, _HINGE_LOG_SD)
-            yield _expect(hinge, flat_s=1.0, per_request_s=-1.0)
+            yield {"flat_s": 1.0, "per_request_s": -1.0}, hinge
         if self.form == "expert_hit":
             yield from self._of_experts(hardware)
         if prior is not None:
-            yield _expect(LogNormal(prior.overhead_s.median, _OVERHEAD_LOG_SD), overhead_s=1.0)
+            yield {"overhead_s": 1.0}, LogNormal(prior.overhead_s.median, _OVERHEAD_LOG_SD)
         kv = self._kv(typical)
         if kv is not None:
-            yield _expect(kv, kv_s_per_token=1.0)
+            yield {"kv_s_per_token": 1.0}, kv
         if len(self.prompts):
-            yield _expect(LogNormal(1.0, FACTOR_LOG_SD), prompt_factor=1.0)
+            yield {"prompt_factor": 1.0}, LogNormal(1.0, FACTOR_LOG_SD)
 
     def _of_experts(self, hardware: HardwarePrior | None) -> Iterator[_Law]:
         experts = None if hardware is None else hardware.experts
         if experts is None:
-            yield _expect(LogNormal(1.0, _PART_LOG_SD), experts_s=1.0, flat_s=-1.0)
+            yield {"experts_s": 1.0, "flat_s": -1.0}, LogNormal(1.0, _PART_LOG_SD)
         else:
-            yield _expect(experts.experts_s, experts_s=1.0)
-        yield _expect(HIT_RATE if experts is None else experts.hit_rate, hit_rate=1.0)
+            yield {"experts_s": 1.0}, experts.experts_s
+        yield {"hit_rate": 1.0}, HIT_RATE if experts is None else experts.hit_rate
 
     def _kv(self, typical: Reference | None) -> LogNormal | None:
         """Return the expected KV term; None if resident tokens are unknown, so that the curve has none."""

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final, Literal
 
 from rlscope.errors import ImpossibleChangeError
-from rlscope.model.analytic.limits import Refusal, Refused
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.analytic.limits import Refusal, refusal
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
@@ -245,8 +245,7 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
     """Why a layout cannot run; None if it can. A synchronous run only needs a trainer, an engine and one place."""
     if calibration.synchronous and split_step(calibration.system, layout) is not None:
         return None
-    state = steady_states(calibration.system, (layout,))[0]
-    return state.reason if isinstance(state, Refused) else None
+    return refusal(calibration.system, sampling_of(calibration.system), layout)
 
 
 def _why_never(system: System) -> Obstacle:

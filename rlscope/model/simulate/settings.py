@@ -43,12 +43,10 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     # Samples taken one by one leave the queue before the batch is full, and also the in-flight count, if it ends there.
     queued = 1 if settings.dequeue == "as_they_come" else batch
+    in_flight = batch if admission.in_flight_until_trained else queued
     limits = {
         "the queue's capacity": (admission.queue_capacity_samples, queued),
-        "max_in_flight_samples": (
-            admission.max_in_flight_samples,
-            batch if admission.in_flight_until_trained else queued,
-        ),
+        "max_in_flight_samples": (admission.max_in_flight_samples, in_flight),
     }
     for name, (limit, least) in limits.items():
         if limit is not None and limit // workload.unit_samples < least:

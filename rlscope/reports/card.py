@@ -148,9 +148,9 @@ def prediction_check(model: ModelResult) -> Fact:
         return Fact(title, "not possible", "too few steps in steady state")
     fitted, last = fmt.count(prediction.calibrated_steps), fmt.count(prediction.held_out_steps)
     off, margin = prediction.residual_ratio, fmt.percent(prediction.margin_ratio)
-    ran = f"the next {last} ran {fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'}"
+    ran = f"the last {last} steps ran {fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'}"
     result = "passed" if prediction.agrees else "failed"
-    return Fact(title, result, f"{ran} than predicted from {fitted} steps (tolerance: {margin})")
+    return Fact(title, result, f"{ran} than predicted from the {fitted} before (tolerance: {margin})")
 
 
 def _staleness_fact(analysis: AnalysisResult) -> Fact:

@@ -81,8 +81,8 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     assert isinstance(model, ModelResult) and model.prediction is not None
     prediction = model.prediction
     assert prediction.agrees and prediction.residual_ratio > 0.02
-    off = f"the next {prediction.held_out_steps} ran {fmt.percent(prediction.residual_ratio)} faster"
+    off = f"the last {prediction.held_out_steps} steps ran {fmt.percent(prediction.residual_ratio)} faster"
     margin = f"(tolerance: {fmt.percent(prediction.margin_ratio)})"
     said = prediction_check(model)
-    told = f"{off} than predicted from {prediction.calibrated_steps} steps {margin}"
+    told = f"{off} than predicted from the {prediction.calibrated_steps} before {margin}"
     assert (said.value, said.note) == ("passed", told)

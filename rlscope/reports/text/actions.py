@@ -26,7 +26,7 @@ _COSTS: Final[Mapping[Cost, str]] = {
     "engineering": "engineering work",
 }
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
+    "weight_updates": "Make weight updates cheaper: overlap the transfer with generation, without flushing KV caches",
     "environment": "Make the environment faster, or run more environments in parallel",
     "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
@@ -66,14 +66,12 @@ _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for t
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-PUBLICATIONS: Final = "publish interval (delayed by the cap)"
-_LONGEST: Final = "longest 10% of responses kept"
+PUBLICATIONS: Final = "steps between publications (delayed by the cap)"
+_LONGEST: Final = "kept of the longest 10% of responses"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
-_ORDER: Final = (
-    "Sure and cheap changes come first, and those that make samples much staler last (docs/report.md has the rule)."
-)
+_ORDER: Final = "Low-risk, low-effort changes come first, big increases of staleness last (see docs/report.md)."
 
 
 def what_to_do(action: Action) -> str:
@@ -312,7 +310,7 @@ def _cap_change(action: Action, model: ModelResult) -> str:
     if action.what != "publish_every" or not cap:
         return ""
     after = _age(cap * action.steps_per_version(steps))
-    return f"; the cap of {fmt.counted(cap, 'version')} then means {after} steps"
+    return f"; the cap of {fmt.counted(cap, 'version')} then allows {after} steps"
 
 
 def _publications_cell(action: Action, model: ModelResult) -> str:
@@ -322,4 +320,4 @@ def _publications_cell(action: Action, model: ModelResult) -> str:
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return ""
     now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
-    return f"{_age(now)} → {_age(then)} {_steps_noun(_age(then))}"
+    return f"{_age(now)} → {_age(then)}"

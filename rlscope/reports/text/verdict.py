@@ -92,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    return f"{text}; close behind: the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
+    return f"{text}; nearly as limiting: the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -82,7 +82,7 @@ OF_EACH_KIND = [
     (action("publish_every", before=1, after=2), "Publish weights every 2 optimizer steps instead of every step"),
     (
         fix("weight_updates", "weight_updates"),
-        "Make weight updates cheaper: overlap the transfer with generation and keep the KV cache",
+        "Make weight updates cheaper: overlap the transfer with generation, without flushing KV caches",
     ),
     (fix("environment", "environment"), "Make the environment faster, or run more environments in parallel"),
     (fix("slow_engines"), "Fix the slow engines"),
@@ -147,7 +147,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions then means 8 steps",
+            "2 → 6 steps; the cap of 4 versions then allows 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -165,9 +165,9 @@ def test_the_staleness_after_an_action_is_counted_in_optimizer_steps(made, run, 
     ("made", "run", "cell"),
     [
         # Publications that wait for the cap come every 4.6 steps.
-        (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6 steps"),
+        (action(price=Price(aged(1, 4.6))), model(1), "1 → 4.6"),
         # A tenth less is said, and anything less than that is not.
-        (action(price=Price(aged(1, 3.6))), model(1, delayed=4.0), "4 → 3.6 steps"),
+        (action(price=Price(aged(1, 3.6))), model(1, delayed=4.0), "4 → 3.6"),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), ""),
         (action(price=Price()), model(1), ""),
     ],
@@ -187,7 +187,7 @@ def test_a_forecast_that_grows_says_so():
         (action(), "+20% (+10% to +30%)"),
         (
             action(grade="assumed"),
-            "+20% (+10% to +30%); decode speed estimated: no data near this many running requests",
+            "+20% (+10% to +30%); decode speed estimated: not measured near this number of requests",
         ),
         (fix("trainer_speed"), "+20% (+10% to +30%) for 10% faster training"),
         (fix("weight_updates"), "+20% (+10% to +30%) if weight updates took no time"),
@@ -221,9 +221,9 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
-        ("publish interval (delayed by the cap)", ""),
+        ("steps between publications (delayed by the cap)", ""),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest 10% of responses kept", "22% → 75%"),
+        ("kept of the longest 10% of responses", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -283,17 +283,17 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "longest 10% of responses kept"), "")
+    plain = dict.fromkeys(("sample staleness p95", "kept of the longest 10% of responses"), "")
     (_, alone) = actions.actions_part([plain]).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"longest 10% of responses kept": "2%"}
+    stale, long = plain | {"sample staleness p95": "1"}, plain | {"kept of the longest 10% of responses": "2%"}
     (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "longest 10% of responses kept"]
+    assert table.columns == ["sample staleness p95", "kept of the longest 10% of responses"]
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("those that make samples much staler last (docs/report.md has the rule).")
+    assert explained.text.endswith("big increases of staleness last (see docs/report.md).")
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

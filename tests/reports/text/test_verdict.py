@@ -105,12 +105,12 @@ def limited(ranking=None, **limits):
     return replace(made, model_config=replace(made.model_config, candidates=candidates), ranking=ranking or Ranking())
 
 
-TIED_WITH_THE_CAP = "; close behind: the staleness cap"
+TIED_WITH_THE_CAP = "; nearly as limiting: the staleness cap"
 
 
 def test_causes_that_cost_as_much_are_named_in_the_headline():
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2), tied=("weight_updates",))
-    told = "Trainers wait for samples 25.0% of the time; close behind: the weight updates"
+    told = "Trainers wait for samples 25.0% of the time; nearly as limiting: the weight updates"
     assert verdict_words.headline(analysis) == told
 
 

@@ -86,13 +86,11 @@ def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
     return None if ages is None else SampleStaleness(mean=ages.mean, p95=ages.p95, max=ages.max)
 
 
-def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
+def effective_share_of_all(moments: pl.DataFrame) -> float | None:
     """Return the effective sample size per trained token, 0..1. None if no importance ratio was recorded.
 
     (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
     """
-    if moments is None or moments.is_empty():
-        return None
     tokens, mean = pl.col("tokens"), pl.col("ratio_mean")
     sums = moments.select(
         n=tokens.sum(), w=(tokens * mean).sum(), w2=(tokens * (pl.col("ratio_variance") + mean**2)).sum()

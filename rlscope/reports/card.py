@@ -257,7 +257,7 @@ def staleness_blocks(analysis: AnalysisResult) -> Iterator[Block]:
         Fact("Added in the queue", fmt.versions(ages.in_queue_mean), "from the end of a sample to its step"),
         Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
     ]
-    effective = effective_share_of_all(analysis.answers.get("version_moments"))
+    effective = effective_share_of_all(analysis.answers["version_moments"])
     if effective is not None:
         facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))
     yield Facts(facts)

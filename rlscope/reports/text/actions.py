@@ -203,8 +203,8 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
     None if importance ratios were recorded at fewer than three ages, or not up to the age after the action.
     """
-    tokens, moments = analysis.staleness.tokens, analysis.answers.get("version_moments")
-    if tokens is None or action.staleness is None or moments is None:
+    tokens, moments = analysis.staleness.tokens, analysis.answers["version_moments"]
+    if tokens is None or action.staleness is None:
         return None
     now = effective_share_at(moments, tokens.mean)
     then = effective_share_at(moments, action.staleness.token_mean)

@@ -61,7 +61,8 @@ def test_the_effective_share_is_kishs_of_all_tokens_together():
 
 def test_a_run_without_importance_ratios_says_what_to_record_instead_of_an_empty_chart():
     analysis = full_analysis()
-    said = staleness_section(replace(analysis, answers={**analysis.answers, "version_moments": pl.DataFrame()}))
+    unrecorded = {**analysis.answers, "version_moments": NO_ROWS["version_moments"]}
+    said = staleness_section(replace(analysis, answers=unrecorded))
     assert any("Record `importance`" in block.text for block in flat(said) if isinstance(block, Paragraph))
     tables = [
         [block.rows for block in flat(blocks) if isinstance(block, Table)]

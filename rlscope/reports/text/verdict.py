@@ -236,16 +236,21 @@ def _is_reason_open(analysis: AnalysisResult) -> bool:
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:
-    """Say that the first action does not address the verdict's cause; empty if it does, or if the headline says why."""
+    """Say that the first action does not address the verdict's cause, and which one does.
+
+    Empty if the first action addresses it, or if the headline says why.
+    """
     verdict = analysis.verdict
     if verdict.cause in (None, first.cause) or first.cause in verdict.tied_with or _held_up_by_updates(analysis):
         return ""
+    numbers = (number for number, each in enumerate(actions_of(analysis), 1) if each.cause == verdict.cause)
+    other = next((f": for that, see action {number}" for number in numbers), "")
     if first.kind == "cheaper":
-        return "This frees GPUs, but does not remove the bottleneck."
+        return f"This frees GPUs, but does not remove the bottleneck{other}."
     if first.kind == "fresher":
         saved = "drops fewer tokens" if first.price.changes_drops(first.price_before) else "makes samples fresher"
-        return f"This {saved}, but does not remove the bottleneck."
-    return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck."
+        return f"This {saved}, but does not remove the bottleneck{other}."
+    return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck{other}."
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:

@@ -40,6 +40,11 @@ class StateKey(NamedTuple):
     state: str
     reason: str | None
 
+    @property
+    def is_capped(self) -> bool:
+        """Whether the staleness cap blocks its GPUs."""
+        return self.state == "waiting_for_staleness_cap" or self.reason == "staleness_cap"
+
 
 def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:
     """Add up the answer of `ledger` (worker, bucket, state) over workers and buckets.

@@ -137,6 +137,11 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 }
 
 
+_HELD: Final[Mapping[frozenset[str], str]] = {
+    frozenset({"trainer"}): "trainers held back new weights for {gpu_time} to keep to the staleness cap",
+    frozenset({"sampler"}): "samplers paused for {gpu_time} to keep to the staleness cap",
+}
+"""Effect of a staleness cap, by the roles of the workers that it blocked."""
 OPEN_LABEL: Final = "Trainers wait for samples"
 """Title of the verdict if a log does not show what delays the samples, or if judges or reward models do."""
 
@@ -171,10 +176,14 @@ def share_words(loss: Loss) -> str:
     return f"{fmt.percent(loss.side_share_ratio)} of {WORDS[loss.cause].side}"
 
 
-def spent_words(loss: Loss, beside: Bottleneck | None = None) -> str:
-    """The loss as a clause, with its GPU time and share. beside: the loss that was named before."""
+def spent_words(loss: Loss, beside: Bottleneck | None = None, capped_roles: frozenset[str] = frozenset()) -> str:
+    """The loss as a clause, with its GPU time and share.
+
+    beside: the loss that was named before. capped_roles: the workers that the staleness cap blocked; empty if unknown.
+    """
     gpu_time, share = fmt.gpu_time(loss.gpu_s), share_words(loss)
-    if said := WORDS[loss.cause].spent:
+    held = _HELD.get(capped_roles) if loss.cause == Cause.STALENESS_CAP else None
+    if said := held or WORDS[loss.cause].spent:
         return f"{said.format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:

@@ -148,7 +148,8 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)
     named = [loss for loss in losses if loss is losses[0] or loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    said = [causes.spent_words(loss, beside=losses[0].cause) for loss in named]
+    capped = frozenset(key.role for key in phases.judged_states(analysis) if key.is_capped)
+    said = [causes.spent_words(loss, losses[0].cause, capped) for loss in named]
     first, *others = said or ["no GPU time was lost to a known cause"]
     return " ".join([f"{stretch(analysis)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 

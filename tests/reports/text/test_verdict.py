@@ -4,6 +4,7 @@ import typing
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
@@ -127,6 +128,26 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     model = limited(max_staleness=2, staleness_policy=policy)
     analysis = judged(*losses, tied=("staleness_cap",), model=model)
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{words}"
+
+
+@pytest.mark.parametrize(
+    ("blocked", "words"),
+    [
+        ([("trainer", "waiting_for_staleness_cap", None)], "trainers held back new weights for 2 GPU-s to keep to the"),
+        ([("sampler", "no_requests", "staleness_cap")], "samplers paused for 2 GPU-s to keep to the staleness cap"),
+        (
+            [("trainer", "waiting_for_staleness_cap", None), ("sampler", "no_requests", "staleness_cap")],
+            "the staleness cap blocked samplers or trainers for 2 GPU-s",
+        ),
+    ],
+)
+def test_the_reason_says_which_side_the_cap_blocked(blocked, words):
+    states = [*blocked, ("trainer", "training", None), ("sampler", "no_requests", "backpressure")]
+    rows = [(*state, start_ns, 1.0) for state in states for start_ns in (0, 10**9)]
+    timeline = pl.DataFrame(rows, ("role", "state", "reason", "bucket_start_ns", "gpu_s"), orient="row")
+    analysis = judged(Loss("staleness_cap", 2.0, 0.25))
+    analysis = replace(analysis, answers={**analysis.answers, "ledger_timeline": timeline})
+    assert words in verdict_words.why(analysis)
 
 
 def test_a_cap_that_drops_samples_and_makes_nothing_wait_is_named():

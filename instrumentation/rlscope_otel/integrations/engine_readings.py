@@ -146,9 +146,10 @@ def _vllm(values: _Values) -> Reading | None:
     running = values.count("vllm:num_requests_running")
     if running is None:
         return None
-    blocks = values.label("vllm:cache_config_info", "num_gpu_blocks")
-    block_tokens = values.label("vllm:cache_config_info", "block_size")
-    capacity = blocks * block_tokens if blocks and block_tokens else None
+    names = "kv_cache_size_tokens", "num_gpu_blocks", "block_size"
+    stated, blocks, block_tokens = (values.label("vllm:cache_config_info", name) for name in names)
+    # Layers of a hybrid model share blocks unevenly. Before vLLM stated the size, blocks times their size were known.
+    capacity = stated or (blocks * block_tokens if blocks and block_tokens else None)
     used_ratio = values.total("vllm:kv_cache_usage_perc")
     return Reading(
         running=running,

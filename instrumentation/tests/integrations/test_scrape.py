@@ -121,6 +121,16 @@ def test_the_first_rank_of_each_data_parallel_rank_of_sglang_is_an_engine(series
     assert {engine: reading.running for engine, reading in readings_of(points_of(page)).items()} == running
 
 
+@pytest.mark.parametrize(
+    ("label", "capacity_tokens"),
+    [('kv_cache_size_tokens="5000",', 5000), ("", KV_CAPACITY_TOKENS)],
+)
+def test_the_kv_cache_of_vllm_is_as_large_as_it_says_else_its_blocks_times_their_size(label, capacity_tokens):
+    page = VLLM.read_text().replace('kv_cache_size_tokens="2097152",', label)
+    (reading,) = readings_of(points_of(page)).values()
+    assert reading.kv_capacity_tokens == capacity_tokens
+
+
 def test_pages_of_something_else_give_no_engine():
     assert readings_of(points_of('python_info{version="3"} 1\nvllm:odd 3\n')) == {}
 

@@ -160,6 +160,11 @@ class Action:
         """Staleness after the action; None if the queue grows without bound."""
         return self.price.staleness
 
+    @property
+    def takes_engineering(self) -> bool:
+        """Whether the action takes work on code or machines instead of a setting: an overlap takes another loop."""
+        return self.kind == "fix" or self.what == "asynchronous"
+
     def steps_per_version(self, now: float) -> float:
         """Return the optimizer steps of a version after the action; now: those of the current run."""
         return self.after if self.what == "publish_every" and isinstance(self.after, int | float) else now

@@ -53,9 +53,9 @@ class Ranking:
     """Actions that gain something, and the causes that they address."""
 
     actions: tuple[Action, ...] = ()
-    """Actions worth WORTHWHILE_RATIO or more: the recommended one first, then by gain. Among them, if there are
-    any, a lower limit that saves dropped tokens or staleness and a smaller layout, which keep the rate: before all
-    fixes and staler settings."""
+    """Settings, then engineering work, then what makes samples much staler; in each group sure changes first, then by
+    gain. All are worth WORTHWHILE_RATIO or more, but for the last settings: a lower limit that saves dropped tokens or
+    staleness, and a smaller layout, which keep the rate."""
     losses: tuple[CauseLoss, ...] = ()
     """Largest first; ties with the largest go to the cause with the highest measured GPU time."""
 
@@ -130,7 +130,7 @@ def _slower_side(removed: Mapping[LossCause, Reals]) -> LossCause:
 
 def _with_keeping(listed: tuple[Action, ...], keeping: Sequence[Action]) -> tuple[Action, ...]:
     """Put actions that keep the rate and save something else after the settings that the list begins with."""
-    leading = list(takewhile(lambda each: each.kind != "fix" and not each.is_staler, listed))
+    leading = list(takewhile(lambda each: not each.takes_engineering and not each.is_staler, listed))
     return (*leading, *keeping, *listed[len(leading) :])
 
 
@@ -204,7 +204,7 @@ def _losses(
 
 
 def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Actions worth taking: sure and fresh enough changes first, then by gain; other run types after all settings."""
+    """Actions worth taking: settings, engineering work, much staler ones; in each, sure changes first, then by gain."""
     worth = [each for each in actions if each.gain_ratio.value >= WORTHWHILE_RATIO]
     settings = [each for each in worth if each.kind != "fix"]
     by_setting = {each.cause for each in settings}
@@ -217,9 +217,7 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
     worth = [each for each in worth if each.what != "colocated" or each.gain_ratio.value >= least]
 
     def rank(action: Action) -> tuple[bool, bool, bool]:
-        is_sure = action.kind == "change" and not action.is_staler
-        is_rebuilt = action.what == "colocated" and reached > 0.0
-        return (not is_sure, action.is_staler, is_rebuilt)
+        return (action.is_staler, action.takes_engineering, action.kind != "change")
 
     def is_alike(action: Action, first: Action) -> bool:
         """Whether an action is the first one, or a setting of its rank that gains as much."""

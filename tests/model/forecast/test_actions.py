@@ -83,11 +83,11 @@ def loss(cause: Cause, gain: float) -> CauseLoss:
 # The order of the list
 
 
-def test_sure_and_fresh_settings_come_first_then_what_brings_most_and_what_is_staler_last():
-    sure, surer = action(0.06), action(0.08, "staleness_cap", "staleness_cap")
-    fix, probe = action(0.30, "weight_updates", "weight_updates", "fix"), action(0.20, "layout", "trainers", "probe")
-    stale = action(0.90, is_staler=True)
-    assert _listed([stale, probe, sure, fix, surer]) == (surer, sure, fix, probe, stale)
+def test_settings_come_first_and_what_is_staler_last_and_in_between_what_takes_engineering_each_by_gain():
+    sure, more = action(0.06), action(0.09, "staleness_cap", "staleness_cap")
+    probe, fix = action(0.20, kind="probe"), action(0.40, "weight_updates", "weight_updates", "fix")
+    overlap, staler = action(0.30, "asynchronous", "lockstep"), action(0.90, is_staler=True)
+    assert _listed([staler, overlap, fix, probe, sure, more]) == (more, sure, probe, overlap, fix, staler)
 
 
 def test_of_settings_that_gain_as_much_one_that_cannot_cost_throughput_comes_before_one_that_can():

@@ -5,6 +5,7 @@ Texts may have code between backticks. Everything else that a format needs, such
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final, Literal, NamedTuple
 
 from rlscope import format as fmt
@@ -136,7 +137,16 @@ class Table(Block):
     """Places of the columns that only a wide terminal has."""
     faint: frozenset[int] = frozenset()
     """Places of the rows that matter less."""
-    is_numbered: bool = False
+    groups: Sequence[str] = ()
+    """Group of each row: its name stands above its first row, and rows are numbered. Empty for a table without them."""
+
+    @property
+    def grouped(self) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Each row after the group that begins with it and its number, as text; both empty without groups."""
+        above = ""
+        for number, (row, group) in enumerate(zip_longest(self.rows, self.groups, fillvalue=""), 1):
+            yield "" if group == above else group, f"{number}." if group else "", row
+            above = group
 
 
 class StateStyle(NamedTuple):

@@ -73,7 +73,7 @@ def first_screen(analysis: AnalysisResult) -> dict[str, Block]:
     blocks: dict[str, Block | None] = {
         "verdict": _verdict(analysis),
         "quality": _quality(analysis),
-        "actions": actions.actions_part(verdict_words.action_rows(analysis)),
+        "actions": actions.actions_part(verdict_words.actions_of(analysis), analysis),
         "bounds": analysis.step_bounds and bounds_part(analysis.step_bounds),
         "spent": Part("GPU time", list(_spent(analysis))),
         "advice": _advice(analysis),

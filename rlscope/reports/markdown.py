@@ -64,10 +64,13 @@ def _facts(facts: blocks.Facts) -> Iterator[str]:
 
 
 def _table(block: blocks.Table) -> Iterator[str]:
-    columns, rows = block.columns, block.rows
-    if block.is_numbered:
-        columns, rows = ["", *columns], [(f"{number}.", *row) for number, row in enumerate(rows, 1)]
-    yield from table(columns, rows)
+    if not block.groups:
+        yield from table(block.columns, block.rows)
+        return
+    rows = list[Sequence[str]]()
+    for group, number, row in block.grouped:
+        rows += [*([("", group, *[""] * len(row[1:]))] if group else []), (number, *row)]
+    yield from table(["", *block.columns], rows)
 
 
 def _roles(block: blocks.Roles) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Blocks on a terminal, readable from 60 columns on and without color: bars and symbols repeat what colors show."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from rich.box import ROUNDED
@@ -142,7 +143,7 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     widths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
     folded = _folded(widths, texts, width)
     if folded and block.style == "stacks":
-        return _stacks(titles, rows, is_numbered=block.is_numbered)
+        return _stacks(titles, replace(block, rows=rows))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_header=any(titles))
     for number, (place, title) in enumerate(zip(places, titles, strict=True)):
         justify = "right" if place in block.numbers else "left"
@@ -163,10 +164,10 @@ def _folded(widths: Sequence[int], texts: set[int], width: int) -> set[int]:
     return wide if left >= _FOLDED * len(wide) else texts
 
 
-def _stacks(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_numbered: bool) -> RenderableType:
+def _stacks(titles: Sequence[str], block: blocks.Table) -> RenderableType:
     """Return each row as its first cell, above the others beside their titles."""
     lines, width = list[RenderableType](), max(map(len, titles))
-    for number, (what, *cells) in enumerate(rows, 1):
+    for group, number, (what, *cells) in block.grouped:
         below = Table.grid(padding=(0, 2, 0, 0))
         below.add_column(no_wrap=True, style="dim", min_width=width)
         below.add_column(overflow="fold")
@@ -174,8 +175,8 @@ def _stacks(titles: Sequence[str], rows: Iterable[Sequence[str]], *, is_numbered
             if cell:
                 below.add_row(title.replace("\n", " "), plain(cell))
         head = Table.grid(padding=(0, 1, 0, 0))
-        head.add_row(f"{number}." if is_numbered else "·", Text(printable(what), style="bold"))
-        lines += [head, Padding(below, (0, 0, 0, 3))]
+        head.add_row(number or "·", Text(printable(what), style="bold"))
+        lines += [*([Text(group)] if group else []), head, Padding(below, (0, 0, 0, 3))]
     return Group(*lines)
 
 

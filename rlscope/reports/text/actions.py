@@ -71,7 +71,6 @@ _LONGEST: Final = "kept of the longest 10% of responses"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
-_ORDER: Final = "Low-risk, low-effort changes come first, big increases of staleness last (see docs/report.md)."
 
 
 def what_to_do(action: Action) -> str:
@@ -192,8 +191,7 @@ def setting_of(what: ActionWhat, run: RunFacts) -> str | None:
 
 def cost_of(action: Action) -> Cost:
     """Return the kind of work that the action takes."""
-    # Overlapping the two sides takes another training loop, not a setting of this one.
-    if action.kind == "fix" or action.what == "asynchronous":
+    if action.takes_engineering:
         return "engineering"
     return "engine_restart" if action.what == "running_limit" and action.in_flight_limit is None else "restart"
 
@@ -211,17 +209,22 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
     return None if not now or then is None else (1.0 + action.gain_ratio.value) * then / now - 1.0
 
 
-def actions_part(rows: Sequence[Mapping[str, str]]) -> Part | None:
-    """Return the actions as a table without empty columns, and what explains it; rows: as of `action_row`.
-
-    It says what columns mean, how to verify an action, and the order of several. None without actions.
-    """
+def actions_part(shown: Sequence[Action], analysis: AnalysisResult) -> Part | None:
+    """Return the actions in groups, as a table without empty columns, and what explains it. None without actions."""
+    model = analysis.modeled
+    rows = [] if model is None else [action_row(each, analysis, model) for each in shown]
     titles = [title for title in (rows[0] if rows else ()) if any(row[title] for row in rows)]
     cells = [[row[title] for title in titles] for row in rows]
-    notes = {_INTERVALS: True, _STALENESS_MEANS: STALENESS in titles, _VERIFY: True, _ORDER: len(rows) > 1}
+    notes = {_INTERVALS: True, _STALENESS_MEANS: STALENESS in titles, _VERIFY: True}
     below = " ".join(note for note, is_needed in notes.items() if is_needed)
-    table = Table(TITLE, titles, cells, "stacks", is_numbered=True)
+    table = Table(TITLE, titles, cells, "stacks", groups=list(map(_group, shown)))
     return Part(TITLE, [table, Paragraph(below, "note")]) if rows else None
+
+
+def _group(action: Action) -> str:
+    if action.is_staler:
+        return "Much staler samples"
+    return "Engineering work" if action.takes_engineering else "Settings"
 
 
 def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> dict[str, str]:

@@ -266,12 +266,6 @@ def first_action(analysis: AnalysisResult) -> Action | None:
     return next(iter(actions_of(analysis)), None)
 
 
-def action_rows(analysis: AnalysisResult) -> list[dict[str, str]]:
-    """Return the actions as the rows of a table, in order."""
-    model = analysis.modeled
-    return [] if model is None else [actions.action_row(each, analysis, model) for each in actions_of(analysis)]
-
-
 def no_findings(analysis: AnalysisResult) -> str:
     """Return the text shown without findings: there are none, or the run has too little data."""
     if analysis.verdict.bottleneck == Cause.UNKNOWN:

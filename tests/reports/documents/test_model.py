@@ -11,9 +11,9 @@ from rlscope.analysis.result import AnalysisResult, Verdict
 from rlscope.document import as_dict
 from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
+from rlscope.reports.card import first_screen
 from rlscope.reports.documents.analysis import analysis_document
 from rlscope.reports.text.advice import headline
-from rlscope.reports.text.verdict import action_rows
 from tests.kept import ROOT, analysis_of
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
@@ -87,7 +87,8 @@ def test_the_documented_jq_gives_what_the_card_says_to_do_first():
     document = as_dict(analysis_document(analysis))
     assert paths == ["actions[0]"]
     first = document["actions"][0]
-    assert first["headline"].startswith(action_rows(analysis)[0]["what"])
+    (what, *_), *_ = first_screen(analysis)["actions"].blocks[0].rows
+    assert first["headline"].startswith(what)
     assert first["gain_ratio"]["value"] > document["recommendation"]["best"]["gain_ratio"]["value"]
 
 

@@ -282,18 +282,19 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
     assert actions.setting_of(what, run) == setting
 
 
-def test_below_the_actions_it_says_what_their_columns_mean_how_to_verify_one_and_how_several_are_ordered():
-    plain = dict.fromkeys(("sample staleness p95", "kept of the longest 10% of responses"), "")
-    (_, alone) = actions.actions_part([plain]).blocks
+def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_and_how_to_verify_one():
+    analysis = replace(full_analysis(), model=model())
+    (_, alone) = actions.actions_part([fix("trainer_speed")], analysis).blocks
     assert alone.text == (
         "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify, make the change, "
         "record 20 steps in steady state and run `rlscope compare BEFORE AFTER`."
     )
-    stale, long = plain | {"sample staleness p95": "1"}, plain | {"kept of the longest 10% of responses": "2%"}
-    (table, explained) = actions.actions_part([stale, long]).blocks
-    assert table.columns == ["sample staleness p95", "kept of the longest 10% of responses"]
+    shown = [action(), fix("trainer_speed"), action("asynchronous", "lockstep"), action(is_staler=True)]
+    (table, explained) = actions.actions_part(shown, analysis).blocks
+    assert table.groups == ["Settings", "Engineering work", "Engineering work", "Much staler samples"]
+    assert "tokens dropped" not in table.columns
     assert "Sample staleness is measured in optimizer steps," in explained.text
-    assert explained.text.endswith("big increases of staleness last (see docs/report.md).")
+    assert actions.actions_part([], analysis) is None
 
 
 def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():

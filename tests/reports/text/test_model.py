@@ -178,7 +178,7 @@ def test_where_no_action_brings_five_per_cent_the_layout_is_kept_and_nothing_fol
     made = changing_model()
     analysis = analyzed(replace(made, ranking=replace(made.ranking, actions=())), bottleneck)
     assert verdict_words.next_step(analysis).startswith(f"Keep the current layout. {words}")
-    assert verdict_words.action_rows(analysis) == []
+    assert verdict_words.actions_of(analysis) == ()
 
 
 @pytest.mark.parametrize(

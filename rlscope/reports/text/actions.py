@@ -57,7 +57,7 @@ _IF: Final[Mapping[ActionWhat, str]] = {
     "engine_speed": "{} for 10% faster sampling",
 }
 """The gain of a fix, with its condition."""
-TITLE: Final = "Actions, in the recommended order"
+TITLE: Final = "Actions, cheapest first"
 _VERIFY: Final = (
     f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run "
     "`rlscope compare BEFORE AFTER`."
@@ -66,8 +66,7 @@ _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for t
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-PUBLICATIONS: Final = "steps between publications (delayed by the cap)"
-_LONGEST: Final = "kept of the longest 10% of responses"
+_LONGEST: Final = "longest 10% of responses kept"
 _STALENESS_MEANS: Final = (
     "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
 )
@@ -75,11 +74,17 @@ _STALENESS_MEANS: Final = (
 
 def what_to_do(action: Action) -> str:
     """The action as an imperative with what speaks against it, without a full stop."""
-    words, price = imperative(action), costly_words(action.price, action.price_before)
+    doubt = _doubt(action)
+    return f"{imperative(action)} ({doubt})" if doubt else imperative(action)
+
+
+def _doubt(action: Action) -> str:
+    """Return what speaks against an action, and that it is to be tested if it is a probe; empty if nothing does."""
+    price = costly_words(action.price, action.price_before)
     if action.kind != "probe":
-        return f"{words} ({price})" if price else words
-    doubt = price or ("gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help")
-    return f"{words} ({doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first)"
+        return price
+    doubt = price or ("its gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help")
+    return f"{doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first"
 
 
 def imperative(action: Action) -> str:
@@ -91,7 +96,11 @@ def limit_words(in_flight_limit: int | None) -> str:
     """Return the limit that keeps the queue of a change from growing, as the end of its imperative; empty if none."""
     if in_flight_limit is None:
         return ""
-    return f", and limit samples in flight (being generated or queued) to {fmt.count(in_flight_limit)}"
+    return f", and add {_in_flight_limit(in_flight_limit)}"
+
+
+def _in_flight_limit(limit: float | None) -> str:
+    return f"a limit of {fmt.count(limit)} samples in flight (being generated or queued)"
 
 
 def _single_imperative(action: Action) -> str:
@@ -115,7 +124,7 @@ def _single_imperative(action: Action) -> str:
 def _limit_imperative(what: ActionWhat, old: float | None, new: float | None) -> str:
     """Return the imperative of a limit; old: None if there was none."""
     if old is None or new is None:
-        return f"Limit samples in flight (being generated or queued) to {fmt.count(new)}"
+        return f"Add {_in_flight_limit(new)}"
     name, unit = _LIMITS[what]
     return f"{'Raise' if new > old else 'Lower'} the {name} from {fmt.count(old)} to {fmt.count(new)}{unit}"
 
@@ -223,7 +232,7 @@ def actions_part(shown: Sequence[Action], analysis: AnalysisResult) -> Part | No
 
 def _group(action: Action) -> str:
     if action.is_staler:
-        return "Much staler samples"
+        return "Changes that make samples much staler"
     return "Engineering work" if action.takes_engineering else "Settings"
 
 
@@ -234,9 +243,9 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
     """
     run = analysis.run
     settings = [name for name in (setting_of(action.what, run), limit_setting_of(action, run)) if name]
-    tested = f"; test it for {fmt.count(STEPS_TO_PREDICT)} steps first" if action.kind == "probe" else ""
+    doubt = f"; {_doubt(action)}" if action.kind == "probe" else ""
     return {
-        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{tested}",
+        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{doubt}",
         **effects(action, model),
         "cost": _COSTS[cost_of(action)],
         "predicted tokens/s": "" if (rate := rate_after(action, analysis)) is None else fmt.si(rate),
@@ -269,7 +278,6 @@ def effects(action: Action, model: ModelResult) -> dict[str, str]:
     return {
         GAIN: "; ".join(filter(None, (_gain_cell(action), _evidence(action)))),
         STALENESS: _staleness_cell(action, model),
-        PUBLICATIONS: _publications_cell(action, model),
         DROPPED: dropped_words(action.price, action.price_before),
         _LONGEST: longest_words(action.price, action.price_before),
     }
@@ -304,23 +312,21 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
     then = found.p95_in_optimizer_steps(action.steps_per_version(steps))
     before, after, low, high = map(_age, (own.p95_steps * steps, *then))
     between = "" if low == high else f" ({low} to {high})"
-    return f"{before} → {after}{between} {_steps_noun(after)}{_growing(found)}{_cap_change(action, model)}"
+    return f"{before} → {after}{between} {_steps_noun(after)}{_growing(found)}{_cap_words(action, model)}"
 
 
-def _cap_change(action: Action, model: ModelResult) -> str:
-    """Return how many optimizer steps the staleness cap allows if publications get rarer; else empty."""
-    cap, steps = model.model_config.scheduling.admission.max_staleness, model.calibration.steps_per_version
-    if action.what != "publish_every" or not cap:
-        return ""
-    after = _age(cap * action.steps_per_version(steps))
-    return f"; the cap of {fmt.counted(cap, 'version')} then allows {after} steps"
-
-
-def _publications_cell(action: Action, model: ModelResult) -> str:
-    """Return the optimizer steps between two publications if the cap delays notably fewer or more; else empty."""
-    own, after, steps = model.forecasts.today.staleness, action.staleness, model.calibration.steps_per_version
+def _cap_words(action: Action, model: ModelResult) -> str:
+    """Return what the staleness cap then does: the optimizer steps that it allows if publications get rarer, and those
+    that it delays publications to if they are notably fewer or more. Empty if it does as now.
+    """
+    steps, cap = model.calibration.steps_per_version, model.model_config.scheduling.admission.max_staleness
+    steps_then, own, after = action.steps_per_version(steps), model.forecasts.today.staleness, action.staleness
+    words = ""
+    if action.what == "publish_every" and cap:
+        allowed = f"the cap of {fmt.counted(cap, 'version')} allows {_age(cap * steps_then)}"
+        words = f"; 1 version is then {_age(steps_then)} steps, so {allowed}"
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
-        return ""
-    now, then = own.steps_per_version * steps, after.steps_per_version * action.steps_per_version(steps)
-    return f"{_age(now)} → {_age(then)}"
+        return words
+    now, then = own.steps_per_version * steps, after.steps_per_version * steps_then
+    return f"{words}; the cap then delays publications to every {_age(then)} steps, not {_age(now)}"

@@ -138,7 +138,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 _HELD: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"trainer"}): "trainers held back new weights for {gpu_time} to keep to the staleness cap",
+    frozenset({"trainer"}): "trainers waited {gpu_time} to publish new weights, to keep to the staleness cap",
     frozenset({"sampler"}): "samplers paused for {gpu_time} to keep to the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""
@@ -187,8 +187,9 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None, capped_roles: froz
         return f"{said.format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
-        another, apart = ("", "") if beside in (None, loss.cause) else ("another ", " for other reasons")
-        return f"samplers were idle for {another}{gpu_time} ({share}){apart}"
+        if beside in (None, loss.cause):
+            return f"samplers were idle for {gpu_time} ({share})"
+        return f"apart from that, samplers were idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

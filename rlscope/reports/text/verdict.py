@@ -57,7 +57,7 @@ _RECORD: Final = (
 )
 """The next step if the GPU time of a side is mostly in no recorded state."""
 
-_SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.PUBLICATIONS, actions.DROPPED)
+_SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.DROPPED)
 """Effects of the first action that the next step names; the list of actions has all."""
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -92,7 +92,7 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    return f"{text}; nearly as limiting: the {fmt.listed([causes.NAMES[cause] for cause in tied])}"
+    return f"{text}; throughput is limited almost as much by the {fmt.listed([causes.NAMES[each] for each in tied])}"
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:

@@ -106,12 +106,12 @@ def limited(ranking=None, **limits):
     return replace(made, model_config=replace(made.model_config, candidates=candidates), ranking=ranking or Ranking())
 
 
-TIED_WITH_THE_CAP = "; nearly as limiting: the staleness cap"
+TIED_WITH_THE_CAP = "; throughput is limited almost as much by the staleness cap"
 
 
 def test_causes_that_cost_as_much_are_named_in_the_headline():
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2), tied=("weight_updates",))
-    told = "Trainers wait for samples 25.0% of the time; nearly as limiting: the weight updates"
+    told = "Trainers wait for samples 25.0% of the time; throughput is limited almost as much by the weight updates"
     assert verdict_words.headline(analysis) == told
 
 
@@ -133,7 +133,10 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
 @pytest.mark.parametrize(
     ("blocked", "words"),
     [
-        ([("trainer", "waiting_for_staleness_cap", None)], "trainers held back new weights for 2 GPU-s to keep to the"),
+        (
+            [("trainer", "waiting_for_staleness_cap", None)],
+            "trainers waited 2 GPU-s to publish new weights, to keep",
+        ),
         ([("sampler", "no_requests", "staleness_cap")], "samplers paused for 2 GPU-s to keep to the staleness cap"),
         (
             [("trainer", "waiting_for_staleness_cap", None), ("sampler", "no_requests", "staleness_cap")],

@@ -132,18 +132,12 @@ def a_recommended_layout_is_the_first_of_the_changes(run: Told) -> Iterator[str]
         yield f"{best} is recommended, the first change is {changes[:1]}"
 
 
-def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterator[str]:
+def a_change_is_likely_and_actions_stand_in_their_groups(run: Told) -> Iterator[str]:
     listed = [each for each in run.model.ranking.actions if each.kind not in KEEPING]
     for each in listed:
         if each.kind == "change" and (each.gains >= 0.05).mean() < 0.9:
             yield f"{each.what} is a change, {(each.gains >= 0.05).mean():.0%} likely"
-    fresh = (each for each in listed if each.kind != "fix" and not each.is_staler)
-    # A run that has to stay on-policy cannot be overlapped: colocated GPUs are then all that is left.
-    has_fresh_setting = any(each.what != "asynchronous" for each in fresh)
-    kinds = [
-        (each.kind != "change" or each.is_staler, each.is_staler, each.what == "colocated" and has_fresh_setting)
-        for each in listed
-    ]
+    kinds = [(each.is_staler, each.takes_engineering, each.kind != "change") for each in listed]
     gains = [each.gain_ratio.value for each in listed]
     if kinds != sorted(kinds):
         yield f"the actions are out of order: {kinds}"
@@ -167,7 +161,7 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     the_staleness_of_today_is_the_measured_one,
     a_remedy_for_the_balance_of_both_sides_is_the_first_action,
     a_recommended_layout_is_the_first_of_the_changes,
-    a_change_is_likely_and_a_sure_fresh_setting_comes_first,
+    a_change_is_likely_and_actions_stand_in_their_groups,
 )
 
 

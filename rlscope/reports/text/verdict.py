@@ -111,10 +111,13 @@ def _dropped_by_cap(analysis: AnalysisResult) -> str:
 
 
 def _held_up_by_updates(analysis: AnalysisResult) -> str:
-    """Why trainers wait, if engines pause for weight updates and those come first; as a clause after a comma."""
+    """Why trainers wait, if engines pause for weight updates and those come first; as a clause after a comma.
+
+    Empty if the updates are named beside the samplers.
+    """
     verdict, first = analysis.verdict, first_action(analysis)
     loss = next((each for each in verdict.losses if each.cause == Cause.WEIGHT_UPDATES), None)
-    is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES
+    is_first = first is not None and first.cause == Cause.WEIGHT_UPDATES and first.cause not in verdict.tied_with
     update = analysis.modeled and analysis.modeled.calibration.system.update
     # An update keeps engines from generating, or makes them compute their KV caches again.
     pauses = update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)

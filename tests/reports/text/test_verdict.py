@@ -179,6 +179,9 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
     aside = "This addresses weight updates, not the bottleneck."
     assert (aside in verdict_words.next_step(analysis)) is not pauses
+    tied = replace(analysis, verdict=replace(analysis.verdict, tied_with=("weight_updates",)))
+    beside = "; throughput is limited almost as much by the weight updates"
+    assert verdict_words.headline(tied) == f"Trainers wait for samples 25.0% of the time{beside}"
 
 
 @pytest.mark.parametrize(

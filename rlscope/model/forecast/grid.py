@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.forecast.actions import SETTINGS
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.predict import steps_to_simulate
+from rlscope.model.forecast.predict import samples_to_simulate
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import WhatIf, what_if
 from rlscope.model.system import Layout, possible_layouts
@@ -59,7 +59,8 @@ def solve_grid(model: ModelResult) -> tuple[GridPoint, ...]:
 
     Cached: a page or a notebook that is drawn again asks for the same ones.
     """
-    workload, steps_per_version = model.calibration.system.workload, model.calibration.steps_per_version
+    calibration, steps_per_version = model.calibration, model.calibration.steps_per_version
+    workload = calibration.system.workload
     points, simulated_samples = list[GridPoint](), 0
     for split, setting, value in _asked(model)[:_MOST_POINTS]:
         if simulated_samples >= _MOST_SAMPLES:
@@ -69,8 +70,9 @@ def solve_grid(model: ModelResult) -> tuple[GridPoint, ...]:
             answer = what_if(model, change if setting is None else replace(change, **{setting: value}))
             points.append(GridPoint(split, setting, value, answer))
             samples = round(workload.samples_per_step * answer.steps_per_version / steps_per_version)
-            is_simulated = not model.calibration.synchronous
-            simulated_samples += samples * steps_to_simulate(samples) if is_simulated else 0
+            if not calibration.synchronous:
+                system = replace(calibration.system, workload=replace(workload, samples_per_step=samples))
+                simulated_samples += samples_to_simulate(system, split, calibration.settings)
     return tuple(points)
 
 

@@ -37,6 +37,7 @@ from rlscope.model.forecast.price import (
 from rlscope.model.numerics.bootstrap import drawn_factors
 from rlscope.model.numerics.stratified import normals
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
+from rlscope.model.simulate.part import part_of
 from rlscope.model.simulate.settings import refuse_what_can_not_run
 from rlscope.model.system import Admission, Layout, System
 
@@ -68,8 +69,9 @@ _MORE_STEPS: Final = 120
 well."""
 _FEW_SAMPLES: Final = 12_000
 """Maximum samples of a simulation that is cheap enough for _MORE_STEPS."""
-_MOST_SAMPLES: Final = 300_000
-"""Maximum samples of a simulation; runs with large steps are simulated for fewer steps."""
+_MOST_SAMPLES: Final = 120_000
+"""Maximum samples of a simulation; a large step that no smaller part stands for is simulated fewer times. Rates of
+4,096 samples a step settle within 16 steps, and staleness to a tenth within 24 (five systems)."""
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
 _ROOM_RATIO: Final = 1.25
@@ -315,10 +317,12 @@ def changed(calibration: Calibration, change: Callable[[System], System]) -> Cal
 
 def simulated_run(calibration: Calibration, layout: Layout) -> Simulated | None:
     """Simulate a layout with the best estimate; None if its limits never let a step start."""
-    steps = steps_to_simulate(calibration.system.workload.samples_per_step)
     engines = layout.sampler_gpus // calibration.system.engine.gpus
     slowness = slowness_at(calibration.engine_slowness, engines)
-    return _simulated(calibration.system, layout, steps, replace(calibration.settings, engine_slowness=slowness))
+    settings = replace(calibration.settings, engine_slowness=slowness)
+    part = part_of(calibration.system, layout, settings)
+    simulated = _simulated(part.system, part.layout, _steps_to_simulate(part.system), settings)
+    return None if simulated is None else simulated.of_whole(part.whole_ratio)
 
 
 def why_never_trains(calibration: Calibration, layout: Layout) -> str:
@@ -330,8 +334,15 @@ def why_never_trains(calibration: Calibration, layout: Layout) -> str:
     return "fewer than one sample in a hundred is trained"
 
 
-def steps_to_simulate(samples_per_step: int) -> int:
+def samples_to_simulate(system: System, layout: Layout, settings: Settings) -> int:
+    """Return how many samples the simulation of a layout has."""
+    part = part_of(system, layout, settings).system
+    return part.workload.samples_per_step * _steps_to_simulate(part)
+
+
+def _steps_to_simulate(system: System) -> int:
     """Return the steps of a simulation, which are fewer if they have many samples."""
+    samples_per_step = system.workload.samples_per_step
     most, more = _MOST_SAMPLES // samples_per_step, _FEW_SAMPLES // samples_per_step
     return max(_FEWEST_STEPS, min(_STEPS, most), min(_MORE_STEPS, more))
 

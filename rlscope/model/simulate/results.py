@@ -7,7 +7,7 @@ of one version, and no loop over tokens is needed.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -105,6 +105,30 @@ class Simulated:
     mean_in_flight_samples: float
     """Samples started, and neither taken by the trainer nor dropped or filtered, mean over time."""
     staleness: SimulatedStaleness
+
+    def of_whole(self, whole_ratio: float) -> "Simulated":
+        """Return the results of the whole system, if this is a part of it; the counts of staleness stay the part's.
+
+        whole_ratio: engines of the whole over those of the part, 1 or more.
+        """
+
+        def times(tokens: Sequence[int]) -> tuple[int, ...]:
+            return tuple(round(whole_ratio * each) for each in tokens)
+
+        if whole_ratio == 1.0:
+            return self
+        totals = {name: whole_ratio * each for name, each in asdict(self.engine_totals).items()}
+        return replace(
+            self,
+            step_trained_tokens=times(self.step_trained_tokens),
+            engines=round(whole_ratio * self.engines),
+            engine_totals=EngineTotals(**totals),
+            idle_s={cause: whole_ratio * idle_s for cause, idle_s in self.idle_s.items()},
+            step_left_tokens=times(self.step_left_tokens),
+            step_dropped_tokens=times(self.step_dropped_tokens),
+            mean_queued_samples=whole_ratio * self.mean_queued_samples,
+            mean_in_flight_samples=whole_ratio * self.mean_in_flight_samples,
+        )
 
     @property
     def step_s(self) -> float:

@@ -361,16 +361,28 @@ def _printed(source: ImportSource) -> str:
     return said if _OF_STEP.search(fullest) else ""
 
 
-def _phases_of(durations: Iterable[str]) -> str:
-    """Return the option that names the phases, with the durations that look like each of them filled in."""
+def _phases_of(durations: Iterable[str], framework: Framework | None = None) -> str:
+    """Return the option that names the phases, with the durations of each that the table says, or that look like it."""
+    known = _times(framework) if framework else {}
     ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations if not _NO_PHASE.search(name)}
     found = {"step": "", "generate": "METRIC", "train": "METRIC", "update": ""}
     for phase, pattern in _PHASE_NAMES.items():
-        name = next((name for name, end in ends.items() if re.search(pattern, end)), None)
+        stated = (name for name in ends if known.get(name) == phase)
+        likely = (name for name, end in ends.items() if name not in known and re.search(pattern, end))
+        name = next(chain(stated, likely), None)
         if name is not None:
             found[phase] = name
             del ends[name]
     return "--phases " + shlex.quote(",".join(f"{phase}={name}" for phase, name in found.items() if name))
+
+
+def _times(framework: Framework) -> dict[str, str]:
+    """Return what each metric in a framework's table times, as `--phases` names it."""
+    times: dict[str, str] = {}
+    for process in framework.phases.values():
+        phases = ((name, each.kind.settled(is_separate=False)) for each in process.order for name in each.names)
+        times |= {**dict(phases), **dict.fromkeys(process.step, "step")}
+    return times
 
 
 def _without_phases(source: ImportSource, *, is_engine: bool = False) -> _Refusal | None:
@@ -410,8 +422,10 @@ def _closest(source: ImportSource) -> _Refusal | None:
     known = {each: sum(map(each.knows, names)) for each in releases if any(map(each.names, names))}
     nearest = max(known, key=lambda each: (known[each], -len(_missing(each, names))), default=None)
     shown = sorted(names, key=lambda name: (not is_duration(name), name))
-    phases = f"in seconds, as in {_phases_of(filter(is_duration, shown))}."
-    if nearest is None or known[nearest] < _LOOKS_LIKE_RATIO * len(names):
+    if nearest is not None and known[nearest] < _LOOKS_LIKE_RATIO * len(names):
+        nearest = None
+    phases = f"in seconds, as in {_phases_of(filter(is_duration, shown), nearest)}."
+    if nearest is None:
         return _Refusal(
             f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",
             "metrics of a framework that docs/importers.md lists",

@@ -924,6 +924,18 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "verl, 4 of 4 keys, .* also `timing_s/gen`.*as in --phases step=timing_s/step,"
             "generate=timing_s/rollout_with_filtering,train=timing_s/update_actor",
         ),
+        # A script of 2026 that prints some of the times of verl's run one step behind: what the table says of a metric
+        # counts more than its name, which has "rollout" here.
+        (
+            verl(1, "timing_s/sync_rollout_weights:30.5 - timing_s/update_actor:40.5 - timing_s/step:80.5"),
+            "as in --phases step=timing_s/step,generate=METRIC,train=timing_s/update_actor,"
+            "update=timing_s/sync_rollout_weights",
+        ),
+        # A console of slime (2026) whose update has a part before it in the alphabet.
+        (
+            "perf 0: {'perf/update_weights_pause_time': 1, 'perf/update_weights_time': 2, 'perf/step_time': 30}\n",
+            "as in --phases step=perf/step_time,generate=METRIC,train=METRIC,update=perf/update_weights_time",
+        ),
         # Numbers that are no seconds.
         (
             "timing_s/gen: fast\ntiming_s/update_actor: slow\ntiming_s/step: about 2 min\n",

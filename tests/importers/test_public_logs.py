@@ -844,10 +844,15 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "16:43:08 SUCCESS Step 5 | Time: 5.23s | Reward: 0.3 | Async Level: 1\n",
             r"a console log of prime-rl .*Pass the run folder, whose metrics\.jsonl .*releases, the trainer's \.wandb",
         ),
-        # Logs of verl (2025) whose logger is W&B alone, and of one that crashed in its first step.
+        # Logs of verl (2025) whose logger is W&B alone, and of runs that crashed in their first step.
         (
             "(TaskRunner pid=7) Training Progress:   0%|          | 33/15625 [36:51<289:24:03, 66.82s/it]\n",
             r"a console log of verl .*Pass its \.wandb file or TensorBoard events, .* trainer\.logger has console",
+        ),
+        (
+            "(main_task pid=7) {'actor_rollout_ref': {'actor': {'clip_ratio': 0.2}},\n"
+            "(main_task pid=7)  'trainer': {'total_training_steps': 2}}\nNotImplementedError\n",
+            r"a console log of verl .*Pass its \.wandb file .* from the end of a step on",
         ),
         # Issue 24 of simpleRL-reason (2025-02), which trains with OpenRLHF.
         (

@@ -132,9 +132,14 @@ VERL_LOGS = {
         "gen 40 generate, collapse_metrics 5 other, old_log_prob 10 logprobs, gradient_analysis 20 other, "
         "update_actor 25 train, step 100"
     ),
+    # A log of TinyZero, a fork of verl of January 2025 (2026-02-28), whose rewards are tests of programs.
+    "computes rewards with the advantages": verl_step(
+        "gen 12 generate, ref 1 logprobs, values 1 logprobs, adv 7 reward, update_critic 3 train, "
+        "update_actor 2 train, step 26"
+    ),
     # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05).
     "PRIME": verl_step(
-        "gen 30 generate, verify 15 reward, old_log_prob 10 logprobs, adv 5 other, update_actor 40 train, step 100"
+        "gen 30 generate, verify 15 reward, old_log_prob 10 logprobs, adv 5 reward, update_actor 40 train, step 100"
     ),
     # `ray_trainer.py` of the recipe GKD in verl-project/verl-recipe at 48ea0a7 (2026-08-05).
     "GKD": verl_step(
@@ -145,7 +150,7 @@ VERL_LOGS = {
     # whose issue 26 quotes such numbers. No metric holds the step.
     "PRIME and SimpleVLA-RL before the recipe": verl_step(
         "gen 60 generate, verify 3 reward, acc&trunc_filter 7 other, ref 5 logprobs, reward_model 10 reward, "
-        "adv 1 other, update_actor 14 train",
+        "adv 1 reward, update_actor 14 train",
         prefix="timing/",
     ),
     # `agent_workflow_trainer.py` of rllm-org/rllm at 9beb6e0f (2026-08-15), which evaluates after the step.

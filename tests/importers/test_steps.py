@@ -81,8 +81,8 @@ def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_pa
         ("sampler", "generate", None, 10.0, 14.0),
         ("trainer", "logprobs", None, 4.0, 4.5),
         ("trainer", "logprobs", None, 14.0, 14.5),
-        ("trainer", "other", None, 4.5, 4.75),
-        ("trainer", "other", None, 14.5, 14.75),
+        ("trainer", "reward", None, 4.5, 4.75),
+        ("trainer", "reward", None, 14.5, 14.75),
         ("trainer", "wait", "samples", 0.0, 4.0),
         ("trainer", "wait", "samples", 10.0, 14.0),
     ]
@@ -457,7 +457,8 @@ def test_a_run_without_sides_has_its_phases_beside_a_loss_of_more_than_a_tenth(t
 
 
 def test_time_that_a_framework_does_not_name_is_looked_up_before_it_is_shortened(tmp_path: Path) -> None:
-    metrics = {"timing_s/gen": 2.0, "timing_s/adv": 5.0, "timing_s/update_actor": 3.0, "timing_s/step": 10.0}
+    other = {"timing_s/dump_rollout_generations": 5.0}
+    metrics = {"timing_s/gen": 2.0, **other, "timing_s/update_actor": 3.0, "timing_s/step": 10.0}
     next_step = verdict_words.next_step(analyze(console(tmp_path / "a.log", range(9), metrics), page=False))
     assert next_step.startswith("To go faster, look up what the trainer does in this time")
     # 10 s without 5 s: twice the throughput.

@@ -193,7 +193,7 @@ def _check_coverage(steps: ProcessSteps, placed: Sequence[PlacedStep], log: Step
         target.thinned_evenly.append(worker_id)
     else:
         target.refuse_verdict(
-            f"the {worker_id} file contains {missing}; export all rows, or pass the .wandb file itself"
+            f"the {worker_id} file contains {missing}; pass the whole log, an export of all rows, or the .wandb file"
         )
     if any(step.end_ns is not None for step in steps.steps):
         cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]

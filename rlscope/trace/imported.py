@@ -78,7 +78,7 @@ class Imported:
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of each worker's duration (0 to 1) that the files cover, such as 500 of 999 steps."""
     is_incomplete: bool = False
-    """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
+    """Whether less than 95% of the steps of a worker are in its files."""
     thinned_evenly: tuple[str, ...] = ()
     """Workers whose missing steps are spread evenly over the run, so that shares of time hold for all steps."""
     notes: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ import lzma
 import os
 import re
 from ast import literal_eval
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rlscope.importers.options import import_options
 from rlscope.importers.rows import Tally
 from rlscope.importers.target import ImportOptions
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.origin import origin_lines
 from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import open_run
 from tests.importers.filling import asked
@@ -59,7 +61,7 @@ def verl_line(step: int, metrics: dict[str, float], prefix: str = PREFIX) -> str
     return f"{prefix}step:{step} - " + " - ".join(f"{name}:{value}" for name, value in metrics.items()) + "\n"
 
 
-def console(path: Path, steps: range, metrics: dict[str, float], head: str = "") -> Path:
+def console(path: Path, steps: Iterable[int], metrics: dict[str, float], head: str = "") -> Path:
     path.write_text(head + "".join(verl_line(step, metrics) for step in steps), encoding="utf-8")
     return path
 
@@ -276,6 +278,15 @@ def test_an_export_that_is_thinned_evenly_supports_a_verdict(
     imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, SYNC))
     assert imported.is_incomplete and (imported.refusal is None) is is_even
     assert imported.thinned_evenly == (("trainer",) if is_even else ())
+    assert any("at regular intervals" in line for line in origin_lines(imported)) is is_even
+
+
+def test_steps_quoted_from_a_log_ask_for_the_whole_log(tmp_path: Path) -> None:
+    """Notes about a run (2026) that quote steps 2, 52, 92 and 122: no export left out the others."""
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", [2, 52, 92, 122], SYNC))
+    assert imported.refusal is not None
+    assert "4 of 121 steps; missing: 3-51, 53-91, 93-121; pass the whole log" in imported.refusal
+    assert not any("export" in line for line in origin_lines(imported))
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def _of_the_file(imported: Imported) -> list[Check]:
     if imported.is_incomplete:
         short = ", ".join(f"{worker} {fmt.percent(ratio)}" for worker, ratio in imported.coverage.items())
         adds = "exact totals and durations" if imported.refusal is None else "a verdict"
-        how = "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
+        how = "pass the whole log, the .wandb file, or an export of all rows (run.scan_history() in W&B's API)"
         found.append(Check("all steps", "in part", f"share of the steps: {short}", adds, how))
     if imported.clock == "relative":
         how = "pass the .wandb file or the TensorBoard events of the run, whose rows have times"

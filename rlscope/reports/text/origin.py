@@ -78,7 +78,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
     elif imported.clock == "local":
         lines.append("The file has local times without a zone, shown as if they were UTC. Pass --utc-offset +HH:MM.")
     lines += _certainty_lines(imported)
-    if imported.is_incomplete:
+    if imported.thinned_evenly:
         lines.append("The export left out steps at regular intervals, as exports limited to 500 rows do.")
     lines += [bad_lines(file) for file in imported.files if file.bad_lines]
     return [*lines, *(note if note.endswith(".") else f"{note}." for note in imported.notes)]

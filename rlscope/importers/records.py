@@ -32,8 +32,8 @@ from rlscope.importers.rows import (
     row_of,
 )
 
-_LIST: Final = re.compile(rb'\s*(?:\[|\{\s*"[^"]{1,200}":\s*\{\s*"0":)')
-"""Beginning of a list of rows, or of columns that pandas writes, each with the cells by the index of the row."""
+_LIST: Final = re.compile(rb'\s*(?:\[|\{\s*"[^"]{1,200}":\s*\{\s*"\d{1,9}":)')
+"""Beginning of a list of rows, or of columns, each with the cells by the index of the row or by the step."""
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
 
@@ -49,7 +49,7 @@ def _fits(source: ImportSource) -> bool:
 
 
 def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
-    """Yield the rows of a list, of `log_history`, or of the columns that pandas writes."""
+    """Yield the rows of a list, of `log_history`, or of columns."""
     size = path.stat().st_size
     document = parsed_json(path.read_bytes()) if size <= _LARGEST_STATE_BYTES else None
     history = mapping(document).get("log_history", document)
@@ -67,10 +67,10 @@ def _state_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
 
 
 def _transposed(columns: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the rows of columns, whose cells have the index of the row as their name."""
+    """Return the rows of columns, whose cells are named by the index of the row (pandas) or by the step (NeMo-RL)."""
     cells = {name: mapping(column) for name, column in columns.items()}
     rows = dict.fromkeys(chain.from_iterable(cells.values()))
-    return [{name: column.get(row) for name, column in cells.items()} for row in rows]
+    return [{"_step": number(row), **{name: column.get(row) for name, column in cells.items()}} for row in rows]
 
 
 def _is_state(source: ImportSource) -> bool:

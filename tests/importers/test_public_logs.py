@@ -186,6 +186,23 @@ def nemo_rl(total_s: float, generation_s: float, training_s: float, loss: float,
 
 
 NEMO_RL_LOGS = {
+    # `metrics.json`, which `json_dump_tb_logs.py` in NeMo-RL's tests writes (2026): the values of each metric by step.
+    "metrics by step": Log(
+        "nemo-rl",
+        json.dumps(
+            {
+                "train/loss": {"8": 0.25, "9": 0.5},
+                "timing/train/total_step_time": {"8": 100.0, "9": 80.0},
+                "timing/train/exposed_generation": {"8": 60.0, "9": 40.0},
+                "timing/train/policy_training": {"8": 30.0, "9": 30.0},
+                "timing/train/weight_sync": {"8": 10.0, "9": 10.0},
+            }
+        ),
+        {"samples": 100.0, "train": 60.0, "publish": 20.0},
+        180.0,
+        {"step, loss": [(8, 0.25), (9, 0.5)]},
+        "metrics.json",
+    ),
     # Pull request 1052 of NVIDIA-NeMo/RL (2025-09-03) quotes one such block, and a page about NeMo-RL on GKE another.
     # The single controller of NeMo-RL prints no headings (7ea279ab, 2026-08-22). Zero is a loss and a reward.
     "blocks without a heading": Log(

@@ -364,11 +364,12 @@ def _printed(source: ImportSource) -> str:
 def _phases_of(durations: Iterable[str], framework: Framework | None = None) -> str:
     """Return the option that names the phases, with the durations of each that the table says, or that look like it."""
     known = _times(framework) if framework else {}
-    ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations if not _NO_PHASE.search(name)}
+    ends = {name: re.split(r"[/.]", name)[-1].lower() for name in durations}
     found = {"step": "", "generate": "METRIC", "train": "METRIC", "update": ""}
     for phase, pattern in _PHASE_NAMES.items():
         stated = (name for name in ends if known.get(name) == phase)
-        likely = (name for name, end in ends.items() if name not in known and re.search(pattern, end))
+        unknown = (name for name in ends if name not in known and not _NO_PHASE.search(name))
+        likely = (name for name in unknown if re.search(pattern, ends[name]))
         name = next(chain(stated, likely), None)
         if name is not None:
             found[phase] = name
@@ -377,11 +378,12 @@ def _phases_of(durations: Iterable[str], framework: Framework | None = None) -> 
 
 
 def _times(framework: Framework) -> dict[str, str]:
-    """Return what each metric in a framework's table times, as `--phases` names it."""
+    """Return what each metric in a framework's table times, as `--phases` names it; empty if it contains another."""
     times: dict[str, str] = {}
     for process in framework.phases.values():
-        phases = ((name, each.kind.settled(is_separate=False)) for each in process.order for name in each.names)
-        times |= {**dict(phases), **dict.fromkeys(process.step, "step")}
+        for each in process.order:
+            times |= dict.fromkeys(each.names, "" if each.minus else each.kind.settled(is_separate=False))
+        times |= dict.fromkeys(process.step, "step")
     return times
 
 

@@ -963,6 +963,12 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "perf 0: {'perf/update_weights_pause_time': 1, 'perf/update_weights_time': 2, 'perf/step_time': 30}\n",
             "as in --phases step=perf/step_time,generate=METRIC,train=METRIC,update=perf/update_weights_time",
         ),
+        # Two runs side by side in notes about NeMo-RL (2026); the name of the step looks like a total of training.
+        (
+            "| `timing/train/total_step_time` (s) | 392 | 573 |\n| `timing/train/policy_training` (s) | 9.5 | 14.5 |\n"
+            "| `timing/train/exposed_generation` (s) | 368.5 | 542.5 |\n",
+            "as in --phases step=timing/train/total_step_time,generate=METRIC,train=timing/train/policy_training",
+        ),
         # Numbers that are no seconds.
         (
             "timing_s/gen: fast\ntiming_s/update_actor: slow\ntiming_s/step: about 2 min\n",

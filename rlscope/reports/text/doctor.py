@@ -252,6 +252,8 @@ def _updates(run: Checkup) -> Check:
     name, found = "weight updates", f"{run.publications:,} published, {run.applications:,} applied"
     if "colocated" in run.roles and not run.publications:
         return Check(name, "there", "the roles share their GPUs and publish nothing")
+    if "colocated" in run.roles and run.imported:
+        return Check(name, "there", f"{run.publications:,} published, on GPUs that the roles share")
     if run.publications and run.applications:
         return Check(name, "there", found)
     hooks = [] if run.publications else ["wrap publication in run.publish_weights(version)"]

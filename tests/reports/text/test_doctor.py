@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pytest
 
+import rlscope
 from rlscope.analysis.checkup import examine
 from rlscope.reports.text import doctor
 from rlscope.trace.store import open_run
 from tests.trace_folder import activity, worker, write_run
 
 SECOND = 10**9
+
+
+def test_updates_on_shared_gpus_need_no_second_phase(tmp_path: Path) -> None:
+    phases = "timing_s/gen:3.0 - timing_s/update_actor:5.0 - timing_s/update_weights:2.0 - timing_s/step:10.0"
+    (tmp_path / "a.log").write_text("".join(f"step:{step} - {phases}\n" for step in range(3)), encoding="utf-8")
+    check = next(each for each in rlscope.doctor(tmp_path / "a.log").checks if each.name == "weight updates")
+    assert (check.status, check.found) == ("there", "3 published, on GPUs that the roles share")
 
 
 @pytest.mark.parametrize(("generating_s", "status", "is_told"), [(2, "in part", True), (10, "there", False)])

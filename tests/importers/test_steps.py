@@ -467,6 +467,28 @@ def test_a_run_without_sides_has_its_phases_beside_a_loss_of_more_than_a_tenth(t
     assert "in turn: generation 50.0%, training 30.0%, " in verdict_words.why(analysis)
 
 
+@pytest.mark.parametrize(
+    ("testing_s", "headline", "stretch"),
+    [
+        # Of 59 steps of 9.5 s, 59 of 11.5 s and twice this: less than training, which takes 118 * 5.5 s, or more.
+        (300.0, "Generation takes 52.2% of the time", "In steady state (steps 61 to 119, 11 min 18 s)"),
+        (400.0, "Evaluation takes 39.2% of the time", "Over 33 min 59 s of the run"),
+    ],
+)
+def test_evaluations_before_the_steady_state_are_the_longest_phase_if_they_are_that_of_the_run(
+    tmp_path: Path, testing_s: float, headline: str, stretch: str
+) -> None:
+    """A public log of 393 steps spent 46% of 11 hours in three evaluations, all before its steady state."""
+    slower = {"timing_s/gen": 6.0, "timing_s/step": 11.5}
+    rows = [SYNC | (slower if step > 60 else {}) for step in range(1, 120)]
+    rows[19]["timing_s/testing"] = rows[39]["timing_s/testing"] = testing_s
+    (tmp_path / "a.log").write_text("".join(verl_line(step, row) for step, row in enumerate(rows, 1)))
+    analysis = analyze(tmp_path / "a.log", page=False)
+    assert verdict_words.headline(analysis).startswith(headline)
+    assert verdict_words.why(analysis).startswith(f"{stretch}, the same GPUs sample and train in turn: ")
+    assert ("evaluate less often" in verdict_words.next_step(analysis)) is (testing_s > 300.0)
+
+
 def test_time_that_a_framework_does_not_name_is_looked_up_before_it_is_shortened(tmp_path: Path) -> None:
     other = {"timing_s/dump_rollout_generations": 5.0}
     metrics = {"timing_s/gen": 2.0, **other, "timing_s/update_actor": 3.0, "timing_s/step": 10.0}

@@ -18,6 +18,7 @@ _LEAST_OUTSIDE_RATIO: Final = 0.20
 """Share of generation outside the engines from which it is named."""
 _MOSTLY_OUTSIDE_RATIO: Final = 0.50
 """Share of generation outside the engines from which faster engines gain less than shortening the rest."""
+_SAVING: Final = (state_of("eval").label, state_of("checkpoint").label)
 _INSIDE_ENGINES: Final = "timing_s/generate_sequences"
 """verl's own measure of the part of generation that the engines take."""
 _NEXT: Final[Mapping[str, str]] = {
@@ -30,6 +31,8 @@ _NEXT: Final[Mapping[str, str]] = {
         "move it into the background."
     ),
     "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
+    state_of("eval").label: "To go faster, evaluate less often, on fewer prompts, or on GPUs that do not train.",
+    state_of("checkpoint").label: "To go faster, save less often, or in the background.",
 }
 _NEXT_OUTSIDE: Final = (
     "To go faster, shorten what generation does outside generate_sequences: keep the engines awake between steps, load "
@@ -47,12 +50,43 @@ class StepPhase(NamedTuple):
 
 def judged_states(analysis: AnalysisResult) -> dict[StateKey, float]:
     """Return the GPU-seconds of the stretch of the verdict by state; empty if nothing is known of it."""
-    timeline, verdict = analysis.answers["ledger_timeline"], analysis.verdict
+    return _states_in(judged(analysis), analysis)
+
+
+def judged(analysis: AnalysisResult) -> Interval:
+    """Return the stretch of the verdict."""
+    return Interval(analysis.verdict.start_ns, analysis.verdict.end_ns)
+
+
+def in_turn(analysis: AnalysisResult) -> tuple[list[StepPhase], Interval]:
+    """Return the phases of GPUs that sample and train in turn, and their stretch; no phases if others do something.
+
+    The stretch is that of the verdict, or the run after its first step if evaluations or checkpoints are the longest
+    phase there alone: a few long ones, between which the step time is stable.
+    """
+    ends_ns, stretch = analysis.answers["training_steps"]["end_ns"], judged(analysis)
+    phases = _shared(stretch, analysis)
+    if not phases or not len(ends_ns):
+        return phases, stretch
+    run = Interval(int(ends_ns[0]), int(ends_ns[-1]))
+    whole = _shared(run, analysis)
+    is_left_out = bool(whole) and whole[0].name in _SAVING and whole[0].name != phases[0].name
+    return (whole, run) if is_left_out else (phases, stretch)
+
+
+def _shared(interval: Interval, analysis: AnalysisResult) -> list[StepPhase]:
+    states = _states_in(interval, analysis)
+    is_shared = {key.role for key in states} == {"colocated"}
+    return by_share((key.state, gpu_s) for key, gpu_s in states.items()) if is_shared else []
+
+
+def _states_in(interval: Interval, analysis: AnalysisResult) -> dict[StateKey, float]:
+    timeline = analysis.answers["ledger_timeline"]
     starts = timeline["bucket_start_ns"].unique().sort()
     if len(starts) < 2:
         return {}
     bucket_ns = min(after - before for before, after in pairwise(starts))
-    inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
+    inside = interval.clip(timeline, bucket_ns)
     sums = inside.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
     return {
         StateKey(role, state, reason): gpu_s

@@ -7,6 +7,7 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
+from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
@@ -141,12 +142,13 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if verdict.bottleneck == Cause.UNKNOWN:
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
-    if in_turn := _turns(analysis):
-        return f"{stretch(analysis)}, {phases.why(in_turn, analysis)}"
+    in_turn, interval = _turns(analysis)
+    if in_turn:
+        return f"{_stretch(analysis, interval)}, {phases.why(in_turn, analysis)}"
     if verdict.bottleneck == Cause.TRAINERS and analysis.hides_samplers:
         states = phases.judged_states(analysis).items()
         spent = phases.by_share((key.state, gpu_s) for key, gpu_s in states if key.role == "trainer")
-        return f"{stretch(analysis)}, trainers hardly waited for samples: {phases.shares(spent)}."
+        return f"{_stretch(analysis, interval)}, trainers hardly waited for samples: {phases.shares(spent)}."
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if verdict.bottleneck == Cause.BALANCED:
         losses.sort(key=lambda loss: -loss.gpu_s)
@@ -154,7 +156,7 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     capped = frozenset(key.role for key in phases.judged_states(analysis) if key.is_capped)
     said = [causes.spent_words(loss, losses[0].cause, capped) for loss in named]
     first, *others = said or ["no GPU time was lost to a known cause"]
-    return " ".join([f"{stretch(analysis)}, {first}.", *map(_sentence, others), *_pace(analysis)])
+    return " ".join([f"{_stretch(analysis, interval)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 
 
 _SAME_GAIN: Final = 0.02
@@ -222,14 +224,12 @@ def _against_cause(analysis: AnalysisResult) -> str:
 
 def _phases(analysis: AnalysisResult) -> list[phases.StepPhase]:
     """Return the phases of a balanced run whose GPUs sample and train in turn; none of another."""
-    return _turns(analysis) if analysis.verdict.bottleneck == Cause.BALANCED else []
+    return _turns(analysis)[0] if analysis.verdict.bottleneck == Cause.BALANCED else []
 
 
-def _turns(analysis: AnalysisResult) -> list[phases.StepPhase]:
-    """Return the phases of a run without a ranking whose GPUs sample and train in turn; none of another."""
-    states = phases.judged_states(analysis) if ranking_of(analysis) is None else {}
-    is_in_turn = {key.role for key in states} == {"colocated"}
-    return phases.by_share((key.state, gpu_s) for key, gpu_s in states.items()) if is_in_turn else []
+def _turns(analysis: AnalysisResult) -> tuple[list[phases.StepPhase], Interval]:
+    """Return the phases of a run without a ranking whose GPUs sample and train in turn, and their stretch."""
+    return phases.in_turn(analysis) if ranking_of(analysis) is None else ([], phases.judged(analysis))
 
 
 def _is_reason_open(analysis: AnalysisResult) -> bool:
@@ -336,12 +336,12 @@ def _sampled_sentence(engine: SampledEngine) -> str:
     )
 
 
-def stretch(analysis: AnalysisResult) -> str:
-    """The part of the run that the verdict covers, as the start of a sentence."""
-    window, verdict = analysis.run.window, analysis.verdict
-    if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
+def _stretch(analysis: AnalysisResult, interval: Interval) -> str:
+    """A part of the run, as the start of a sentence."""
+    window = analysis.run.window
+    if window and (window.start_ns, window.end_ns) == interval:
         return f"In steady state ({_window_words(window)})"
-    return f"Over {fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
+    return f"Over {fmt.duration((interval.end_ns - interval.start_ns) / 1e9)} of the run"
 
 
 def _window_words(window: SteadyWindow) -> str:

@@ -28,12 +28,14 @@ from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mappin
 
 _STEP_LINE: Final = re.compile(r"(?<![\w/])step:(\d+) - (\S+:.+)")
 """Matches right after a progress bar too, because the bar ends without a space."""
-_OPENS: Final = re.compile(r"(?<![\w/])step:\d+(?: -|$)")
-_REST: Final = re.compile(r"\s*- \S+:|(?!step:)(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]+$")
+_STEP: Final = r"step:\d+(?: -|$)"
+"""The number of a step; the time of one has decimals, and may follow a line that was cut in `timing_s/step`."""
+_OPENS: Final = re.compile(rf"(?<![\w/]){_STEP}")
+_REST: Final = re.compile(rf"- \S+:|(?!{_STEP})(?:[\d.]\S*|\S*:\S+) - \S+:|[\d.]+$")
 """The rest of such a line that was wrapped before a metric, or cut inside a name or a number."""
 _CUT_NAME: Final = re.compile(r" - [^\s:]+$")
 """End of such a line that was cut inside a name."""
-_ENDS_NAME: Final = re.compile(r"(?!step:)[\w/.@-]*:\S+(?: - |$)")
+_ENDS_NAME: Final = re.compile(rf"(?!{_STEP})[\w/.@-]*:\S+(?: - |$)")
 _NUMBER: Final = rf"(?:{FINITE}|-?(?:nan|inf))"
 _ENDS: Final = r"(?![\w.]|,\d)"
 """End of a number. One with a comma, for thousands or for decimals, cannot be read, and its first digits are no number.
@@ -148,7 +150,7 @@ def _unwrapped(lines: Iterable[ConsoleLine]) -> Iterator[ConsoleLine]:
     for line in lines:
         if held is not None and line.printer in ("", held.printer) and len(held.text) < _LONGEST_STEP:
             start, rest = held.text, line.text.lstrip()
-            if _REST.match(line.text) or (_CUT_NAME.search(start[-_LONGEST_NAME:]) and _ENDS_NAME.match(rest)):
+            if _REST.match(rest) or (_CUT_NAME.search(start[-_LONGEST_NAME:]) and _ENDS_NAME.match(rest)):
                 gap = " " if start.endswith(" -") or rest.startswith("- ") else ""
                 held = held._replace(text=start + gap + rest)
                 continue

@@ -56,7 +56,7 @@ _PRINTER: Final = re.compile(r"\s*(?:\([A-Za-z_][^()]{0,200}\)\s?)+")
 """Names of the processes that printed a line, as Ray and some launchers put them before it."""
 _ACTOR: Final = re.compile(r"\(([\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)")
 _BEGINS: Final = re.compile(
-    r"\s*(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|[A-Z]+ \d\d-\d\d |step:\d|[|\u2500-\u257f]|.{0,300}\d%\|)"
+    r"\s*(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|[A-Z]+ \d\d-\d\d |step:\d+ -|[|\u2500-\u257f]|.{0,300}\d%\|)"
 )
 """Beginning of a line that is no part of the line before, such as the frame of a table, and a progress bar."""
 _FEWEST_PARTS: Final = 3

@@ -796,6 +796,8 @@ def has_config(tmp_path: Path, text: str, name: str = "a.log") -> None:
         ("41.25", "41\n.25"),
         ("timing_s/gen", "timin\ng_s/gen"),
         ("timing_s/step", "timing_s/st\nep"),
+        # A log of verl (2026-07) at 120 columns, in which the rest looks like the beginning of a step.
+        ("timing_s/step", "timing_s/\nstep"),
         ("timing_s/ref", "\ntiming_s/ref"),
         ("55.75", "55\n.75"),
         ("55.75", "55.\n75"),
@@ -809,6 +811,13 @@ def test_a_line_that_was_wrapped_is_read_as_one(tmp_path: Path, cut: str, joined
     assert imported(tmp_path, text).framework == "verl"
     assert spent_s(tmp_path / "run") == {"trainer generate": 82.5, "trainer logprobs": 5.0, "trainer train": 24.0}
     assert asked(tmp_path / "run", "SELECT step FROM train_steps ORDER BY step") == [(44,), (45,)]
+
+
+def test_a_step_that_was_wrapped_after_a_dash_is_whole_beside_others(tmp_path: Path) -> None:
+    """The rest keeps the space before its first metric."""
+    text = verl(44, VERL_PHASES) + verl(45, VERL_PHASES).replace("- timing_s/ref", "-\n timing_s/ref")
+    assert imported(tmp_path, text).framework == "verl"
+    assert spent_s(tmp_path / "run") == {"trainer generate": 82.5, "trainer logprobs": 5.0, "trainer train": 24.0}
 
 
 @pytest.mark.parametrize("name", ["blocks without a heading", "RLinf", "XTuner's console"])

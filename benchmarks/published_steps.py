@@ -25,7 +25,7 @@ import numpy as np
 
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.arrays import Reals
-from rlscope.model.forecast.plan import Sweep, limits_of
+from rlscope.model.forecast.plan import by_split, limits_of
 from rlscope.model.forecast.plan_prior import PlanInputs, assumed_calibration, drawn_systems, planned_system
 from rlscope.model.forecast.predict import predict as predict_layout
 from rlscope.model.system import Layout
@@ -183,8 +183,8 @@ def _asynchronous(run: Run, plan: PlanInputs) -> Predicted:
     trainer_gpus, sampler_gpus = int(run.entries["train_gpus"]), int(run.entries["sampler_gpus"])
     layouts = [Layout(trainer_gpus, sampler_gpus, limit) for limit in limits_of(plan)]
     calibration = assumed_calibration(plan, layouts[0])
-    swept = Sweep(calibration, plan, layouts)
-    found = predict_layout(calibration, swept.by_split()[0].layout)
+    chosen, _ = by_split(calibration, plan, layouts)[0]
+    found = predict_layout(calibration, chosen.layout)
     assert found.drawn_tokens_per_s is not None, found
     tokens = plan.workload.samples_per_step * plan.workload.lengths.mean_tokens
     seconds = tokens / found.drawn_tokens_per_s

@@ -216,7 +216,6 @@ def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile,
 
 def _poor_scaling(file: PlanFile, plan: PlanInputs) -> PoorScaling | None:
     """Smallest share of the GPUs from which using all of them gains too little; None if they gain enough."""
-    plan = replace(plan, present=None)
     whole = fastest_tokens_per_s(plan)
     for times in _TIMES_GPUS:
         fewer = plan.gpus // times

@@ -1,15 +1,16 @@
 """Choose the layout to start a run with, from what device and model promise.
 
-The closed forms solve every split, at the limit on running requests that suits it, and the leading splits are
-predicted. A limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just
-sufficient when all guesses are right leaves no room if the trainers turn out faster. Not covered: several engine sizes
-at once (make one plan for each), links between nodes, stragglers, and lengths that change as the run learns.
+The closed forms choose the limit on running requests that suits each split; the splits are then predicted and compared
+like the layouts of a run. A limit is chosen by its median rate over some draws, not by the rate at the medians: a limit
+that is just sufficient when all guesses are right leaves no room if the trainers turn out faster. Not covered: several
+engine sizes at once (make one plan for each), links between nodes, stragglers, and lengths that change as the run
+learns.
 """
 
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -31,11 +32,12 @@ from rlscope.model.forecast.plan_prior import (
     is_unsure,
     planned_system,
 )
-from rlscope.model.forecast.predict import closed_forecasts, closed_rates, predict, without_stale
+from rlscope.model.forecast.predict import closed_forecasts, closed_rates, predict_layouts, without_stale
 from rlscope.model.forecast.recommend import (
     TIE_RATIO,
     Grounds,
     Recommendation,
+    best_of,
     fastest_probabilities,
     recommend,
 )
@@ -45,10 +47,6 @@ _LIMITS_PER_DOUBLING: Final = 4
 """Limits on running requests that are tried: under a staleness cap, the rate follows the limit."""
 _MOST_SPLITS: Final = 48
 """Maximum number of splits: one step is then 1/50 of the GPUs, and no layout in between is 1% better."""
-_MOST_PREDICTED: Final = 8
-"""Maximum number of layouts that are predicted: up to a second each."""
-_LEADERS: Final = 5
-"""Number of fastest splits that are predicted, within the maximum above."""
 _DRAWS_OF_A_LIMIT: Final = 40
 """Draws per limit: enough for a median that distinguishes limits."""
 _DRAWS_OF_ONE: Final = 25
@@ -123,14 +121,11 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     """
     layouts = layouts_of(plan)
     calibration = assumed_calibration(plan, plan.present or layouts[0])
-    swept = Sweep(calibration, plan, layouts)
-    swept.predict_leaders()
-    candidates = swept.candidates()
+    candidates = _candidates(calibration, plan, [each for each, _ in by_split(calibration, plan, layouts)])
     present = next((each for each in candidates if each.layout == plan.present), None)
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
-    best = _freshest(drawn, lambda each: each.median_rate) if drawn else None
-    advice = None
-    if present is not None and best is not None and present.drawn_tokens_per_s is not None:
+    best, advice = best_of(drawn, drawn[0]) if drawn else None, None
+    if present in drawn:
         others = tuple(each for each in candidates if each is not present)
         advice = recommend(calibration, Forecasts(present, others), Grounds(capped=True))
         best = advice.best if advice.changes else present
@@ -156,8 +151,7 @@ def fastest_tokens_per_s(plan: PlanInputs) -> float | None:
     Raises UnplannableError if the GPUs make no split.
     """
     layouts = layouts_of(plan)
-    swept = Sweep(assumed_calibration(plan, layouts[0]), plan, layouts)
-    return swept.typical_tokens_per_s.get(swept.by_split()[0].layout)
+    return by_split(assumed_calibration(plan, layouts[0]), plan, layouts)[0][1] or None
 
 
 def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
@@ -170,11 +164,11 @@ def hours_of(planned: PlanResult, steps: int) -> Estimate | None:
 
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
-    """Return every split with every limit on running requests, and the current layout. Raises UnplannableError."""
+    """Return every split with every limit on running requests. Raises UnplannableError."""
     layouts = possible_layouts(plan.gpus, coarse_granularity(plan), limits_of(plan))
     if not layouts:
         raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
-    return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
+    return layouts
 
 
 def limits_of(plan: PlanInputs) -> tuple[int, ...]:
@@ -192,89 +186,50 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
     return replace(given, gpus_per_trainer_replica=step) if splits > _MOST_SPLITS else given
 
 
-class Sweep:
-    """Every layout of a plan: all by the closed forms, and the leading splits predicted."""
+def by_split(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> list[tuple[Forecast, float]]:
+    """Solve all layouts by the closed forms; return each split at the limit that suits it, with its rate.
 
-    def __init__(self, calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> None:
-        """Solve every layout by the closed forms."""
-        self._calibration, self._plan = calibration, plan
-        self.forecasts = {
-            each.layout: without_stale(each, self._cap(each.layout))
-            if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
-            else Forecast(each.layout, "trainer_memory")
-            for each in closed_forecasts(calibration.system, layouts)
-        }
-        """Forecasts at the medians of the guesses; those that are predicted have a rate for every draw."""
-        usable = [layout for layout, each in self.forecasts.items() if each.excluded is None]
-        rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT], usable)
-        self.typical_tokens_per_s = dict(zip(usable, np.median(rates, axis=0).tolist(), strict=True))
-        """Median over draws by the closed form, for layouts that can be used."""
+    That limit is the least stale of those that are as fast as the fastest; if none can be used, it is the nearest.
+    Rates are medians over some draws, and 0 for a split that cannot be used. The fastest split comes first.
+    """
+    solved = [
+        without_stale(each, plan.most_staleness)
+        if each.layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
+        else Forecast(each.layout, "trainer_memory")
+        for each in closed_forecasts(calibration.system, layouts)
+    ]
+    usable = [each.layout for each in solved if each.excluded is None]
+    rates = closed_rates(calibration, calibration.draws[:_DRAWS_OF_A_LIMIT], usable)
+    typical = dict(zip(usable, np.median(rates, axis=0).tolist(), strict=True))
 
-    def predict_leaders(self) -> None:
-        """Predict the leading splits. One that falls back makes room for the next, which is then considered."""
-        asked, present = set[Layout](), self._plan.present
-        while len(asked) < _MOST_PREDICTED:
-            leaders = [*self.by_split()[:_LEADERS], *([self.forecasts[present]] if present is not None else [])]
-            left = [each.layout for each in leaders if each.excluded is None and each.layout not in asked]
-            if not left:
-                break
-            asked.add(left[0])
-            self.forecasts[left[0]] = without_stale(predict(self._calibration, left[0]), self._cap(left[0]))
+    def suited(limits: Iterable[Forecast]) -> tuple[Forecast, float]:
+        rated = [(each, typical.get(each.layout, 0.0)) for each in limits]
+        least = (1.0 - TIE_RATIO) * max(rate for _, rate in rated)
+        return min((each for each in rated if each[1] >= least), key=lambda each: _staleness_rank(each[0]))
 
-    def by_split(self, *, but: Layout | None = None) -> list[Forecast]:
-        """Return one forecast per split, at the limit that suits it: the fastest first, excluded ones last.
-
-        but: a layout to leave out.
-        """
-        splits: dict[tuple[int, int], list[Forecast]] = {}
-        for layout, each in self.forecasts.items():
-            if layout != but:
-                splits.setdefault((layout.trainer_gpus, layout.sampler_gpus), []).append(each)
-        chosen = map(self._of_split, splits.values())
-        return sorted(chosen, key=lambda each: (each.excluded is not None, -self._typical_rate(each)))
-
-    def candidates(self) -> tuple[Forecast, ...]:
-        """Return the splits that were predicted, the fastest by median first, then those that cannot be used."""
-        present = self._plan.present
-        listed = [*self.by_split(but=present), *([self.forecasts[present]] if present is not None else [])]
-        usable = [each for each in listed if each.excluded is None and each.tokens_per_s is not None]
-        return (*sorted(usable, key=lambda each: -each.median_rate), *(each for each in listed if each.excluded))
-
-    def _of_split(self, forecasts: Sequence[Forecast]) -> Forecast:
-        """Return the one that was predicted, else the least stale of the fastest; if none can be used, the nearest.
-
-        Limits of a split are not compared by simulations: there would be too many.
-        """
-        usable = [each for each in forecasts if each.excluded is None]
-        if not usable:
-            return min(forecasts, key=staleness_rank)
-        return _freshest([each for each in usable if each.tokens_per_s is not None] or usable, self._typical_rate)
-
-    def _typical_rate(self, forecast: Forecast) -> float:
-        return self.typical_tokens_per_s.get(forecast.layout, 0.0) * _form_ratio(forecast)
-
-    def _cap(self, layout: Layout) -> int | None:
-        """The other layouts are compared with the current one, so its staleness does not matter."""
-        return None if layout == self._plan.present else self._plan.most_staleness
+    splits = groupby(solved, key=lambda each: (each.layout.trainer_gpus, each.layout.sampler_gpus))
+    return sorted((suited(limits) for _, limits in splits), key=lambda each: -each[1])
 
 
-def staleness_rank(forecast: Forecast) -> tuple[int, int]:
-    """Rank equally fast layouts: the least stale first, then the smallest."""
-    staleness = sys.maxsize if forecast.staleness is None else forecast.staleness.sample_p95
+def _staleness_rank(forecast: Forecast) -> tuple[float, int]:
+    """Rank equally fast limits: the least stale first, then the smallest."""
+    staleness = math.inf if forecast.staleness is None else forecast.staleness.sample_p95
     return (staleness, forecast.layout.max_running)
 
 
-def _form_ratio(forecast: Forecast) -> float:
-    """Predicted rate over the closed form's; 1 if the layout was not predicted."""
-    if forecast.state is None or forecast.tokens_per_s is None:
-        return 1.0
-    return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
-
-
-def _freshest(forecasts: Sequence[Forecast], rate: Callable[[Forecast], float]) -> Forecast:
-    """Return the least stale of those that are as fast as the fastest."""
-    most = max(map(rate, forecasts))
-    return min((each for each in forecasts if rate(each) >= (1.0 - TIE_RATIO) * most), key=staleness_rank)
+def _candidates(calibration: Calibration, plan: PlanInputs, splits: Sequence[Forecast]) -> tuple[Forecast, ...]:
+    """Predict the current layout and the leading splits; return them, the fastest first, then what is excluded."""
+    present = [] if plan.present is None else [plan.present]
+    excluded = [each for each in splits if each.excluded and each.layout not in present]
+    tried = [*present, *(each.layout for each in splits if each.excluded is None)]
+    if not tried:
+        return tuple(excluded)
+    found = predict_layouts(replace(calibration, layout=tried[0]), tried, plan.most_staleness)
+    # Layouts are compared with the current one, so its staleness does not matter.
+    first = found.today if present else without_stale(found.today, plan.most_staleness)
+    shown = (first, *found.shown[1:], *excluded)
+    drawn = [each for each in shown if each.drawn_tokens_per_s is not None]
+    return (*sorted(drawn, key=lambda each: -each.median_rate), *(each for each in shown if each.excluded))
 
 
 def _unknown_costs(
@@ -282,7 +237,8 @@ def _unknown_costs(
 ) -> tuple[UnknownCost, ...]:
     """Return the cost of each unknown alone, with the others at their medians."""
     layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
-    ratios = np.array([_form_ratio(each) for each in drawn])
+    simulated = np.array([each.tokens_per_s for each in drawn])
+    ratios = simulated / closed_rates(calibration, (calibration.system,), layouts)[0]
 
     def of(unknown: Unknown) -> UnknownCost:
         systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)

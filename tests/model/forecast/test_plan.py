@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.decode.prior import LogNormal
-from rlscope.model.forecast.plan import PlanResult, Sweep, layouts_of, limits_of, plan_layouts
+from rlscope.model.forecast.plan import PlanResult, by_split, layouts_of, limits_of, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
     PlanInputs,
@@ -99,8 +99,8 @@ def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small
 
 def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]]:
     plan = replace(planned.plan, training=replace(planned.plan.training, state_bytes=state_bytes))
-    swept = Sweep(planned.calibration, plan, layouts_of(plan))
-    return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
+    solved = by_split(planned.calibration, plan, layouts_of(plan))
+    return {split(each.layout) for each, _ in solved if each.excluded == "trainer_memory"}
 
 
 def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) -> None:

@@ -184,25 +184,8 @@ def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System,
 
 
 def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
-    """Whether the plan leaves an unknown open."""
-    prior, update = engine_prior(plan), plan.update.seconds
-    kv = prior.kv_s_per_token
-    rate = plan.training.tokens_per_gpu_s or plan.training.mfu_ratio
-    routing = None if plan.training.tokens_per_gpu_s else plan.training.routing_s_per_token
-    spreads: Mapping[Unknown, float] = {
-        "weight_bandwidth": prior.flat_s.log_sd,
-        "compute": prior.per_request_s.log_sd,
-        "kv_bandwidth": 0.0 if kv is None else kv.log_sd,
-        "pass_overhead": prior.overhead_s.log_sd if prior.overhead_s.median else 0.0,
-        "curve_shape": SHARPNESS.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
-        "prefill": plan.decode.prefill_ratio.log_sd,
-        "training_rate": rate.log_sd,
-        "expert_routing": 0.0 if routing is None else routing.log_sd,
-        "trainer_scaling": plan.training.scaling_exponent_sd,
-        "weight_update": 0.0 if update is None else update.log_sd,
-        "lengths": plan.lengths_log_sd,
-    }
-    return spreads[unknown] > 0.0
+    """Whether the plan leaves an unknown open: one deviation from its median, to either side, changes the system."""
+    return any(planned_system(plan, {unknown: deviation}) != planned_system(plan, {}) for deviation in (-1.0, 1.0))
 
 
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:

@@ -93,7 +93,7 @@ class RooflineCurve:
 
     def sped_up(self, speed: float) -> "RooflineCurve":
         """Return the curve of passes that are faster by a factor, with the work that follows them."""
-        return replace(self, **{name: getattr(self, name) / speed for name in _TIMES})
+        return replace(self, **{name: getattr(self, name) / speed for name in TIMES})
 
     def _work_s(self, running: Numbers) -> Reals:
         # No request at all costs the flat branch, without taking the log of 0.
@@ -103,7 +103,7 @@ class RooflineCurve:
 
 
 _NUDGE: Final = 1.05
-_TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "experts_s", "other_s_per_request")
+TIMES: Final = ("flat_s", "per_request_s", "overhead_s", "kv_s_per_token", "experts_s", "other_s_per_request")
 """Parameters that are times: in proportion to the height of the curve."""
 
 

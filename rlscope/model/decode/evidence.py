@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.arrays import Counts, Reals
-from rlscope.model.decode.curves import Form, RooflineCurve, log_of_one_and
+from rlscope.model.decode.curves import TIMES, Form, RooflineCurve, log_of_one_and
 from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, NO_POINTS, DecodePoints, averaged
 from rlscope.model.decode.prior import HIT_RATE, USUAL_SHAPES, HardwarePrior, LogNormal, ShapePrior
 from rlscope.model.numerics.least_squares import DEGREES, Linearized
@@ -64,8 +64,6 @@ _USUAL_DOUBLINGS: Final = 4.0
 """Doublings of the batch size that the usual error of the form counts for, against those of the run."""
 _BENT: Final = 3
 """Doublings that the curve follows whatever their error: as many as it has parameters of its shape."""
-_SECONDS: Final = frozenset({"flat_s", "per_request_s", "overhead_s", "experts_s", "kv_s_per_token"})
-"""Parameters that are in proportion to the height of the curve."""
 _PROMPT_FACTOR: Final = "prompt_factor"
 
 
@@ -267,7 +265,7 @@ class CurveEvidence:
 
     def scaled(self, vectors: Reals, log_factor: Reals | float) -> Reals:
         """Scale the vectors so that their curves are exp(log_factor) times as high everywhere; one factor per row."""
-        is_time = np.array([name in _SECONDS for name in self.names], dtype=np.float64)
+        is_time = np.array([name in TIMES for name in self.names], dtype=np.float64)
         return vectors + is_time * np.asarray(log_factor, dtype=np.float64)[..., None]
 
     def curve(self, vector: Reals) -> RooflineCurve:

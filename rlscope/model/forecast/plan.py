@@ -121,7 +121,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     """
     layouts = layouts_of(plan)
     calibration = assumed_calibration(plan, plan.present or layouts[0])
-    candidates = _candidates(calibration, plan, [each for each, _ in by_split(calibration, plan, layouts)])
+    candidates = _candidates(calibration, plan, layouts)
     present = next((each for each in candidates if each.layout == plan.present), None)
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
     best, advice = best_of(drawn, drawn[0]) if drawn else None, None
@@ -217,19 +217,25 @@ def _staleness_rank(forecast: Forecast) -> tuple[float, int]:
     return (staleness, forecast.layout.max_running)
 
 
-def _candidates(calibration: Calibration, plan: PlanInputs, splits: Sequence[Forecast]) -> tuple[Forecast, ...]:
+def _candidates(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> tuple[Forecast, ...]:
     """Predict the current layout and the leading splits; return them, the fastest first, then what is excluded."""
-    present = [] if plan.present is None else [plan.present]
-    excluded = [each for each in splits if each.excluded and each.layout not in present]
-    tried = [*present, *(each.layout for each in splits if each.excluded is None)]
+    splits, present = [each for each, _ in by_split(calibration, plan, layouts)], plan.present
+    excluded = [each for each in splits if each.excluded and each.layout != present]
+    tried = [*filter(None, [present]), *(each.layout for each in splits if each.excluded is None)]
     if not tried:
         return tuple(excluded)
     found = predict_layouts(replace(calibration, layout=tried[0]), tried, plan.most_staleness)
     # Layouts are compared with the current one, so its staleness does not matter.
     first = found.today if present else without_stale(found.today, plan.most_staleness)
-    shown = (first, *found.shown[1:], *excluded)
+    shown = (first, *found.shown[1:])
+    stale = [each for each in shown if each.excluded == "too_stale"]
+    if stale:
+        # Each split gets the next limit that suits it.
+        layouts = [each for each in layouts if all(each != other.layout for other in stale)]
+        return (*_candidates(calibration, plan, layouts), *stale)
     drawn = [each for each in shown if each.drawn_tokens_per_s is not None]
-    return (*sorted(drawn, key=lambda each: -each.median_rate), *(each for each in shown if each.excluded))
+    excluded += [each for each in shown if each.excluded]
+    return (*sorted(drawn, key=lambda each: -each.median_rate), *excluded)
 
 
 def _unknown_costs(

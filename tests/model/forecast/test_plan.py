@@ -90,6 +90,15 @@ def test_a_tight_cap_is_kept_by_a_low_limit_on_running_requests(small: PlanResul
     assert best.staleness.sample_p95 <= 2
 
 
+def test_a_limit_that_a_simulation_shows_to_be_too_stale_gives_way_to_a_lower_one(small: PlanResult) -> None:
+    plan = replace(small.plan, workload=replace(small.plan.workload, samples_per_step=32), most_staleness=2)
+    candidates = plan_layouts(plan).candidates
+    (stale,) = (each for each in candidates if each.excluded == "too_stale" and each.tokens_per_s is not None)
+    assert stale.staleness.sample_p95 == 3
+    (lower,) = (each for each in candidates if split(each.layout) == split(stale.layout) and each is not stale)
+    assert lower.staleness.sample_p95 <= 2 and lower.layout.max_running < stale.layout.max_running
+
+
 def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: PlanResult) -> None:
     # 16 bytes of 8.19 billion parameters are 131 GB: two GPUs of 80 GB hold them, one does not.
     assert {split(each.layout) for each in small.candidates if each.excluded == "trainer_memory"} == {(1, 5)}

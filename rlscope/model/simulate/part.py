@@ -27,7 +27,7 @@ _UNEVEN_RATIO: Final = 0.001
 
 
 class Part(NamedTuple):
-    """What is simulated of a system."""
+    """System to simulate, and how many such systems make the whole."""
 
     system: System
     layout: Layout

@@ -72,6 +72,7 @@ def judge(
         refusal: Reason that the data does not support a verdict. None if it does.
         hides_samplers: Whether the data is a trainer's log, which never shows what samplers do while trainers work.
     """
+    waits_for_auxiliary = full_auxiliary(inside) is not None
     inside = _of_the_policy(inside)
     bottleneck: Bottleneck = Cause.BALANCED
     tied: tuple[LossCause, ...] = ()
@@ -88,6 +89,8 @@ def judge(
             bottleneck, sides = Cause.TRAINERS, ("trainers",)
     else:
         bottleneck, tied, uncovered = losses[0].cause, _tied(losses), _uncovered_reason(inside, losses[0])
+        if waits_for_auxiliary:  # Samplers may wait longer, but not for trainers that have no samples.
+            bottleneck, tied = Cause.SAMPLERS, ()
         sides = ("trainers",) if hides_samplers else sides
     unknown_reason, side = refusal or _unknown_reason(total_gpus, steps, inside), None
     if unknown_reason is None:

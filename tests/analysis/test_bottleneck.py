@@ -81,6 +81,16 @@ def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples
     assert full_auxiliary(clipped(timeline([*states, ("auxiliary", "decoding", None, 100.0)]))) is None
 
 
+def test_trainers_that_wait_for_a_full_judge_are_no_bottleneck_however_long_samplers_wait_too() -> None:
+    waits: list[State] = [
+        ("trainer", "waiting_for_samples", "samples", 80.0),
+        ("sampler", "no_requests", "requests", 90.0),
+    ]
+    assert judged(timeline(filled(*waits))).bottleneck == "trainers"
+    verdict = judged(timeline([*filled(*waits), ("auxiliary", "reward", None, 100.0)]))
+    assert (verdict.bottleneck, verdict.tied_with) == ("samplers", ())
+
+
 def ranking_of(gains: dict[LossCause, float]) -> Ranking:
     """A ranking in which each cause costs as much in every draw."""
     losses = [CauseLoss(cause, Estimate(gain, gain, gain), np.full(20, gain)) for cause, gain in gains.items()]

@@ -24,6 +24,8 @@ _CLEAR_SIGMAS: Final = 2.576
 """Distance from zero of a difference that is called clear: chance alone exceeds it in 1 of 100 runs."""
 _LEAST_OWN_RATIO: Final = 0.01
 """Share of the variance of staleness that length must leave: below it, the two cannot be told apart."""
+_ROUNDING_RATIO: Final = 1e-9
+"""Share of the largest mean reward below which a difference is an error of rounding."""
 Inseparable = Literal["one_staleness", "few_steps", "old_is_long"]
 """one_staleness: the samples of a step, at similar length, all have the same staleness. few_steps: fewer than eight
 steps have samples of several. old_is_long: staleness and length rise together."""
@@ -64,7 +66,7 @@ def learning_of(moments: pl.DataFrame) -> Learning | None:
         return Learning(None, "one_staleness", truncated)
     if len(several) < _LEAST_STEPS:
         return Learning(None, "few_steps", truncated)
-    per_version = _jackknifed(_slopes(_with_each_left_out(several)))
+    per_version = _jackknifed(_slopes(_with_each_left_out(several)), moments)
     return Learning(per_version, None if per_version else "old_is_long", truncated)
 
 
@@ -112,7 +114,7 @@ def _of_truncated(moments: pl.DataFrame, products: pl.DataFrame) -> RewardDiffer
     ).to_numpy()
     weights, reward, staleness = _with_each_left_out(changes).T
     slopes = _slopes(_with_each_left_out(pairs.select(products.columns[1:]).to_numpy()))
-    return _jackknifed((reward - np.nan_to_num(slopes) * staleness) / weights)
+    return _jackknifed((reward - np.nan_to_num(slopes) * staleness) / weights, moments)
 
 
 def _means(bands: pl.DataFrame) -> pl.DataFrame:
@@ -122,10 +124,12 @@ def _means(bands: pl.DataFrame) -> pl.DataFrame:
     return sums.select("step", "samples", reward=reward, staleness=staleness)
 
 
-def _jackknifed(values: Reals) -> RewardDifference | None:
+def _jackknifed(values: Reals, moments: pl.DataFrame) -> RewardDifference | None:
     """Return a difference with its interval, from its value over all steps and those without each; None if unknown."""
     if not np.isfinite(values).all():
         return None
+    largest = float(moments.select((pl.col("reward_sum") / pl.col("samples")).abs().max()).item())
+    values = np.where(np.abs(values) > _ROUNDING_RATIO * largest, values, 0.0)
     value, without = float(values[0]), values[1:]
     error = math.sqrt((without.size - 1) * float(np.mean((without - without.mean()) ** 2)))
     reward = Estimate(value, value - _INTERVAL_SIGMAS * error, value + _INTERVAL_SIGMAS * error)

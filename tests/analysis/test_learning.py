@@ -77,6 +77,14 @@ def test_truncated_responses_are_compared_at_equal_staleness(steps: int, is_know
         assert found.truncated.reward.value == pytest.approx(-2.0)
 
 
+def test_rewards_that_are_all_equal_do_not_differ_by_their_rounding() -> None:
+    finished = in_each(9, (0, 40, 0.4), (1, 40, 0.4), (1, 43, 0.4), (2, 41, 0.4), (2, 40, 0.4))
+    found = learning_of(pl.concat([finished, in_each(9, (3, 60, 0.4), (1, 60, 0.4), (0, 60, 0.4), band=0)]))
+    assert found is not None and found.per_version is not None and found.truncated is not None
+    for difference in (found.per_version, found.truncated):
+        assert (*difference.reward, difference.is_clear) == (0.0, 0.0, 0.0, False)
+
+
 def test_a_run_without_rewards_says_nothing() -> None:
     assert learning_of(pl.DataFrame(schema=dict.fromkeys(MOMENTS, pl.Float64))) is None
 

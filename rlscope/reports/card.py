@@ -59,7 +59,7 @@ def card_blocks(analysis: AnalysisResult) -> Iterator[Block]:
     if rewarded := learning.all_sentences(analysis):
         yield Part(learning.TITLE, [Bullets(rewarded, "·")])
     found = findings.callouts(analysis, verdict_words.actions_of(analysis))
-    yield Part(findings.TITLE, found or [Paragraph(verdict_words.no_findings(analysis))])
+    yield Part(findings.TITLE, found or [Paragraph(verdict_words.NO_FINDINGS)])
     if analysis.alerts:
         yield Part(rules.TITLE, [alerts_table(analysis)])
 

@@ -28,7 +28,7 @@ def findings_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the findings with evidence, cost and remedy: the most expensive open, the rest in a fold."""
     found = callouts(analysis, verdict_words.actions_of(analysis))
     if not found:
-        return [Paragraph(verdict_words.no_findings(analysis), "empty")]
+        return [Paragraph(verdict_words.NO_FINDINGS, "empty")]
     more = found[_FINDINGS_OPEN:]
     return [*found[:_FINDINGS_OPEN], *([Fold("findings-more", f"{len(more)} more", more)] if more else [])]
 

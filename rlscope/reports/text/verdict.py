@@ -8,6 +8,7 @@ from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
@@ -47,6 +48,8 @@ _NO_PASSES: Final = (
     "are slow:"
 )
 """Before that step if the engines' logs are read already."""
+_SIDES: Final = (TRAINER_ROLES, SAMPLER_ROLES)
+NO_FINDINGS: Final = "No findings. A check whose data was not recorded is skipped."
 _WORKERS_NAMED: Final = 5
 """Workers without an end that a sentence names."""
 _DROPPED_RATIO: Final = 0.05
@@ -57,6 +60,13 @@ _RECORD: Final = (
     "Record what the {side} do or wait for: `rlscope doctor` lists the lines of code to add. Then analyze a new run."
 )
 """The next step if the GPU time of a side is mostly in no recorded state."""
+_UNCOVERED: Final = "GPUs wait for something that rlscope has no verdict for"
+"""Headline of a run with all data whose largest wait is for what no cause covers."""
+_LOOK_UP: Final = (
+    "Look up in the worker timelines of the report which workers wait, and shorten these waits first. If trainers wait "
+    "for each other at a barrier, give each of them work that takes equally long."
+)
+"""The next step of such a run."""
 
 _SUMMED_UP: Final = (actions.GAIN, actions.STALENESS, actions.DROPPED)
 """Effects of the first action that the next step names; the list of actions has all."""
@@ -85,6 +95,8 @@ def headline(analysis: AnalysisResult) -> str:
     text, dropped = causes.headline(verdict, is_ranked=ranking_of(analysis) is not None), _dropped_by_cap(analysis)
     if dropped and verdict.bottleneck == Cause.STALENESS_CAP:
         text = _DROPPING_CAP
+    if _is_uncovered(analysis):
+        return _UNCOVERED
     if _is_reason_open(analysis):
         return f"{text}; the log does not show what delays the samples"
     if analysis.waits_for_auxiliary:
@@ -192,6 +204,8 @@ def next_step(analysis: AnalysisResult) -> str:
         return _REPAIR
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD.format(side=analysis.verdict.unrecorded_side)
+    if _is_uncovered(analysis):
+        return _LOOK_UP
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == Cause.UNKNOWN:
         return f"{_against_cause(analysis)} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     first = first_action(analysis)
@@ -203,6 +217,14 @@ def next_step(analysis: AnalysisResult) -> str:
     changed = {} if analysis.modeled is None else actions.effects(first, analysis.modeled)
     effects = [_sentence(f"{name}: {cell}") for name in _SUMMED_UP if (cell := changed.get(name))]
     return " ".join(filter(None, (f"{actions.what_to_do(first)}.", *effects, slow, _aside(analysis, first))))
+
+
+def _is_uncovered(analysis: AnalysisResult) -> bool:
+    """Whether there is no verdict although both sides and enough steps are recorded: no cause covers the waits."""
+    verdict, roles = analysis.verdict, {key.role for key in phases.judged_states(analysis)}
+    is_recorded = analysis.run.steps >= LEAST_STEPS_TO_JUDGE and all(map(roles.intersection, _SIDES))
+    is_refused = verdict.unrecorded_side is not None or analysis.data_quality.no_verdict
+    return verdict.bottleneck == Cause.UNKNOWN and is_recorded and not is_refused
 
 
 def _against_cause(analysis: AnalysisResult) -> str:
@@ -267,13 +289,6 @@ def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
 def first_action(analysis: AnalysisResult) -> Action | None:
     """Return the first action; None if nothing is ranked."""
     return next(iter(actions_of(analysis)), None)
-
-
-def no_findings(analysis: AnalysisResult) -> str:
-    """Return the text shown without findings: there are none, or the run has too little data."""
-    if analysis.verdict.bottleneck == Cause.UNKNOWN:
-        return "No findings: the run has too little data to judge."
-    return "No findings. A check whose data was not recorded is skipped."
 
 
 def gap_lines(analysis: AnalysisResult) -> list[str]:

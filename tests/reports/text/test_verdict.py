@@ -74,6 +74,17 @@ def test_a_side_that_is_mostly_unrecorded_is_sent_to_the_lines_of_code_to_add(si
     assert verdict_words.next_step(analysis).startswith(f"Record what the {side} do or wait for: `rlscope doctor`")
 
 
+def test_a_run_with_all_data_whose_waits_no_cause_covers_is_not_told_to_record_more():
+    reason = "12 GPU-seconds waited for what no verdict covers (barrier), more than for any cause that it knows"
+    full = full_analysis()
+    analysis = replace(full, verdict=replace(full.verdict, bottleneck="unknown", unknown_reason=reason), findings=())
+    assert verdict_words.headline(analysis) == "GPUs wait for something that rlscope has no verdict for"
+    assert verdict_words.next_step(analysis).startswith("Look up in the worker timelines of the report which workers")
+    few_steps = replace(analysis, run=replace(full.run, steps=2))
+    assert verdict_words.headline(few_steps) == "Not enough data for a verdict"
+    assert verdict_words.next_step(few_steps).startswith("Record the missing data and analyze again.")
+
+
 def test_the_lines_of_code_of_the_doctor_name_methods_and_reasons_of_the_recorder(tmp_path):
     run = write_run(tmp_path, [worker("e0", "sampler", 0, 10**10), worker("t0", stop_ns=10**10)])
     lines = " ".join(check.how for check in rlscope.doctor(run).checks)

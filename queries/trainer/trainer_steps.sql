@@ -16,15 +16,19 @@
 -- partition: driver
 --
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
--- that of whichever began last, as in the ledger. Time under two spans of one phase, such as a transfer within its
+-- that of whichever began last, as in the ledger. So a span that goes on during whole steps, such as a publication in the
+-- background, has only the time since the last of them. Time under two spans of one phase, such as a transfer within its
 -- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples, for the
 -- staleness cap or without a reason: the others may wait for it meanwhile. A worker may report a step in several rows,
 -- such as one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, version_in, version_out, gpu_count,
-        row_number() OVER (PARTITION BY worker_id, step ORDER BY start_ns) = 1 AS is_first
+        row_number() OVER (PARTITION BY worker_id, step ORDER BY start_ns) = 1 AS is_first,
+        lag(start_ns) OVER before AS earlier_start_ns,
+        lag(end_ns) OVER before AS earlier_end_ns
     FROM train_steps JOIN workers USING (worker_id)
+    WINDOW before AS (PARTITION BY worker_id ORDER BY end_ns, start_ns)
 ),
 spans AS (
     SELECT worker_id, start_ns, end_ns,
@@ -36,7 +40,8 @@ spans AS (
     SELECT worker_id, start_ns, end_ns, 'publish', false FROM weight_updates WHERE phase IN ('publish', 'transfer')
 ),
 placed AS (
-    SELECT spans.worker_id, step, gpu_count, kind, is_for_samples, spans.start_ns,
+    SELECT spans.worker_id, step, gpu_count, kind, is_for_samples,
+        if(spans.start_ns <= earlier_start_ns, earlier_end_ns, spans.start_ns) AS start_ns,
         spans.start_ns >= steps.start_ns AS is_inside,
         if(is_inside, spans.end_ns, least(spans.end_ns, steps.start_ns)) AS end_ns
     FROM spans

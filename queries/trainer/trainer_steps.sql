@@ -17,7 +17,8 @@
 --
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
 -- that of whichever began last, as in the ledger. So a span that goes on during whole steps, such as a publication in the
--- background, has only the time since the last of them. Time under two spans of one phase, such as a transfer within its
+-- background, has only the time since the last of them; a step that begins before the end of the one before has the
+-- time since that end. Time under two spans of one phase, such as a transfer within its
 -- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples, for the
 -- staleness cap or without a reason: the others may wait for it meanwhile. A worker may report a step in several rows,
 -- such as one for each micro-batch.
@@ -77,7 +78,7 @@ sampling AS (
 totals AS (
     SELECT step, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         (sum(gpu_count) FILTER (is_first))::BIGINT AS trainer_gpus,
-        sum((end_ns - start_ns) * gpu_count) AS compute_gpu_ns,
+        sum((end_ns - greatest(start_ns, earlier_end_ns)) * gpu_count) AS compute_gpu_ns,
         CASE WHEN bool_or(max(version_out) > max(version_in)) OVER ()
             THEN max(version_out) - max(version_in)
             ELSE greatest(0, lead(max(version_in)) OVER (ORDER BY step) - max(version_in))

@@ -189,8 +189,11 @@ def _rates(
         yield Cause.LOCKSTEP, _synchronous_rate(whole, layout)
         yield Cause.TAIL, predicted_tokens_per_s
     else:
-        yield Cause.TAIL, _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
-        yield Cause.STALENESS_CAP, predicted_tokens_per_s
+        if whole.admission.max_staleness is not None or whole.admission.queue_policy != "wait":
+            yield Cause.TAIL, _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
+            yield Cause.STALENESS_CAP, predicted_tokens_per_s
+        else:
+            yield Cause.TAIL, predicted_tokens_per_s
         ran = replace(layout, max_running=max(1, round(mean_running(observed))))
         # Use the closed form of admission whoever enforces the cap: the running requests already reflect the cap.
         policy = whole.admission.staleness_policy

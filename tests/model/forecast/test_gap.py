@@ -11,7 +11,7 @@ from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
 from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.forecast.predict import predict_layouts
 from rlscope.model.observed import Observed
-from rlscope.model.system import Granularity, Layout, WeightUpdateCost, possible_layouts
+from rlscope.model.system import Admission, Granularity, Layout, WeightUpdateCost, possible_layouts
 from tests.model.golden_system import load_ratio
 from tests.model.known_run import TRUTH, calibrated, calibration_of, observed, steady
 
@@ -80,3 +80,12 @@ def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
     gap = explain_gap(found, run, forecasts, run.trained_tokens_per_s)
     assert lost(gap)["whole_gpus"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
     assert lost(gap)["layout_imbalance"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
+
+
+def test_what_a_prediction_falls_short_of_the_closed_forms_is_charged_to_no_cap_of_a_run_without_one():
+    run, forecasts = observed(), forecasts_of(8, SPLITS, (64,))
+    rate = steady().trained_tokens_per_s
+    free = lost(explain_gap(calibrated(), run, forecasts, 0.9 * rate))
+    assert "staleness_cap" not in free and free["tail"] > 0.05 * rate
+    capped = replace(calibrated(), system=replace(TRUTH, admission=Admission(max_staleness=4)))
+    assert lost(explain_gap(capped, run, forecasts, 0.9 * rate))["staleness_cap"] > 0.05 * rate

@@ -61,7 +61,7 @@ class Checkup:
     polled_engines: tuple[str, ...]
     """Engines recorded by polling or from log lines."""
     settings: tuple[str, ...]
-    """Settings that the model uses and that run.json's config has."""
+    """Settings that the model uses and that the config in run.json has, or that the engines state."""
     missing_settings: tuple[str, ...]
     imported: Imported | None
     lost: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -71,7 +71,8 @@ class Checkup:
 def examine(run: OpenRun) -> Checkup:
     """Return the data that an open run records."""
     extents = ask(run, "worker_extents")
-    present = tuple(name for name in _SETTINGS if getattr(run.config, name) is not None)
+    stated = {"max_running"} if ask(run, "worker_devices")["max_running"].count() else set[str]()
+    present = tuple(name for name in _SETTINGS if name in stated or getattr(run.config, name) is not None)
     owned = extents.group_by("role").agg(pl.col("gpu_count").sum())
     updates = _counts(run, "SELECT phase, count(DISTINCT version) FROM weight_updates GROUP BY phase")
     sources = _counts(run, "SELECT version_source, count(*) FROM samples GROUP BY version_source")

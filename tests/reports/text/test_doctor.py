@@ -35,3 +35,11 @@ def test_a_sampler_whose_passes_are_out_of_sight_may_record_its_requests(
     with open_run(run) as opened:
         check = next(each for each in doctor.checks(examine(opened)) if each.name == "time of the sampler workers")
     assert (check.status, 'wrap each request in run.activity("generate")' in check.how) == (status, is_told)
+
+
+def test_a_limit_on_running_requests_that_the_engines_state_is_not_missing(tmp_path: Path) -> None:
+    workers = [worker("t", "trainer", 0, SECOND), worker("e", "sampler", 0, SECOND)]
+    for folder, stated in (("silent", {}), ("stating", {"max_running": 16})):
+        with open_run(write_run(tmp_path / folder, [workers[0], workers[1] | stated])) as opened:
+            check = next(each for each in doctor.checks(examine(opened)) if each.name == "settings of the run")
+        assert ("max_running" in check.found.split("missing: ")[1]) == (not stated)

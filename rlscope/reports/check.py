@@ -94,7 +94,9 @@ def _limits(report: RuleReport) -> list[str]:
         lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
     if report.unjudged:
         shares = f"{len(report.unjudged)} of {fmt.counted(len(report.rules), 'rule')}"
-        lines.append(f"\n{shares} not judged (warm-up, or too little data): {_names(report.unjudged)}")
+        in_doubt = any(outcome.rule.kind == "data_quality" and outcome.alerts for outcome in report.rules)
+        why = "warm-up, too little data, or the alerts on data quality" if in_doubt else "warm-up, or too little data"
+        lines.append(f"\n{shares} not judged ({why}): {_names(report.unjudged)}")
     return lines
 
 

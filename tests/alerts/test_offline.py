@@ -85,6 +85,13 @@ def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_p
     assert [each[:2] for each in alerts(folder, silent(8), idle(kind="hint"))] == [("idle", 30), ("silent", 40)]
 
 
+def test_a_hint_that_is_held_back_to_the_end_is_said_to_lack_no_data(tmp_path: Path) -> None:
+    dead = worker("e0", "sampler", 0, None, last_flush_ns=S)
+    folder = run_of(tmp_path / "run", (22, 40), stop_s=40, workers=(dead,))
+    said = as_text(check(folder, RuleSet((silent(), idle(kind="hint")), I * S, 0)), "critical")
+    assert "1 of 2 rules not judged (warm-up, too little data, or the alerts on data quality): idle" in said
+
+
 def test_a_run_without_workers_fires_nothing(tmp_path: Path) -> None:
     assert alerts(write_run(tmp_path / "run", []), idle(), silent()) == []
 

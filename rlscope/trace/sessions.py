@@ -91,7 +91,7 @@ def _last_recording(lives: Sequence[Worker], connection: DuckDBPyConnection) -> 
         last_steps += [last for _, last in made_steps]
     if cut_ns is not None:
         return cut_ns, (
-            f"this folder holds more than one recording; only the last one, from {fmt.instant(cut_ns)} on, "
+            f"This folder holds more than one recording; only the last one, from {fmt.instant(cut_ns)} on, "
             "is analyzed. Record each run in its own folder",
         )
     starts = len(generations)

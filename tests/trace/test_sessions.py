@@ -87,7 +87,7 @@ def test_the_same_script_recorded_twice_is_analyzed_as_the_last_recording_alone(
     assert analysis.verdict.bottleneck == expected.verdict.bottleneck
     said = [gap for gap in analysis.data_quality.gaps if gap not in expected.data_quality.gaps]
     assert said == [
-        "this folder holds more than one recording; only the last one, from 2023-11-14 22:15:00 UTC on, is analyzed. "
+        "This folder holds more than one recording; only the last one, from 2023-11-14 22:15:00 UTC on, is analyzed. "
         "Record each run in its own folder"
     ]
     with open_run(folder) as run:

@@ -33,11 +33,13 @@ _DROPPED: Final = (
     "cap, or keep fewer samples in flight."
 )
 """The next step if both sides lose: moving GPUs from one to the other would not help."""
-_FULL_CACHES: Final = (
-    "Speed up sampling: make room in the engines' KV caches, which hold requests back, or add engines. A higher limit "
-    "on running requests alone gains nothing."
-)
-"""The next step for samplers whose KV caches are full."""
+_FOR_SAMPLERS: Final = {
+    "full_kv_cache": "Speed up sampling: make room in the engines' KV caches, which hold requests back, or add "
+    "engines. A higher limit on running requests alone gains nothing.",
+    "underfilled_engines": "Speed up sampling: give the engines more samples. They run fewer requests than their limit "
+    "allows, so something else holds samples back, such as a limit on samples in flight.",
+}
+"""The next step for slow samplers with one of these findings, the first that holds."""
 _ONE_SIDE: Final = (
     "Pass the engines' logs with --engine-log: a trainer's log does not show whether samplers are slow or wait for "
     "the trainers. If they are slow:"
@@ -235,9 +237,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0], analysis)
     if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
-        hint = causes.WORDS[verdict.bottleneck].next_step
-        is_full = any(each.rule == "full_kv_cache" for each in analysis.findings)
-        said = _FULL_CACHES if is_full and verdict.bottleneck == Cause.SAMPLERS else hint
+        rules = {each.rule for each in analysis.findings if verdict.bottleneck == Cause.SAMPLERS}
+        hints = (hint for rule, hint in _FOR_SAMPLERS.items() if rule in rules)
+        said = next(hints, causes.WORDS[verdict.bottleneck].next_step)
         imported = analysis.data_quality.imported
         why_open = _NO_PASSES if imported and "engine_steps" in imported.tables else _ONE_SIDE
         return f"{why_open} {_lowered(said)}" if _is_reason_open(analysis) else said

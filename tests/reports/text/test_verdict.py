@@ -324,9 +324,11 @@ def test_a_log_of_the_trainer_alone_is_headed_by_no_more_than_it_shows(
     assert verdict_words.next_step(analysis).startswith(asks_for)
 
 
-def test_samplers_with_full_kv_caches_are_not_told_to_run_more_requests() -> None:
+def test_samplers_whose_engines_are_full_or_half_empty_are_not_told_to_run_more_requests_each() -> None:
     analysis = judged(Loss("samplers", 12.0, 0.25))
     step = verdict_words.next_step(analysis)
     assert step == "Speed up sampling: more requests per engine, faster engines, or more of them."
-    full = replace(analysis, findings=(finding("full_kv_cache", {}),))
+    half_empty = replace(analysis, findings=(finding("underfilled_engines", {}),))
+    assert verdict_words.next_step(half_empty).startswith("Speed up sampling: give the engines more samples. They run")
+    full = replace(analysis, findings=(*half_empty.findings, finding("full_kv_cache", {})))
     assert verdict_words.next_step(full).startswith("Speed up sampling: make room in the engines' KV caches")

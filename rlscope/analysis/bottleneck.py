@@ -89,7 +89,8 @@ def judge(
             bottleneck, sides = Cause.TRAINERS, ("trainers",)
     else:
         bottleneck, tied, uncovered = losses[0].cause, _tied(losses), _uncovered_reason(inside, losses[0])
-        if waits_for_auxiliary:  # Samplers may wait longer, but not for trainers that have no samples.
+        # Samplers may lose more, but not because of trainers that have no samples.
+        if waits_for_auxiliary or (bottleneck == Cause.TRAINERS and _starves_beside_drops(losses)):
             bottleneck, tied = Cause.SAMPLERS, ()
         sides = ("trainers",) if hides_samplers else sides
     unknown_reason, side = refusal or _unknown_reason(total_gpus, steps, inside), None
@@ -242,6 +243,14 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     return held_back.side_share_ratio <= BALANCED_SHARE_RATIO and all(
         _side_gpu_s(lost, side) <= BALANCED_SHARE_RATIO * _side_gpu_s(inside, side) for side in _SIDES
     )
+
+
+def _starves_beside_drops(losses: tuple[Loss, ...]) -> bool:
+    """Return whether trainers wait for samples, and longer than samplers wait for them: what is dropped is no wait."""
+    by_cause = {loss.cause: loss for loss in losses}
+    waits, held = by_cause[Cause.SAMPLERS], by_cause[Cause.TRAINERS]
+    held_gpu_s = held.gpu_s - (held.dropped_gpu_s or 0.0)
+    return waits.side_share_ratio > BALANCED_SHARE_RATIO and waits.gpu_s > held_gpu_s
 
 
 def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:

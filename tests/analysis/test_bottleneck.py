@@ -140,6 +140,15 @@ def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers() -> No
     assert word(filled(("sampler", "no_requests", "backpressure", 6.0)), dropped_tokens_ratio=0.05) == "trainers"
 
 
+def test_drops_are_not_the_trainers_fault_while_they_wait_for_samples_longer_than_samplers_for_them() -> None:
+    waits = filled(("trainer", "waiting_for_samples", "samples", 30.0))
+    verdict = judged(timeline(waits), dropped_tokens_ratio=0.5)
+    assert (verdict.bottleneck, verdict.losses[0].cause, verdict.tied_with) == ("samplers", "trainers", ())
+    assert word(filled(("trainer", "waiting_for_samples", "samples", 10.0)), dropped_tokens_ratio=0.5) == "trainers"
+    held: State = ("sampler", "no_requests", "backpressure", 30.0)
+    assert word([*waits[:1], held, *filled()], dropped_tokens_ratio=0.5) == "trainers"
+
+
 def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first() -> None:
     states = filled(
         ("trainer", "waiting_for_samples", "samples", 20.0),

@@ -29,8 +29,8 @@ _BOTH_SIDES: Final = (
     "each side waits for, and fix that first."
 )
 _DROPPED: Final = (
-    "Move no GPUs yet: trainers wait while samples are dropped as stale or abandoned. Publish less often, raise the "
-    "cap, or keep fewer samples in flight."
+    "Move no GPUs yet: trainers wait while samples are dropped as stale or abandoned. Abandon fewer, publish less "
+    "often, raise the cap, or keep fewer samples in flight."
 )
 """The next step if both sides lose: moving GPUs from one to the other would not help."""
 _FOR_SAMPLERS: Final = {
@@ -236,7 +236,8 @@ def _against_cause(analysis: AnalysisResult) -> str:
         return findings.FULL_AUXILIARY
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0], analysis)
-    if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with}:
+    largest = {loss.cause for loss in verdict.losses[:1]}
+    if not {Cause.SAMPLERS, Cause.TRAINERS} <= largest.union((verdict.bottleneck, *verdict.tied_with)):
         rules = {each.rule for each in analysis.findings if verdict.bottleneck == Cause.SAMPLERS}
         hints = (hint for rule, hint in _FOR_SAMPLERS.items() if rule in rules)
         said = next(hints, causes.WORDS[verdict.bottleneck].next_step)

@@ -276,7 +276,8 @@ def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
 def _cause_of(calibration: Calibration, layout: Layout) -> LossCause:
     """Return the side that a layout makes faster: it gets GPUs, or its engines run more requests.
 
-    If both sides get something, it is the one whose part of the change alone is faster, by the closed forms.
+    If both sides get something, it is the one whose part of the change alone is faster, by the closed forms; if neither
+    part alone gains WORTHWHILE_RATIO, it is the trainers, which get GPUs.
     """
     own = calibration.layout
     if calibration.synchronous:
@@ -284,5 +285,6 @@ def _cause_of(calibration: Calibration, layout: Layout) -> LossCause:
     if layout.trainer_gpus <= own.trainer_gpus:
         return Cause.SAMPLERS
     alone = replace(layout, max_running=own.max_running), replace(own, max_running=layout.max_running)
-    split_rate, limit_rate = closed_rates(calibration, (calibration.system,), alone)[0]
-    return Cause.TRAINERS if split_rate >= limit_rate else Cause.SAMPLERS
+    split_rate, limit_rate, rate = closed_rates(calibration, (calibration.system,), (*alone, own))[0]
+    least = max(split_rate, rate * (1.0 + WORTHWHILE_RATIO))
+    return Cause.SAMPLERS if limit_rate > least else Cause.TRAINERS

@@ -314,10 +314,16 @@ def trainer_and_limit(today: Layout) -> tuple[Layout, ...]:
     return (Layout(today.trainer_gpus + 1, today.sampler_gpus - 1, 4 * today.max_running),)
 
 
+def trainers_and_limit(today: Layout) -> tuple[Layout, ...]:
+    """Most GPUs for the trainers: engines that keep up only with four times the requests, which alone gain nothing."""
+    return (Layout(today.sampler_gpus, today.trainer_gpus, 4 * today.max_running),)
+
+
 @pytest.mark.parametrize(
     ("name", "layouts", "what", "cause"),
     [
         ("trainers", splits, "layout", "trainers"),
+        ("trainers", trainers_and_limit, "layout", "trainers"),
         ("samplers", splits, "layout", "samplers"),
         ("samplers", limits, "running_limit", "samplers"),
         ("trainers", trainer_and_limit, "layout", "trainers"),

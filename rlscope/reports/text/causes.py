@@ -146,7 +146,7 @@ OPEN_LABEL: Final = "Trainers wait for samples"
 """Title of the verdict if a log does not show what delays the samples, or if judges or reward models do."""
 
 
-def verdict_label(bottleneck: Bottleneck) -> str:
+def verdict_label(bottleneck: Cause) -> str:
     """The verdict as a title."""
     if bottleneck in (Cause.BALANCED, Cause.UNKNOWN):
         return "Balanced" if bottleneck == Cause.BALANCED else "No verdict"

@@ -86,7 +86,8 @@ def label(analysis: AnalysisResult) -> str:
     if in_turn := _phases(analysis):
         return phases.label(in_turn[0])
     is_open = _is_reason_open(analysis) or analysis.waits_for_auxiliary
-    return causes.OPEN_LABEL if is_open else causes.verdict_label(analysis.verdict.bottleneck)
+    bottleneck = _named(analysis.verdict.bottleneck, analysis)
+    return causes.OPEN_LABEL if is_open else causes.verdict_label(bottleneck)
 
 
 def headline(analysis: AnalysisResult) -> str:
@@ -107,7 +108,15 @@ def headline(analysis: AnalysisResult) -> str:
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
         return text
-    return f"{text}; throughput is limited almost as much by the {fmt.listed([causes.NAMES[each] for each in tied])}"
+    names = fmt.listed([causes.NAMES[_named(each, analysis)] for each in tied])
+    return f"{text}; throughput is limited almost as much by the {names}"
+
+
+def _named(cause: Bottleneck, analysis: AnalysisResult) -> Cause:
+    """Return the cause that a text names: of a run without a staleness cap, its limit on samples in flight."""
+    capped_gpu_s = sum(loss.gpu_s for loss in analysis.verdict.losses if loss.cause == Cause.STALENESS_CAP)
+    is_uncapped = analysis.run.max_staleness is None and not capped_gpu_s
+    return Cause.IN_FLIGHT_LIMIT if cause == Cause.STALENESS_CAP and is_uncapped else Cause(cause)
 
 
 def _dropped_by_cap(analysis: AnalysisResult) -> str:
@@ -279,7 +288,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if first.kind == "fresher":
         saved = "drops fewer tokens" if first.price.changes_drops(first.price_before) else "makes samples fresher"
         return f"This {saved}, but does not remove the bottleneck{other}."
-    return f"This addresses {causes.NAMES[first.cause]}, not the bottleneck{other}."
+    return f"This addresses the {causes.NAMES[_named(first.cause, analysis)]}, not the bottleneck{other}."
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:

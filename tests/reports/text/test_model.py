@@ -156,7 +156,7 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
 @pytest.mark.parametrize(
     ("kind", "dropped_ratio", "aside"),
     [
-        ("change", 0.3, "This addresses trainers, not the bottleneck"),
+        ("change", 0.3, "This addresses the trainers, not the bottleneck"),
         ("cheaper", 0.3, "This frees GPUs, but does not remove the bottleneck"),
         ("fresher", 0.1, "This drops fewer tokens, but does not remove the bottleneck"),
         ("fresher", 0.3, "This makes samples fresher, but does not remove the bottleneck"),

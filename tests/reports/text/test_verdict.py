@@ -127,6 +127,18 @@ def test_causes_that_cost_as_much_are_named_in_the_headline():
 
 
 @pytest.mark.parametrize(
+    ("cap", "blocked_gpu_s", "name"),
+    [(4, 0.0, "staleness cap"), (None, 1.0, "staleness cap"), (None, 0.0, "cap on samples in flight")],
+)
+def test_a_run_without_a_staleness_cap_is_not_said_to_be_limited_by_one(cap, blocked_gpu_s, name):
+    blocked = Loss("staleness_cap", blocked_gpu_s, 0.0)
+    of_samplers = judged(Loss("samplers", 12.0, 0.25), blocked, tied=("staleness_cap",))
+    run = replace(of_samplers.run, max_staleness=cap)
+    assert verdict_words.headline(replace(of_samplers, run=run)).endswith(f"nearly as limiting: the {name}")
+    assert verdict_words.label(replace(judged(blocked), run=run)) == f"Bottleneck: {name}"
+
+
+@pytest.mark.parametrize(
     ("policy", "dropped_gpu_s", "words"),
     [
         ("drop", 5.0, ", because samplers spend 5.0% of their time on samples that are dropped as too stale"),
@@ -188,7 +200,7 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1), model=made)
     paused = ", partly because weight updates hold up the engines" * pauses
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
-    aside = "This addresses weight updates, not the bottleneck."
+    aside = "This addresses the weight updates, not the bottleneck."
     assert (aside in verdict_words.next_step(analysis)) is not pauses
     tied = replace(analysis, verdict=replace(analysis.verdict, tied_with=("weight_updates",)))
     beside = "; throughput is limited almost as much by the weight updates"

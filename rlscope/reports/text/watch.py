@@ -188,10 +188,10 @@ def _verdict(facts: LiveFacts) -> str:
     verdict = facts.verdict
     if verdict is None:
         return fmt.NO_DATA
-    words = causes.headline(verdict, is_ranked=False)
+    label, words = causes.verdict_label(verdict.bottleneck), causes.headline(verdict, is_ranked=False)
     if verdict.unknown_reason is not None:
-        return f"{words}: {verdict.unknown_reason}"
-    label, lasting = causes.verdict_label(verdict.bottleneck), fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
+        return f"{label}: {verdict.unknown_reason}"
+    lasting = fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
     if verdict.bottleneck == "samplers" and facts.hides_samplers:
         label = causes.OPEN_LABEL
     own = [side for side in facts.sides if side.role != AUXILIARY_ROLE]

@@ -467,7 +467,7 @@ def test_a_slow_engine_is_named() -> None:
 def test_a_verdict_that_is_not_known_says_why() -> None:
     unknown = Verdict("unknown", (), "the run has 2 training steps", NOON_NS, NOON_NS + S, ())
     (line,) = [line for line in lines(view(facts=replace(FACTS, verdict=unknown))) if ";" in line]
-    assert "verdict Not enough data for a verdict: the run has 2 training steps; steps" in line
+    assert "verdict No verdict: the run has 2 training steps; steps" in line
 
 
 def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from rlscope.model.calibration import Calibration
 from rlscope.model.estimate import INTERVAL_RATIO, Estimate
 from rlscope.model.forecast.predict import predict
+from rlscope.model.forecast.recommend import TIE_RATIO
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.observed import TrainerSteps
 
@@ -40,14 +41,14 @@ class Prediction:
 
     @property
     def agrees(self) -> bool:
-        """Whether the two intervals overlap."""
-        return self.predicted.low <= self.held_out.high and self.held_out.low <= self.predicted.high
+        """Whether the two intervals overlap, or the rates differ by at most TIE_RATIO."""
+        return abs(self.held_out.value - self.predicted.value) <= self.margin_ratio * self.predicted.value
 
     @property
     def margin_ratio(self) -> float:
-        """Largest `residual_ratio`, without its sign, at which the two intervals still overlap."""
+        """Largest `residual_ratio`, without its sign, at which they agree."""
         slower, faster = sorted((self.predicted, self.held_out), key=lambda each: each.value)
-        return (slower.high - slower.value + faster.value - faster.low) / self.predicted.value
+        return max(TIE_RATIO, (slower.high - slower.value + faster.value - faster.low) / self.predicted.value)
 
     @property
     def misses(self) -> bool:

@@ -43,6 +43,12 @@ def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(
     assert level_log_sd(prediction(off, predicted_sd, achieved_sd)) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(("achieved", "agrees"), [(1_020.0, True), (980.0, True), (1_020.1, False), (979.9, False)])
+def test_a_prediction_agrees_within_2_percent_however_small_the_intervals(achieved: float, agrees: bool) -> None:
+    found = Prediction(20, 20, Estimate.exactly(1_000.0), Estimate.exactly(achieved))
+    assert (found.agrees, found.margin_ratio) == (agrees, 0.02)
+
+
 @pytest.mark.parametrize(
     ("achieved", "high", "misses"),
     [(1_100.0, 1_000.0, False), (1_100.1, 1_000.0, True), (899.9, 1_000.0, True), (1_100.1, 1_100.1, False)],

@@ -16,12 +16,11 @@
 -- partition: driver
 --
 -- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
--- that of whichever began last, as in the ledger. So a span that goes on during whole steps, such as a publication in the
--- background, has only the time since the last of them; a step that begins before the end of the one before has the
--- time since that end. Time under two spans of one phase, such as a transfer within its
--- publication, counts once. Trainers wait for sampling as long as the worker that waits longest for samples, for the
--- staleness cap or without a reason: the others may wait for it meanwhile. A worker may report a step in several rows,
--- such as one for each micro-batch.
+-- that of whichever began last, as in the ledger. So a span that goes on during whole steps, such as a publication in
+-- the background, has only the time since the last of them; a step that begins before the end of the one before has
+-- the time since that end. Time under two spans of one phase, such as a transfer within its publication, counts once.
+-- Trainers wait for sampling as long as the worker that waits longest for samples, for the staleness cap or without a
+-- reason: the others may wait for it meanwhile. A worker may report a step in several rows, one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, version_in, version_out, gpu_count,

@@ -245,8 +245,9 @@ def _against_cause(analysis: AnalysisResult) -> str:
         return findings.FULL_AUXILIARY
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0], analysis)
-    largest = {loss.cause for loss in verdict.losses[:1]}
-    if not {Cause.SAMPLERS, Cause.TRAINERS} <= largest.union((verdict.bottleneck, *verdict.tied_with)):
+    # Samplers that starve trainers may lose more themselves.
+    largest = [loss.cause for loss in verdict.losses[:1] if verdict.bottleneck == Cause.SAMPLERS]
+    if not {Cause.SAMPLERS, Cause.TRAINERS} <= {verdict.bottleneck, *verdict.tied_with, *largest}:
         rules = {each.rule for each in analysis.findings if verdict.bottleneck == Cause.SAMPLERS}
         hints = (hint for rule, hint in _FOR_SAMPLERS.items() if rule in rules)
         said = next(hints, causes.WORDS[verdict.bottleneck].next_step)

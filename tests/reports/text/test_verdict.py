@@ -134,7 +134,7 @@ def test_a_run_without_a_staleness_cap_is_not_said_to_be_limited_by_one(cap, blo
     blocked = Loss("staleness_cap", blocked_gpu_s, 0.0)
     of_samplers = judged(Loss("samplers", 12.0, 0.25), blocked, tied=("staleness_cap",))
     run = replace(of_samplers.run, max_staleness=cap)
-    assert verdict_words.headline(replace(of_samplers, run=run)).endswith(f"nearly as limiting: the {name}")
+    assert verdict_words.headline(replace(of_samplers, run=run)).endswith(f"almost as much by the {name}")
     assert verdict_words.label(replace(judged(blocked), run=run)) == f"Bottleneck: {name}"
 
 

@@ -87,7 +87,7 @@ class ChangeCause:
     according to the model, the run could not run with this change. None if a gain is predicted."""
 
     @classmethod
-    def measured(cls, name: str, before: float, after: float, change: Change) -> "ChangeCause":
+    def measured(cls, name: str, before: float, after: float, change: Change | None) -> "ChangeCause":
         """Return a measured difference of two numbers, before the model predicts its effect."""
         return cls("measured", name, f"{before:.3g}", f"{after:.3g}", change)
 
@@ -242,7 +242,7 @@ def _measured_causes(
     if (saving := _different(before, _saving_s(before), _saving_s(after))) is not None:
         yield ChangeCause.measured("checkpoints", *saving, Change(added_checkpoint_s=saving[1] - saving[0]))
     if (update := _different(before, _update_s(before), _update_s(after))) is not None:
-        yield ChangeCause.measured("weight_updates", *update, Change(weight_update_s=update[1]))
+        yield ChangeCause.measured("weight_updates", *update, _updates_as_long(before.modeled, *update))
 
 
 def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
@@ -280,8 +280,20 @@ def _saving_s(run: ComparedRun) -> float | None:
 
 
 def _update_s(run: ComparedRun) -> float | None:
-    """Return the seconds per weight update, as modeled; None if unknown."""
-    return run.modeled and (run.modeled.calibration.system.update.seconds or None)
+    """Return the seconds that a weight update holds up the side that it holds up longer, as modeled; None if unknown.
+
+    Until engines apply it, both sides go on: that time costs staleness, not throughput.
+    """
+    update = run.modeled and run.modeled.calibration.system.update
+    return max(update.engine_pause_s, update.trainer_blocked_s) if update else None
+
+
+def _updates_as_long(model: ModelResult | None, before_s: float, after_s: float) -> Change | None:
+    """Return the model input for updates that hold a side up for another time; None if the model has no such time."""
+    update = model and model.calibration.system.update
+    if not update or not (before_s or update.seconds == 0.0):
+        return None
+    return Change(weight_update_s=update.seconds * after_s / before_s if before_s else after_s)
 
 
 def _different(before: ComparedRun, first: float | None, then: float | None) -> tuple[float, float] | None:

@@ -8,10 +8,10 @@ import pytest
 
 import rlscope
 from rlscope import format as fmt
-from rlscope.comparison.attribution import _reaches, setting_changes
+from rlscope.comparison.attribution import _measured_causes, _reaches, setting_changes
 from rlscope.comparison.engines import engine_speed
 from rlscope.comparison.facts import ComparedRun, StateKey, flattened, run_of
-from rlscope.comparison.lengths import length_change
+from rlscope.comparison.lengths import LengthChange, length_change
 from rlscope.comparison.runs import compare_runs
 from rlscope.comparison.statistics import Difference
 from rlscope.comparison.warnings import CompareWarningKind
@@ -23,7 +23,7 @@ from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.result import NOT_ASKED
 from rlscope.model.forecast.what_if import what_if
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Layout
+from rlscope.model.system import Layout, WeightUpdateCost
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.comparison import causes_sentence
 from tests.comparison.made_runs import made_run
@@ -268,6 +268,32 @@ def test_a_recommended_fix_is_recognized_by_what_was_measured(before: rlscope.An
     assert (found.promise.rank, found.promise.target, found.promise.is_fix) == (2, "engine_speed", True)
     assert found.promise.gain_ratio.value == pytest.approx(found.causes[0].alone_ratio)
     assert compare_runs(run, [with_pass_s(run, 1.25)]).pairs[0].attribution.promise is None
+
+
+@pytest.mark.parametrize(
+    ("before_update", "after_update", "told"),
+    [
+        # An update in the background takes longer to arrive, and holds nobody up.
+        (WeightUpdateCost(2.0, 0.5, 1.0), WeightUpdateCost(0.0, 0.0, 9.0), ("2", "0", 0.0)),
+        (WeightUpdateCost(0.5, 2.0, 1.0), WeightUpdateCost(0.5, 3.0, 0.0), ("2", "3", 3.0)),
+        (WeightUpdateCost(), WeightUpdateCost(0.0, 3.0, 0.0), ("0", "3", 3.0)),
+        # The model scales what it has: of an update that only arrives late it knows no other time.
+        (WeightUpdateCost(0.0, 0.0, 1.0), WeightUpdateCost(0.0, 3.0, 1.0), ("0", "3", None)),
+        (WeightUpdateCost(0.0, 2.0, 1.0), WeightUpdateCost(0.0, 2.0, 9.0), None),
+    ],
+)
+def test_updates_differ_by_the_time_that_they_hold_a_side_up(before_update, after_update, told, before):
+    first, second = (updated(run_of(before), each) for each in (before_update, after_update))
+    causes = _measured_causes(first, second, first.model, LengthChange(0.0, None, 0.0), None)
+    found = [(each.before, each.after, each.change and each.change.weight_update_s) for each in causes]
+    assert found == ([] if told is None else [told])
+
+
+def updated(run: ComparedRun, update: WeightUpdateCost) -> ComparedRun:
+    """The run with updates of these times, by its model."""
+    calibration = run.model.calibration
+    system = replace(calibration.system, update=update)
+    return replace(run, model=replace(run.model, calibration=replace(calibration, system=system)))
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(0.021, ["checkpoints"]), (0.019, [])])

@@ -11,6 +11,7 @@ from rlscope.frameworks import framework_of
 from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import SETTINGS, Action, ActionWhat
 from rlscope.model.forecast.price import StalenessForecast
+from rlscope.model.forecast.recommend import STALER_RATIO
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.blocks import Paragraph, Part, Table
@@ -57,25 +58,29 @@ _IF: Final[Mapping[ActionWhat, str]] = {
     "engine_speed": "{} for 10% faster sampling",
 }
 """The gain of a fix, with its condition."""
-TITLE: Final = "Actions, cheapest first"
+TITLE: Final = "Recommended actions"
 _VERIFY: Final = (
-    f"To verify, make the change, record {fmt.count(STEPS_TO_PREDICT)} steps in steady state and run "
-    "`rlscope compare BEFORE AFTER`."
+    f"To verify one, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-_LONGEST: Final = "longest 10% of responses kept"
-_STALENESS_MEANS: Final = (
-    "Sample staleness is measured in optimizer steps, in steady state; a sample is as stale as its oldest token."
-)
+_LONGEST: Final = "longest tenth of responses kept"
+_STALENESS_MEANS: Final = "Sample staleness is in optimizer steps; a sample is as stale as its oldest token."
 
 
 def what_to_do(action: Action) -> str:
     """The action as an imperative with what speaks against it, without a full stop."""
     doubt = _doubt(action)
     return f"{imperative(action)} ({doubt})" if doubt else imperative(action)
+
+
+def saving_words(action: Action) -> str:
+    """Return what an action saves that keeps the rate, as a predicate without a subject."""
+    if action.kind == "cheaper":
+        return "frees GPUs"
+    return "drops fewer tokens" if action.price.changes_drops(action.price_before) else "makes samples fresher"
 
 
 def _doubt(action: Action) -> str:
@@ -232,7 +237,7 @@ def actions_part(shown: Sequence[Action], analysis: AnalysisResult) -> Part | No
 
 def _group(action: Action) -> str:
     if action.is_staler:
-        return "Changes that make samples much staler"
+        return f"Changes that raise staleness p95 by more than {STALER_RATIO - 1.0:.0%}"
     return "Engineering work" if action.takes_engineering else "Settings"
 
 
@@ -244,8 +249,9 @@ def action_row(action: Action, analysis: AnalysisResult, model: ModelResult) -> 
     run = analysis.run
     settings = [name for name in (setting_of(action.what, run), limit_setting_of(action, run)) if name]
     doubt = f"; {_doubt(action)}" if action.kind == "probe" else ""
+    saving = f"; {saving_words(action)} at the same throughput" if action.kind in ("cheaper", "fresher") else ""
     return {
-        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{doubt}",
+        "what": f"{imperative(action)}{f' ({fmt.listed(settings)})' if settings else ''}{doubt}{saving}",
         **effects(action, model),
         "cost": _COSTS[cost_of(action)],
         "predicted tokens/s": "" if (rate := rate_after(action, analysis)) is None else fmt.si(rate),
@@ -316,17 +322,17 @@ def _staleness_cell(action: Action, model: ModelResult) -> str:
 
 
 def _cap_words(action: Action, model: ModelResult) -> str:
-    """Return what the staleness cap then does: the optimizer steps that it allows if publications get rarer, and those
-    that it delays publications to if they are notably fewer or more. Empty if it does as now.
+    """Return what the staleness cap then does: the optimizer steps that it allows if publications get rarer, and the
+    interval of publications that wait for it, if that differs notably. Empty if the cap does as now.
     """
     steps, cap = model.calibration.steps_per_version, model.model_config.scheduling.admission.max_staleness
     steps_then, own, after = action.steps_per_version(steps), model.forecasts.today.staleness, action.staleness
     words = ""
     if action.what == "publish_every" and cap:
-        allowed = f"the cap of {fmt.counted(cap, 'version')} allows {_age(cap * steps_then)}"
-        words = f"; 1 version is then {_age(steps_then)} steps, so {allowed}"
+        allowed = f"the cap of {fmt.counted(cap, 'version')} allows {_age(cap * steps_then)} steps"
+        words = f"; each version then spans {_age(steps_then)} steps, so {allowed}"
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return words
     now, then = own.steps_per_version * steps, after.steps_per_version * steps_then
-    return f"{words}; the cap then delays publications to every {_age(then)} steps, not {_age(now)}"
+    return f"{words}; weights are then published every {_age(then)} steps, not every {_age(now)}"

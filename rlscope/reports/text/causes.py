@@ -138,8 +138,8 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 _HELD: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"trainer"}): "trainers waited {gpu_time} to publish new weights, to keep to the staleness cap",
-    frozenset({"sampler"}): "samplers paused for {gpu_time} to keep to the staleness cap",
+    frozenset({"trainer"}): "trainers stalled for {gpu_time} before publishing weights, because of the staleness cap",
+    frozenset({"sampler"}): "samplers paused for {gpu_time} because of the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""
 OPEN_LABEL: Final = "Trainers wait for samples"
@@ -189,7 +189,7 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None, capped_roles: froz
     if not parts:
         if beside in (None, loss.cause):
             return f"samplers were idle for {gpu_time} ({share})"
-        return f"apart from that, samplers were idle for {gpu_time} ({share})"
+        return f"samplers were also idle for {gpu_time} ({share}), for other reasons"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

@@ -284,11 +284,8 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
         return ""
     numbers = (number for number, each in enumerate(actions_of(analysis), 1) if each.cause == verdict.cause)
     other = next((f": for that, see action {number}" for number in numbers), "")
-    if first.kind == "cheaper":
-        return f"This frees GPUs, but does not remove the bottleneck{other}."
-    if first.kind == "fresher":
-        saved = "drops fewer tokens" if first.price.changes_drops(first.price_before) else "makes samples fresher"
-        return f"This {saved}, but does not remove the bottleneck{other}."
+    if first.kind in ("cheaper", "fresher"):
+        return f"This {actions.saving_words(first)}, but does not remove the bottleneck{other}."
     return f"This addresses the {causes.NAMES[_named(first.cause, analysis)]}, not the bottleneck{other}."
 
 

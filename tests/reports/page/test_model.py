@@ -85,7 +85,7 @@ def test_without_a_model_result_page_and_card_say_why_and_draw_nothing(reason):
 
 
 def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
-    panel = card_words(with_model(changing_model())).partition("Actions, cheapest first")[0]
+    panel = card_words(with_model(changing_model())).partition("Recommended actions")[0]
     assert panel.count("Use 4 trainer GPUs") == 1
     gain = fmt.with_interval(fmt.gain, *changing_model().recommendation.gain_ratio)
     assert f"Predicted gain: {gain}. Sample staleness" in panel

@@ -158,9 +158,9 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     [
         (
             [("trainer", "waiting_for_staleness_cap", None)],
-            "trainers waited 2 GPU-s to publish new weights, to keep",
+            "trainers stalled for 2 GPU-s before publishing weights",
         ),
-        ([("sampler", "no_requests", "staleness_cap")], "samplers paused for 2 GPU-s to keep to the staleness cap"),
+        ([("sampler", "no_requests", "staleness_cap")], "samplers paused for 2 GPU-s because of the staleness cap"),
         (
             [("trainer", "waiting_for_staleness_cap", None), ("sampler", "no_requests", "staleness_cap")],
             "the staleness cap blocked samplers or trainers for 2 GPU-s",

@@ -5,6 +5,7 @@ are those of the whole, but for the chance in smaller batches. Not covered: engi
 the slowest of all samples decides.
 """
 
+import math
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,6 +22,8 @@ _LEAST_RARE: Final = 256
 have shorter longest ones: with 128 of 512, parts of such systems train up to 3% more."""
 _ROOMY_BATCHES: Final = 2
 """Batches in flight, or versions of a staleness cap, from which no batch waits for its longest groups."""
+_LEAST_LIMIT: Final = 32
+"""Groups that every limit on samples leaves a part, at least: it is rounded to whole ones, by under 2% of these."""
 _LEAST_ENGINES: Final = 2
 _UNEVEN_RATIO: Final = 0.001
 """Difference between the part's share of the engines and of a batch, which is a number of whole groups, at most."""
@@ -43,9 +46,13 @@ def part_of(system: System, layout: Layout, settings: Settings) -> Part:
     is_uneven = settings.engine_slowness is not None or system.admission.staleness_policy == "publication_waits"
     least_groups = _LEAST_RARE if _is_tight(system) or workload.kept_ratio < 1.0 else _LEAST_GROUPS
     least = max(least_groups, _LEAST_SAMPLES / workload.unit_samples)
+    admission = system.admission
+    limits = (admission.queue_capacity_samples, admission.max_in_flight_samples, admission.max_running_samples)
+    lowest = min((limit / workload.unit_samples for limit in limits if limit is not None), default=math.inf)
     for fewer in range(_LEAST_ENGINES, 1 if is_uneven else engines // 2 + 1):
         wanted = groups * fewer / engines
-        if wanted >= least and abs(round(wanted) / wanted - 1.0) <= _UNEVEN_RATIO:
+        is_enough = wanted >= least and lowest * fewer / engines >= _LEAST_LIMIT
+        if is_enough and abs(round(wanted) / wanted - 1.0) <= _UNEVEN_RATIO:
             part = _with_groups(system, round(wanted) / groups)
             return Part(part, replace(layout, sampler_gpus=fewer * engine_gpus), engines / fewer)
     return Part(system, layout, 1.0)

@@ -40,6 +40,10 @@ def test_a_part_has_whole_engines_and_groups_and_the_share_of_every_limit_and_of
         ({"group_size": 1}, Admission(), 32, 4),
         ({"samples_per_step": 2048}, Admission(), 32, 16),
         ({"samples_per_step": 2040}, Admission(), 32, 32),
+        # A quarter of 128 groups in the queue are 32; of fewer, a larger part is simulated, or the whole.
+        ({}, Admission(queue_capacity_samples=1024), 32, 8),
+        ({}, Admission(queue_capacity_samples=1023), 32, 10),
+        ({}, Admission(queue_capacity_samples=8), 32, 32),
         # Rare groups decide.
         ({"kept_ratio": 0.9}, Admission(), 32, 16),
         ({}, Admission(max_in_flight_samples=8191), 32, 16),

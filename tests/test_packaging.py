@@ -1,5 +1,7 @@
 """The questions, templates and tables of frameworks are in a checkout, the wheel and the sdist."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,9 +18,10 @@ FRAMEWORKS = sorted(path.name for path in (ROOT / "rlscope" / "frameworks").glob
 TEMPLATES = sorted(path.name for path in (ROOT / "rlscope" / "reports" / "templates").iterdir() if path.is_file())
 
 
-def built(target: str, folder: Path) -> Path:
+def built(target: str, folder: Path, root: Path = ROOT, **environment: str) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = os.environ | environment
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (archive,) = folder.iterdir()
     return archive
@@ -55,3 +58,25 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     assert {f"queries/{name}" for name in QUERIES} <= names
     assert {f"rlscope/reports/templates/{name}" for name in TEMPLATES} <= names
     assert {"pyproject.toml", "README.md", "rlscope/cli/app.py"} <= names
+
+
+@pytest.mark.nightly
+def test_the_wheel_with_the_compiled_event_loop_analyzes_a_run_as_the_checkout_does(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("rlscope", "queries"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, source)
+    wheel = built("wheel", tmp_path / "built", source, HATCH_BUILD_HOOK_ENABLE_MYPYC="true")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    say = "import sys, rlscope; from rlscope.model.simulate import loop; run = rlscope.analyze(sys.argv[1])"
+    say += "; print(loop.__file__.split('.')[-1], run.to_json())"
+    said = []
+    for root in (tmp_path / "installed", ROOT):
+        command = [sys.executable, "-c", say, str(ROOT / "sample_traces" / "fleet")]
+        env = os.environ | {"PYTHONPATH": str(root)}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        said.append(done.stdout.split(maxsplit=1))
+    (kind, compiled), (kind_here, interpreted) = said
+    assert (kind, kind_here) == ("so", "py")
+    assert compiled == interpreted

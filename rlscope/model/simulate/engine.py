@@ -68,7 +68,7 @@ class EngineTotals:
 
 _Lead = tuple[float, float, float]
 """Seconds before the passes, in this order: pause, recomputation, prefill."""
-_NO_LEAD: Final[_Lead] = (0.0, 0.0, 0.0)
+_NO_LEAD: _Lead = (0.0, 0.0, 0.0)
 
 
 class SimulatedEngine:

@@ -182,8 +182,8 @@ class Samples:
         self.left_tokens += lengths
         for column in (self.engine, self.start_pass, self.first_version):
             column += [NEVER] * len(lengths)
-        for column in (self.admitted_s, self.finished_s):
-            column += [float(NEVER)] * len(lengths)
+        for times_s in (self.admitted_s, self.finished_s):
+            times_s += [float(NEVER)] * len(lengths)
         self.group_unfinished += [self.group_size] * len(kept)
         self.group_is_kept += kept
         self.group_outcome += [OPEN] * len(kept)

@@ -28,6 +28,7 @@ from rlscope.alerts.types import (
     RuleWindow,
 )
 from rlscope.analysis.result import SEVERITIES
+from rlscope.document import extended
 from rlscope.errors import RuleError
 from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, parse_source, read_source
 
@@ -221,18 +222,9 @@ def _rule(source: ParsedFile, place: Place, table: RuleTable) -> Rule:
     if table.metric not in BY_NAME:
         raise source.unknown((*place, "metric"), "metric", table.metric, tuple(BY_NAME))
     direction, threshold = _condition(source, place, table)
-    return Rule(
-        name=table.name,
-        metric=table.metric,
-        direction=direction,
-        threshold=threshold,
-        window=table.window,
-        for_ns=table.for_ns,
-        keep_firing_for_ns=table.keep_firing_for_ns,
-        kind=table.kind,
-        labels=_labels(source, place, table),
-        annotations=_annotations(source, place, table),
-    )
+    labels = _labels(source, place, table)
+    _check_annotations(source, place, table)
+    return extended(Rule, table, direction=direction, threshold=threshold, labels=labels)
 
 
 def _condition(source: ParsedFile, place: Place, table: RuleTable) -> tuple[Direction, float]:
@@ -256,7 +248,8 @@ def _labels(source: ParsedFile, place: Place, table: RuleTable) -> dict[str, str
     return labels
 
 
-def _annotations(source: ParsedFile, place: Place, table: RuleTable) -> dict[str, str]:
+def _check_annotations(source: ParsedFile, place: Place, table: RuleTable) -> None:
+    """Refuse an annotation that cannot be filled in."""
     for key, text in table.annotations.items():
         where = (*place, "annotations", key)
         try:
@@ -266,7 +259,6 @@ def _annotations(source: ParsedFile, place: Place, table: RuleTable) -> dict[str
         for name in names:
             if name not in ANNOTATION_FIELDS:
                 raise source.unknown(where, "field", name, ANNOTATION_FIELDS)
-    return table.annotations
 
 
 def _is_reachable(metric: str, threshold: float) -> bool:

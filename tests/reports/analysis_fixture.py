@@ -46,7 +46,8 @@ def answer(question: str, rows: Sequence[Sequence[object]], left_out: Sequence[s
     columns = [column for column in find_question(question).outputs if column.name not in left_out]
     if not rows:
         return pl.DataFrame(schema={column.name: KINDS.get(column.type, pl.Int64) for column in columns})
-    return pl.DataFrame(rows, schema=[column.name for column in columns[: len(rows[0])]], orient="row")
+    names = [column.name for column in columns[: len(rows[0])]]
+    return pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
 
 
 KINDS = {"VARCHAR": pl.String, "BOOLEAN": pl.Boolean, "DOUBLE": pl.Float64}
@@ -71,7 +72,7 @@ def full_analysis(
     workers = [f"{engine_prefix}{n}" for n in range(engines)]
     timeline = _timeline(rng, engines)
     histogram = ((0, 410_000), (1, 2_950_000), (2, 4_120_000), (3, 2_380_000), (4, 1_020_000), (5, 164_000), (6, 9_000))
-    window = SteadyWindow(_at(180), _at(1_150), 24, 221)
+    window = SteadyWindow(at_ns(180), at_ns(1_150), 24, 221)
     return AnalysisResult(
         run=RunFacts(run_id, STARTED_NS, float(DURATION_S), 2 + engines, 2, engines, 0, STEPS, 30_720, 11_053_000, 4,
                      window, "the longest stretch in which the step time stays within 10% of its median"),
@@ -126,12 +127,13 @@ def hostile_analysis() -> AnalysisResult:
     )
 
 
-def _at(second: float) -> int:
+def at_ns(second: float) -> int:
+    """So many seconds after the start of the run."""
     return STARTED_NS + round(second * 1e9)
 
 
 def _findings(workers: list[str]) -> tuple[Finding, ...]:
-    start, end = _at(180), _at(1_150)
+    start, end = at_ns(180), at_ns(1_150)
     return (
         Finding("starved_trainer", "critical", 892.4, {"waiting_gpu_s": 892.4, "waiting_share_ratio": 0.46,
                 "longest_wait_s": 7.31}, start, end),
@@ -163,7 +165,7 @@ def _timeline(rng: random.Random, engines: int) -> pl.DataFrame:
             weights = {key: share * rng.uniform(0.6, 1.4) for key, share in shares.items() if _happens(key[0], bucket)}
             total = sum(weights.values())
             rows += [
-                (role, state, reason, _at(bucket * BUCKET_S), gpus * BUCKET_S * weight / total)
+                (role, state, reason, at_ns(bucket * BUCKET_S), gpus * BUCKET_S * weight / total)
                 for (state, reason), weight in weights.items()
             ]
     return pl.DataFrame(rows, schema=LEDGER_TIMELINE, orient="row")
@@ -192,7 +194,7 @@ def _answers(
 ) -> dict[str, pl.DataFrame]:
     buckets = range(40, DURATION_S, BUCKET_S)
     engine_rows = [
-        (worker, _at(t), 10 + 16 * abs(math.sin(t / 90 + n)) + rng.uniform(0, 4), rng.randint(26, 44))
+        (worker, at_ns(t), 10 + 16 * abs(math.sin(t / 90 + n)) + rng.uniform(0, 4), rng.randint(26, 44))
         for n, worker in enumerate(workers)
         for t in buckets
     ]
@@ -211,15 +213,15 @@ def _answers(
             for b in range(1, 48, 2)
         ],
         "queue_depth": [
-            ("samples", _at(t), 40 + 38 * math.sin(t / 60), 50 + 40 * math.sin(t / 60), 128) for t in buckets
+            ("samples", at_ns(t), 40 + 38 * math.sin(t / 60), 50 + 40 * math.sin(t / 60), 128) for t in buckets
         ],
         "training_steps": [
-            (s, _at(40 + 5 * s), _at(42.4 + 5 * s), None if s == 0 else 5 + rng.uniform(-0.4, 0.9),
+            (s, at_ns(40 + 5 * s), at_ns(42.4 + 5 * s), None if s == 0 else 5 + rng.uniform(-0.4, 0.9),
              2.4 + rng.uniform(-0.1, 0.1), 128, 61_000, 46_000, -0.5 + s / 200)
             for s in range(STEPS)
         ],
         "weight_update_latency": [
-            (v, w, _at(40 + 5 * v), _at(40.4 + 5 * v), 0.35 + rng.expovariate(9), 0.05 + rng.expovariate(80))
+            (v, w, at_ns(40 + 5 * v), at_ns(40.4 + 5 * v), 0.35 + rng.expovariate(9), 0.05 + rng.expovariate(80))
             for v in range(1, STEPS)
             for w in workers[:8]
         ],
@@ -234,7 +236,7 @@ def _answers(
         ],
         "token_balance": [(11_950_000, 11_053_000, 610_000, 201_000, 0, 86_000)],
         "throughput": [
-            (_at(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets
+            (at_ns(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets
         ],
     }  # fmt: skip
     frames = {question: answer(question, rows[question], LEFT_OUT) for question in ASKED}
@@ -247,14 +249,14 @@ def _flow(rng: random.Random, engines: int) -> dict[str, pl.DataFrame]:
     parts: list[tuple[float, ...]] = []
     spread: list[tuple[float, ...]] = []
     for n in range(120):
-        column = (2 * n, 2 * n + 1, _at(40 + 10 * n), _at(50 + 10 * n))
+        column = (2 * n, 2 * n + 1, at_ns(40 + 10 * n), at_ns(50 + 10 * n))
         weights = [math.exp(-((age - 2 - math.sin(n / 9)) ** 2)) for age in range(6 if n % 7 else 7)]
         shares = [weight / sum(weights) for weight in weights]
         heat += [(*column, age, age, round(92_000 * share), share) for age, share in enumerate(shares)]
         parts.append((*column, 92_000, 2 + math.sin(n / 9), 4, 5 if n % 7 else 6, 0.8, 1.2 + math.sin(n / 9)))
         first_s = 0.3 + rng.uniform(0, 0.2)
         updated = (engines, engines, first_s, first_s + rng.uniform(0, 0.5), 0.06, 0.2)
-        spread.append((n + 1, n + 1, _at(40 + 10 * n), *updated))
+        spread.append((n + 1, n + 1, at_ns(40 + 10 * n), *updated))
     # The effective share is mean² / (variance + mean²).
     moments = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
     waits = [(0.5 * b, 0.5 * (b + 1), 4_000 // (b + 1), 40 * b) for b in range(12)]

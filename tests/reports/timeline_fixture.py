@@ -2,21 +2,14 @@
 
 from dataclasses import replace
 
-import polars as pl
-
 from rlscope.analysis.result import AnalysisResult
-from tests.reports.analysis_fixture import DURATION_S, STARTED_NS, full_analysis
+from tests.reports.analysis_fixture import DURATION_S, answer, at_ns, full_analysis
 
 LANES = 64
 WORST = 16
 PARTS = 42
 STATES = (("decoding", None), ("no_requests", "environment"), ("applying_weights", None), ("unattributed", None))
 WORST_STRETCH_S = (300, 360)
-_COLUMNS = ("view", "lane", "role", "worker_id", "worker_count", "waiting_ratio", "start_ns", "end_ns", "state",
-            "reason", "share_ratio", "part_ns")  # fmt: skip
-_SCHEMA = {
-    name: pl.String if name in ("view", "role", "worker_id", "state", "reason") else pl.Int64 for name in _COLUMNS
-} | {"waiting_ratio": pl.Float64, "share_ratio": pl.Float64}
 
 
 def timeline_analysis(
@@ -30,20 +23,11 @@ def timeline_analysis(
     rows = _rows("all", lanes, end, parts) + _rows("worst_stretch", lanes, WORST_STRETCH_S, 6)
     if not alone:
         rows += _rows("worst_workers", [(name, 1) for name in names[1 : WORST + 1]], end, parts)
-    marks = [("publish", None, _at(40 + 30 * n), 1, n + 1) for n in range(updates)]
-    marks += [("apply", names[-1], _at(42 + 30 * n), 1, n + 1) for n in range(updates)]
-    schema = {"phase": pl.String, "worker_id": pl.String, "time_ns": pl.Int64, "versions": pl.Int64,
-              "version": pl.Int64}  # fmt: skip
+    marks = [("publish", None, at_ns(40 + 30 * n), 1, n + 1) for n in range(updates)]
+    marks += [("apply", names[-1], at_ns(42 + 30 * n), 1, n + 1) for n in range(updates)]
     analysis = full_analysis()
-    frames = {
-        "worker_timeline": pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
-        "weight_marks": pl.DataFrame(marks, schema=schema, orient="row"),
-    }
+    frames = {"worker_timeline": answer("worker_timeline", rows), "weight_marks": answer("weight_marks", marks)}
     return replace(analysis, answers={**analysis.answers, **frames})
-
-
-def _at(second: float) -> int:
-    return STARTED_NS + round(second * 1e9)
 
 
 def _rows(
@@ -53,7 +37,7 @@ def _rows(
     part_s = (to_s - from_s) // parts
     return [
         (view, lane, "trainer" if lane == 0 and view != "worst_workers" else "sampler", worker, count, lane / 100,
-         _at(from_s + part * part_s), _at(from_s + (part + 1) * part_s), *STATES[(lane + part) % len(STATES)],
+         at_ns(from_s + part * part_s), at_ns(from_s + (part + 1) * part_s), *STATES[(lane + part) % len(STATES)],
          0.5 + (lane + part) % 5 / 10, part_s * 10**9)
         for lane, (worker, count) in enumerate(lanes)
         for part in range(parts)

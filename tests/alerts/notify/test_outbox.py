@@ -34,10 +34,6 @@ STORIES = {
             (300, [alert(end_s=200)], []),
         ],
     ),
-    "an alert that fires again is told again": (
-        {},
-        [(0, [alert()], FIRING), (50, [alert(end_s=50)], RESOLVED), (90, [alert(start_s=90)], FIRING)],
-    ),
     "an alert that ended and fired again between two looks goes on firing": (
         {},
         [

@@ -10,7 +10,7 @@ from rlscope.reports.sections import sections_of
 from rlscope.reports.sections.lengths import cap_in_sight_tokens, lengths_section, outcomes_sentence
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.staleness import heat_frame, shares_frame, staleness_section
-from tests.reports.analysis_fixture import NO_ROWS, empty_analysis, frame, full_analysis
+from tests.reports.analysis_fixture import NO_ROWS, frame, full_analysis
 from tests.reports.model_fixture import changing_model
 
 
@@ -147,13 +147,6 @@ UPDATES = "engines first_version last_version to_last_s paused_mean_s paused_max
 def test_updates_name_the_slowest_version_and_the_mean_pause_of_an_engine(rows, slowest, pause):
     said = updates_sentence(frame(UPDATES + rows))
     assert said.startswith(f"The slowest to reach all engines was {slowest}. ") and pause in said
-
-
-def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
-    analysis = empty_analysis()
-    found = pictures(staleness_section(analysis), queue_section(analysis), lengths_section(analysis))
-    assert len(found) == 5
-    assert all(picture.spec is None and picture.figure.empty for picture in found.values())
 
 
 def test_every_picture_says_what_is_healthy():

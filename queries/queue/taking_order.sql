@@ -1,6 +1,6 @@
 -- Which samples did the trainers take first: those queued earlier or later, or those with older tokens?
 --
--- in   deliveries, sample_totals
+-- in   delivered_samples
 -- arg  from_ns             BIGINT  start of the interval, UTC epoch
 -- arg  to_ns               BIGINT  its end, exclusive
 -- arg  most_columns        BIGINT  maximum number of batches compared, at least 1; they are spread over the interval
@@ -17,9 +17,8 @@
 -- those that are still there after its last one. Samples dropped as stale are left out.
 WITH uses AS MATERIALIZED (
     SELECT queued_ns, taken_ns, step, outcome, oldest_version, coalesce(group_id, sample_id) AS group_id
-    FROM deliveries
-    JOIN sample_totals USING (sample_id)
-    WHERE queued_ns IS NOT NULL AND outcome IN ('trained', 'filtered')
+    FROM delivered_samples
+    WHERE is_recorded AND queued_ns IS NOT NULL AND outcome IN ('trained', 'filtered')
 ),
 batches AS (
     SELECT step, min(taken_ns) AS first_ns, max(taken_ns) AS last_ns

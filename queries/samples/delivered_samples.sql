@@ -9,6 +9,8 @@
 -- out  consumer_version  BIGINT   last version published at the start of the step; NULL if not recorded
 -- out  reward            DOUBLE   reward; NULL if not recorded
 -- out  is_recorded       BOOLEAN  whether the sample itself was recorded; if not, the columns below are NULL
+-- out  group_id          VARCHAR  the samples of one prompt; NULL if not recorded
+-- out  worker_id         VARCHAR  engine of its last segment
 -- out  prompt_tokens     INTEGER  prompt of its first segment
 -- out  output_tokens     BIGINT   response tokens
 -- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded
@@ -31,6 +33,8 @@ SELECT
     coalesce(consumer_version, version_in) AS consumer_version,
     reward,
     sample_totals.sample_id IS NOT NULL AS is_recorded,
+    sample_totals.group_id,
+    sample_totals.worker_id,
     sample_totals.prompt_tokens,
     sample_totals.output_tokens,
     sample_totals.started_ns,

@@ -26,7 +26,7 @@ trained AS (
     SELECT
         step, is_recorded, version_source, len(versions) AS runs,
         coalesce(torn_tokens, 0) AS torn_tokens, coalesce(cached_tokens, 0) AS cached_tokens,
-        worker_id IN (SELECT worker_id FROM recomputing) AS recomputes,
+        samples.worker_id IN (SELECT worker_id FROM recomputing) AS recomputes,
         list_contains(list_transform(versions, lambda run: run.version), consumer_version) AS has_newest
     FROM delivered_samples
     LEFT JOIN samples USING (sample_id)

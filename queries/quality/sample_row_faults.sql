@@ -18,7 +18,12 @@ WITH faults AS (
     FROM samples
     UNION ALL
     SELECT 'samples', 'share their sample_id and segment with another', coalesce(sum(rows), 0)
-    FROM (SELECT count(*) AS rows FROM samples GROUP BY sample_id, segment HAVING count(*) > 1)
+    FROM (
+        SELECT count(*) AS rows
+        FROM samples
+        SEMI JOIN (SELECT sample_id FROM sample_totals WHERE segments > 1) AS resumed USING (sample_id)
+        GROUP BY sample_id, segment HAVING count(*) > 1
+    )
     UNION ALL
     SELECT 'deliveries', 'have an outcome that the trace format does not know',
         count_if(outcome NOT IN ('trained', 'dropped_stale', 'filtered', 'abandoned'))

@@ -32,9 +32,10 @@ spread AS (
     WHERE place % ((batches + $most_columns - 1) // $most_columns) = 0
 ),
 queued AS MATERIALIZED (
-    SELECT first_ns, taken_ns <= last_ns AS is_taken, queued_ns, oldest_version, group_id
-    FROM spread
-    JOIN uses ON queued_ns < first_ns AND taken_ns >= first_ns
+    -- the first batch after a sample was queued tells cheaply whether any batch began while it was queued
+    SELECT spread.first_ns, taken_ns <= last_ns AS is_taken, queued_ns, oldest_version, group_id
+    FROM (SELECT uses.* FROM uses ASOF JOIN spread ON queued_ns < first_ns WHERE taken_ns >= first_ns) AS held
+    JOIN spread ON queued_ns < spread.first_ns AND taken_ns >= spread.first_ns
 ),
 groups AS (
     SELECT group_id, min(oldest_version) AS group_version FROM uses SEMI JOIN queued USING (group_id) GROUP BY group_id
@@ -42,34 +43,26 @@ groups AS (
 candidates AS (
     SELECT first_ns, is_taken, queued_ns, oldest_version, group_version FROM queued JOIN groups USING (group_id)
 ),
-pairs AS (
+ranked AS (
     SELECT
-        is_taken,
-        count(*) FILTER (NOT is_taken) OVER by_time AS earlier,
-        count(*) FILTER (NOT is_taken) OVER by_token AS older,
-        count(*) FILTER (NOT is_taken) OVER by_group AS older_group,
-        count(*) FILTER (NOT is_taken) OVER by_time_back AS later,
-        count(*) FILTER (NOT is_taken) OVER by_token_back AS younger,
-        count(*) FILTER (NOT is_taken) OVER by_group_back AS younger_group
-    FROM candidates
-    WINDOW
-        by_time AS (PARTITION BY first_ns ORDER BY queued_ns RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-        by_token AS (PARTITION BY first_ns ORDER BY oldest_version RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-        by_group AS (PARTITION BY first_ns ORDER BY group_version RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-        by_time_back AS (PARTITION BY first_ns ORDER BY queued_ns RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING),
-        by_token_back AS (
-            PARTITION BY first_ns ORDER BY oldest_version RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-        ),
-        by_group_back AS (
-            PARTITION BY first_ns ORDER BY group_version RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-        )
+        kind,
+        count(*) FILTER (is_taken) AS taken,
+        count(*) FILTER (NOT is_taken) AS same_left,
+        sum(count(*) FILTER (NOT is_taken)) OVER (
+            PARTITION BY first_ns, kind ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS up_to_left,
+        sum(count(*) FILTER (NOT is_taken)) OVER (PARTITION BY first_ns, kind) AS all_left
+    FROM candidates UNPIVOT (place FOR kind IN (queued_ns, oldest_version, group_version))
+    GROUP BY first_ns, kind, place
+),
+pairs AS (
+    SELECT kind, taken * (up_to_left - same_left) AS before, taken * (all_left - up_to_left) AS after FROM ranked
 )
 SELECT
-    coalesce(sum(earlier), 0)::BIGINT AS earlier_left,
-    coalesce(sum(later), 0)::BIGINT AS later_left,
-    coalesce(sum(older), 0)::BIGINT AS older_left,
-    coalesce(sum(younger), 0)::BIGINT AS younger_left,
-    coalesce(sum(older_group), 0)::BIGINT AS older_group_left,
-    coalesce(sum(younger_group), 0)::BIGINT AS younger_group_left
+    coalesce(sum(before) FILTER (kind = 'queued_ns'), 0)::BIGINT AS earlier_left,
+    coalesce(sum(after) FILTER (kind = 'queued_ns'), 0)::BIGINT AS later_left,
+    coalesce(sum(before) FILTER (kind = 'oldest_version'), 0)::BIGINT AS older_left,
+    coalesce(sum(after) FILTER (kind = 'oldest_version'), 0)::BIGINT AS younger_left,
+    coalesce(sum(before) FILTER (kind = 'group_version'), 0)::BIGINT AS older_group_left,
+    coalesce(sum(after) FILTER (kind = 'group_version'), 0)::BIGINT AS younger_group_left
 FROM pairs
-WHERE is_taken

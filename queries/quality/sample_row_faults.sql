@@ -1,6 +1,6 @@
 -- Which rows of samples and deliveries violate the trace format, and how many?
 --
--- in   samples, deliveries, delivered_samples
+-- in   samples, deliveries, sample_totals, delivered_samples
 -- out  table_name  VARCHAR  table
 -- out  fault       VARCHAR  what is wrong with the rows
 -- out  rows        BIGINT   number of such rows

@@ -1,6 +1,6 @@
 -- What was each worker in the middle of when it was last heard, and for how long did such a phase last before?
 --
--- in   longest_phases, workers, worker_extents, activities, train_steps, weight_updates, engine_steps, samples
+-- in   longest_phases, workers, worker_extents
 -- out  worker_id    VARCHAR  worker
 -- out  role         VARCHAR  its role
 -- out  is_over      BOOLEAN  whether no more data is due from it: it recorded its stop, or was started again
@@ -13,25 +13,13 @@
 -- out  longest_ns   BIGINT   longest phase of that kind that a worker of the role ended; NULL if none did
 -- grain: one row per worker and open phase, and one per worker without any
 -- partition: driver
-WITH last_rows AS (
-    SELECT worker_id, max(end_ns) AS last_row_ns
-    FROM (
-        SELECT worker_id, max(end_ns) AS end_ns FROM train_steps GROUP BY worker_id
-        UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
-        UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
-        UNION ALL SELECT worker_id, max(end_ns) FROM engine_steps GROUP BY worker_id
-        UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
-    )
-    GROUP BY worker_id
-),
-opened AS (
+WITH opened AS (
     SELECT worker_id, unnest(open, recursive := true) FROM workers
 )
 SELECT
     extents.worker_id, extents.role, is_over, extents.end_ns AS heard_ns, last_row_ns,
     opened.doing, opened.reason, opened.version, opened.age_ns, longest_ns
 FROM worker_extents AS extents
-LEFT JOIN last_rows USING (worker_id)
 LEFT JOIN opened USING (worker_id)
 LEFT JOIN longest_phases AS longest
     ON longest.role = extents.role AND longest.doing = opened.doing AND longest.reason IS NOT DISTINCT FROM opened.reason

@@ -5,6 +5,10 @@
 -- Is a row one of the sampled ones, one in this many? It depends on the row's time alone, not on order or partition.
 CREATE MACRO is_one_in(value, rows) AS rows = 1 OR (hash(value) >> 40)::BIGINT % rows = 0;
 
+-- In which quarter of ordered rows, from 1, is the one at a place, from 1? As ntile(4) says without sorting them.
+CREATE MACRO quarter_of(place, rows) AS
+1 + if(place <= rows % 4 * (rows // 4 + 1), (place - 1) // (rows // 4 + 1), (place - 1 - rows % 4) // (rows // 4));
+
 -- Does a time begin at an edge of a grid's cells, or end in a later cell than it begins?
 CREATE MACRO reaches_edge(from_ns, to_ns, origin_ns, cell_ns) AS
 ((from_ns - origin_ns) // cell_ns < (to_ns - origin_ns) // cell_ns OR (from_ns - origin_ns) % cell_ns = 0);

@@ -15,7 +15,8 @@
 -- grain: one row per step and length band with a sample
 -- partition: driver
 --
--- Rewards are added in a fixed order, so that the sums have the same bits in every analysis.
+-- Sorting all samples by length and id would take most of the time, so ids order only those of a length that two
+-- quarters share. Rewards are added in a fixed order, so that the sums have the same bits in every analysis.
 WITH rewarded AS (
     SELECT
         step,
@@ -27,10 +28,27 @@ WITH rewarded AS (
     FROM delivered_samples
     WHERE outcome = 'trained' AND step IS NOT NULL AND isfinite(reward) AND consumer_version >= oldest_version
 ),
-banded AS (
-    SELECT *, if(is_truncated, 0, ntile(4) OVER (PARTITION BY is_truncated ORDER BY tokens, sample_id, step))
-        AS length_band
+lengths AS (
+    SELECT tokens, count(*) AS samples, sum(count(*)) OVER (ORDER BY tokens) - samples AS shorter,
+        sum(count(*)) OVER () AS in_all,
+        quarter_of(shorter + 1, in_all) <> quarter_of(shorter + samples, in_all) AS is_divided
     FROM rewarded
+    WHERE NOT is_truncated
+    GROUP BY tokens
+),
+placed AS (
+    SELECT rewarded.*, shorter + 1 AS place, in_all
+    FROM rewarded JOIN lengths USING (tokens)
+    WHERE NOT is_truncated AND NOT is_divided
+    UNION ALL
+    SELECT rewarded.*, shorter + row_number() OVER (PARTITION BY tokens ORDER BY sample_id, step), in_all
+    FROM rewarded JOIN lengths USING (tokens)
+    WHERE NOT is_truncated AND is_divided
+    UNION ALL
+    SELECT *, NULL, NULL FROM rewarded WHERE is_truncated
+),
+banded AS (
+    SELECT *, coalesce(quarter_of(place, in_all), 0) AS length_band FROM placed
 )
 SELECT
     step,

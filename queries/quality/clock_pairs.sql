@@ -7,7 +7,7 @@
 -- out  cause_host   VARCHAR  host of the cause; of the taker's sample in queued_taken
 -- out  effect_host  VARCHAR  host of the effect; of the taker in finished_queued
 -- out  cell         BIGINT   when the cause was, in cells since the first worker of its host started
--- out  cause_ns     BIGINT   cause of the tightest pair, by the clock of its host
+-- out  cause_ns     BIGINT   cause of the tightest pair, the earliest of equal ones, by the clock of its host
 -- out  effect_ns    BIGINT   its effect, by the clock of the host that recorded it
 -- out  pairs        BIGINT   pairs in the cell
 -- grain: one row per kind, pair of different hosts and cell
@@ -90,7 +90,8 @@ pairs AS (
 SELECT
     kind, any_value(causes.host) AS cause_host, any_value(effects.host) AS effect_host,
     greatest(0, least(16 * $cells, (cause_ns - origin_ns) // cell_ns)) AS cell,
-    arg_min(cause_ns, effect_ns - cause_ns) AS cause_ns, arg_min(effect_ns, effect_ns - cause_ns) AS effect_ns,
+    arg_min(cause_ns, (effect_ns - cause_ns, cause_ns)) AS cause_ns,
+    arg_min(effect_ns, (effect_ns - cause_ns, cause_ns)) AS effect_ns,
     count(*) AS pairs
 FROM pairs CROSS JOIN lives
 JOIN names AS causes ON cause = causes.place

@@ -151,13 +151,8 @@ def _explained(
     inside = judged.clip(answers["ledger_timeline"], grid.bucket_ns)
     losses = measure_losses(inside, dropped_ratio(answers["judged_outcomes"]))
     lost: dict[LossCause, float] = {loss.cause: loss.gpu_s for loss in losses}
-    full = full_auxiliary(inside)
-    unfit = refusal or full or several_epochs(answers)
-    model = (
-        NoModelResult(unfit, is_full_auxiliary=unfit == full)
-        if unfit
-        else advise(run, facts, grid, answers, constraints, others, lost)
-    )
+    unfit = refusal or full_auxiliary(inside) or several_epochs(answers)
+    model = NoModelResult(unfit) if unfit else advise(run, facts, grid, answers, constraints, others, lost)
     known = None if isinstance(model, NoModelResult) else model
     ranking, efficiency = (known.ranking, known.efficiency) if known else (None, None)
     verdict = judge(

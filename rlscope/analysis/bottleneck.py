@@ -97,8 +97,10 @@ def judge(
     if unknown_reason is None:
         side, unknown_reason = _unrecorded(inside, most_unrecorded_ratio, sides) or (None, uncovered)
     if unknown_reason is not None:
-        bottleneck, tied = Cause.UNKNOWN, ()
-    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, side)
+        bottleneck, tied, waits_for_auxiliary = Cause.UNKNOWN, (), False
+    return Verdict(
+        *(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, side), waits_for_auxiliary
+    )
 
 
 def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:

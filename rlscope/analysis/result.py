@@ -223,6 +223,9 @@ class Verdict:
     """Other causes whose cost cannot be told from the bottleneck's."""
     unrecorded_side: Literal["trainers", "samplers"] | None = None
     """Side whose GPU time is mostly in no recorded state, if the bottleneck is unknown for this reason."""
+    waits_for_auxiliary: bool = False
+    """Whether trainers wait for samples while judges or reward models are nearly always busy, so that neither trainers
+    nor samplers may be too slow."""
 
     @computed_field
     @property
@@ -430,13 +433,6 @@ class AnalysisResult:
         from rlscope.model.forecast.result import ModelResult
 
         return self.model if isinstance(self.model, ModelResult) else None
-
-    @property
-    def waits_for_auxiliary(self) -> bool:
-        """Whether trainers wait while judges or reward models are busy: neither trainers nor samplers are too slow."""
-        from rlscope.model.forecast.result import NoModelResult
-
-        return isinstance(self.model, NoModelResult) and self.model.is_full_auxiliary
 
     @property
     def hides_samplers(self) -> bool:

@@ -86,9 +86,12 @@ def test_trainers_that_wait_for_a_full_judge_are_no_bottleneck_however_long_samp
         ("trainer", "waiting_for_samples", "samples", 80.0),
         ("sampler", "no_requests", "requests", 90.0),
     ]
-    assert judged(timeline(filled(*waits))).bottleneck == "trainers"
-    verdict = judged(timeline([*filled(*waits), ("auxiliary", "reward", None, 100.0)]))
-    assert (verdict.bottleneck, verdict.tied_with) == ("samplers", ())
+    alone = judged(timeline(filled(*waits)))
+    assert (alone.bottleneck, alone.waits_for_auxiliary) == ("trainers", False)
+    beside = timeline([*filled(*waits), ("auxiliary", "reward", None, 100.0)])
+    verdict = judged(beside)
+    assert (verdict.bottleneck, verdict.tied_with, verdict.waits_for_auxiliary) == ("samplers", (), True)
+    assert not judged(beside, steps=2).waits_for_auxiliary  # Too few steps to say anything.
 
 
 def ranking_of(gains: dict[LossCause, float]) -> Ranking:

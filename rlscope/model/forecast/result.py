@@ -166,8 +166,6 @@ class NoModelResult:
     """Reason why the model says nothing about a run."""
 
     reason: str
-    is_full_auxiliary: bool = False
-    """Whether trainers wait for samples that wait for judges or reward models, which the model leaves out."""
 
 
 NOT_ASKED: Final = NoModelResult("it was not asked")

@@ -144,6 +144,8 @@ _HELD: Final[Mapping[frozenset[str], str]] = {
 """Effect of a staleness cap, by the roles of the workers that it blocked."""
 OPEN_LABEL: Final = "Trainers wait for samples"
 """Title of the verdict if a log does not show what delays the samples, or if judges or reward models do."""
+BESIDE_AUXILIARY: Final = ", while the judges or reward models are nearly always busy"
+"""End of the headline if judges or reward models may delay the samples."""
 
 
 def verdict_label(bottleneck: Cause) -> str:

@@ -55,7 +55,7 @@ class ToldFinding(Finding):
 def told(finding: Finding, analysis: AnalysisResult | None = None, ranked: "Sequence[Action]" = ()) -> ToldFinding:
     """Return a finding in words; analysis: that of its run, with its ranked actions, if the remedy can rest on them."""
     framework = None if analysis is None else analysis.run.settings.get("framework")
-    waits = analysis is not None and analysis.waits_for_auxiliary
+    waits = analysis is not None and analysis.verdict.waits_for_auxiliary
     said = remedy(finding, ranked, framework, waits_for_auxiliary=waits)
     return extended(ToldFinding, finding, title=title(finding), sentence=sentence(finding), remedy=said)
 

@@ -85,7 +85,7 @@ def label(analysis: AnalysisResult) -> str:
     """The verdict as a title, which claims no more than the headline."""
     if in_turn := _phases(analysis):
         return phases.label(in_turn[0])
-    is_open = _is_reason_open(analysis) or analysis.waits_for_auxiliary
+    is_open = _is_reason_open(analysis) or analysis.verdict.waits_for_auxiliary
     bottleneck = _named(analysis.verdict.bottleneck, analysis)
     return causes.OPEN_LABEL if is_open else causes.verdict_label(bottleneck)
 
@@ -102,8 +102,8 @@ def headline(analysis: AnalysisResult) -> str:
         return _UNCOVERED
     if _is_reason_open(analysis):
         return f"{text}; the log does not show what delays the samples"
-    if analysis.waits_for_auxiliary:
-        return f"{text}, while the judges or reward models are nearly always busy"
+    if analysis.verdict.waits_for_auxiliary:
+        return f"{text}{causes.BESIDE_AUXILIARY}"
     text += dropped or _held_up_by_updates(analysis)
     tied: list[Bottleneck] = [cause for cause in verdict.tied_with if not (dropped and cause == Cause.STALENESS_CAP)]
     if not tied:
@@ -241,7 +241,7 @@ def _is_uncovered(analysis: AnalysisResult) -> bool:
 def _against_cause(analysis: AnalysisResult) -> str:
     """Return the next step against the cause if no gain is known."""
     verdict = analysis.verdict
-    if analysis.waits_for_auxiliary:
+    if analysis.verdict.waits_for_auxiliary:
         return findings.FULL_AUXILIARY
     if in_turn := _phases(analysis):
         return phases.next_step(in_turn[0], analysis)

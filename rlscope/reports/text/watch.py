@@ -192,6 +192,8 @@ def _verdict(facts: LiveFacts) -> str:
     if verdict.unknown_reason is not None:
         return f"{label}: {verdict.unknown_reason}"
     lasting = fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
+    if verdict.waits_for_auxiliary:
+        label, words = causes.OPEN_LABEL, f"{words}{causes.BESIDE_AUXILIARY}"
     if verdict.bottleneck == "samplers" and facts.hides_samplers:
         label = causes.OPEN_LABEL
     own = [side for side in facts.sides if side.role != AUXILIARY_ROLE]

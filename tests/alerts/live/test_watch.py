@@ -461,6 +461,15 @@ def test_a_verdict_that_is_not_known_says_why() -> None:
     assert "verdict No verdict: the run has 2 training steps; steps" in line
 
 
+def test_a_full_judge_is_named_and_the_samplers_are_no_bottleneck() -> None:
+    judge = Verdict(
+        "samplers", (Loss("samplers", 38.0, 0.38),), None, NOON_NS - 90 * S, NOON_NS, waits_for_auxiliary=True
+    )
+    (line,) = [line for line in lines(view(facts=replace(FACTS, verdict=judge))) if ";" in line]
+    said = "Trainers wait for samples 38.0% of the time, while the judges or reward models are nearly always busy"
+    assert f"verdict Trainers wait for samples. {said}, over the last 1 min 30 s; steps" in line
+
+
 def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
     assert lines(view(facts=replace(EMPTY, run_id="mon\x1b[2J\nday"), problems=("a\rb",))) == [
         "00 UTC run mon�[2J�day",

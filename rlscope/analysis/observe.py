@@ -54,6 +54,8 @@ _COUNTED_RATIO: Final = 1.5
 _HELD_RATIO: Final = 0.10
 """Share of the trainers' time in waits for other work that may count as a fixed part of a step. Of longer ones, a
 faster trainer may only wait longer."""
+_FILTERED: Final = ("filtered", "abandoned")
+"""Outcomes of samples that a step gives up whatever the layout is."""
 
 
 class UnobservableError(Exception):
@@ -281,8 +283,8 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
     tokens = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
     return Delivered(
         trained_tokens=tokens.get("trained", 0),
-        dropped_tokens=tokens.get("dropped_stale", 0) + tokens.get("abandoned", 0),
-        filtered_tokens=tokens.get("filtered", 0),
+        dropped_tokens=tokens.get("dropped_stale", 0),
+        filtered_tokens=sum(tokens.get(outcome, 0) for outcome in _FILTERED),
     )
 
 
@@ -329,7 +331,8 @@ def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
 def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
     alone, levels = (answers[name].row(0, named=True) for name in ("group_deliveries", "in_flight_levels"))
     filling = answers["batch_filling"].row(0, named=True)
-    filtered = answers["judged_outcomes"].filter((pl.col("outcome") == "filtered") & (pl.col("tokens") > 0))
+    filtered = answers["judged_outcomes"].filter(pl.col("outcome").is_in(_FILTERED))
+    tokens, queued_tokens = (int(filtered[column].sum()) for column in ("tokens", "queued_tokens"))
     alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
     left = answers["taking_order"].row(0, named=True)
     # If groups are not queued together, the age of a sample is that of its own oldest token.
@@ -346,7 +349,7 @@ def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
         untaken_high_samples=levels["taken_high"],
         untrained_high_samples=levels["trained_high"],
         taken_on_arrival_ratio=_ratio_of(filling["taken_on_arrival"], filling["samples"] - filling["taken_on_arrival"]),
-        filtered_queued_ratio=None if filtered.is_empty() else (filtered["queued_tokens"] / filtered["tokens"]).item(),
+        filtered_queued_ratio=queued_tokens / tokens if tokens else None,
     )
 
 

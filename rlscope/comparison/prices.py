@@ -68,11 +68,11 @@ def promised_prices(action: Action, before: ComparedRun, after: ComparedRun) -> 
 
 
 def longest_trained_ratio(delivered_lengths: pl.DataFrame) -> float | None:
-    """Return the trained share of the longest tenth of the trained and dropped samples; None without any.
+    """Return the trained share of the longest tenth of the samples trained or dropped as stale; None without any.
 
     Lengths are known by bin: samples of the bin in which the tenth begins count in whole.
     """
-    left = delivered_lengths.filter(pl.col("outcome") != "filtered")
+    left = delivered_lengths.filter(pl.col("outcome").is_in(("trained", "dropped_stale")))
     bins = left.group_by("length_from_tokens").agg(
         pl.col("samples").sum(), trained=pl.col("samples").filter(pl.col("outcome") == "trained").sum()
     )

@@ -98,8 +98,9 @@ class Delivered:
 
     trained_tokens: int
     dropped_tokens: int
-    """Tokens dropped as stale, or abandoned."""
+    """Tokens dropped as stale. How many depends on the layout."""
     filtered_tokens: int
+    """Tokens filtered or abandoned: what a step gives up whatever the layout is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class SeenScheduling:
     taken_on_arrival_ratio: float | None = None
     """Share of the taken samples that were queued while their batch was being taken, and then taken at once."""
     filtered_queued_ratio: float | None = None
-    """Share of the filtered tokens whose sample had been in the queue."""
+    """Share of the filtered or abandoned tokens whose sample had been in the queue."""
 
 
 @dataclass(frozen=True, slots=True)

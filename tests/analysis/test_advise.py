@@ -94,6 +94,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             ("trained", 24, 2_400, 0),
             ("dropped_stale", 1, 100, 50),
             ("filtered", 2, 200, 150),
+            ("abandoned", 1, 40, 30),
         ),
         "weight_update_latency": rows(
             "applied_ns publish_to_applied_s kv",
@@ -134,7 +135,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
     assert run.prefetched_batches == 0.75
     assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
-    assert run.delivered == Delivered(2_400, 100, 200)
+    assert run.delivered == Delivered(2_400, 100, 240)  # Abandoned samples cost as much as filtered ones.
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
     # 4 GPU-seconds and half of the 4 of a bucket that reaches half out of the stretch, on engines of 2 GPUs.
     assert run.engine_state_s == {("decoding", None): 3.0, ("applying_weights", None): 1.0}

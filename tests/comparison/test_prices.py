@@ -14,8 +14,8 @@ from rlscope.model.forecast.price import Price
         # A tenth of 20 samples are the two longest: one of them was dropped.
         ([("trained", 0, 18), ("trained", 10, 1), ("dropped_stale", 10, 1)], 0.5),
         # The bin in which the tenth begins counts in whole.
-        ([("trained", 0, 10), ("trained", 10, 6), ("dropped_stale", 10, 3), ("abandoned", 20, 1)], 0.6),
-        ([("trained", 0, 9), ("dropped_stale", 10, 1), ("filtered", 20, 5)], 0.0),
+        ([("trained", 0, 10), ("trained", 10, 6), ("dropped_stale", 10, 3), ("dropped_stale", 20, 1)], 0.6),
+        ([("trained", 0, 9), ("dropped_stale", 10, 1), ("filtered", 20, 5), ("abandoned", 20, 5)], 0.0),
         ([("trained", 0, 7)], 1.0),
         ([], None),
     ],

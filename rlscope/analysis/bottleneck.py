@@ -45,7 +45,7 @@ _SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
 }
 _HELD_BACK: Final = ("backpressure", "barrier", "requests")
 _WORK: Final = ("reward", "logprobs", "train", "other")
-_SAVING: Final = ("checkpoint", "eval")
+SAVING: Final = ("checkpoint", "eval")
 UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
@@ -222,7 +222,7 @@ def _of_the_policy(inside: pl.DataFrame) -> pl.DataFrame:
 
 def _saving() -> pl.Expr:
     """Select trainers that save or evaluate. Samplers that evaluate do their normal work."""
-    return pl.col("state").is_in(_SAVING) & pl.col("role").is_in(_SIDES["trainers"])
+    return pl.col("state").is_in(SAVING) & pl.col("role").is_in(_SIDES["trainers"])
 
 
 def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: float, sampler_gpu_s: float) -> float:

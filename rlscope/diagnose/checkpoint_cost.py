@@ -43,10 +43,12 @@ def find(evidence: Evidence) -> Finding | None:
 
 RULE = FindingRule(
     title="Checkpoint and evaluation cost",
-    sentences=(
-        "Over the whole run, trainers spent {checkpoint_gpu_s} on checkpoints and {eval_gpu_s} on evaluation "
-        "({trainer_share_ratio} of their GPU time).",
-    ),
+    sentences=(),
+    counts={
+        "checkpoint_gpu_s": "Trainers spent {} saving checkpoints.",
+        "eval_gpu_s": "Trainers spent {} evaluating.",
+        "trainer_share_ratio": "That is {} of their GPU time over the whole run.",
+    },
     remedy="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
     find=find,
 )

@@ -29,7 +29,7 @@ _COSTS: Final[Mapping[Cost, str]] = {
 _FIXES: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "Make weight updates cheaper: overlap the transfer with generation, without flushing KV caches",
     "environment": "Make the environment faster, or run more environments in parallel",
-    "checkpoints": "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
+    "checkpoints": "Save or evaluate less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
     "trainer_speed": "Speed up training: shorten the training step, or add trainer GPUs",
     "engine_speed": "Speed up sampling: use faster engines, or add sampler GPUs",
@@ -52,7 +52,7 @@ _IF: Final[Mapping[ActionWhat, str]] = {
     "weight_updates": "{} if weight updates took no time",
     "environment": "{} if the environment took no time",
     "slow_engines": "{} if {it} ran as fast as the other engines",
-    "checkpoints": "{} if checkpoints and evaluation took no time",
+    "checkpoints": "{} if saving or evaluating took no time",
     "colocated": "{} if trainer and engine fit on one GPU and switching takes no time",
     "trainer_speed": "{} for 10% faster training",
     "engine_speed": "{} for 10% faster sampling",

@@ -1,9 +1,10 @@
 """The causes that a verdict names, in words. Loads nothing of the model: `rlscope watch` shows them too."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.bottleneck import SAVING
 from rlscope.analysis.result import Loss, Verdict
 from rlscope.model.causes import Bottleneck, Cause
 
@@ -27,6 +28,13 @@ class CauseWords(NamedTuple):
     """The loss as a clause; empty if it depends on what samplers lost."""
 
 
+_SAVING: Final = "checkpoints and evaluation"
+_SAVING_NEXT: Final = "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train."
+_ONLY: Final[Mapping[str, tuple[str, str]]] = {
+    "checkpoint": ("checkpoints", "Save less often, or save in the background."),
+    "eval": ("evaluation", "Evaluate less often, or evaluate on GPUs that do not train."),
+}
+"""By state: the name and the next step if trainers only saved or only evaluated."""
 NAMES: Final[Mapping[Cause, str]] = {
     Cause.SAMPLERS: "samplers",
     Cause.TRAINERS: "trainers",
@@ -34,7 +42,7 @@ NAMES: Final[Mapping[Cause, str]] = {
     Cause.WEIGHT_UPDATES: "weight updates",
     Cause.ENVIRONMENT: "environment",
     Cause.LOCKSTEP: "synchronous steps",
-    Cause.CHECKPOINTS: "checkpoints",
+    Cause.CHECKPOINTS: _SAVING,
     Cause.IN_FLIGHT_LIMIT: "cap on samples in flight",
     Cause.RUNNING_LIMIT: "limit on running requests",
     Cause.WHOLE_GPUS: "indivisible GPUs",
@@ -109,13 +117,13 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         spent="samples waited for the environment, and GPUs had no other work for {gpu_time}",
     ),
     Cause.CHECKPOINTS: CauseWords(
-        headline="Checkpoints and evaluation take {share} of the trainers' time",
-        plain_headline="Checkpoints and evaluation limit throughput",
-        cause="checkpoints and evaluation",
+        headline=f"Trainers spend {{share}} of their time on {_SAVING}",
+        plain_headline=f"Trainers lose throughput to {_SAVING}",
+        cause=_SAVING,
         side="trainer GPU time",
-        next_step="Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
-        removed="Checkpoints and evaluation that take no time",
-        spent="checkpoints and evaluation took {gpu_time}",
+        next_step=_SAVING_NEXT,
+        removed=f"Trainers without {_SAVING}",
+        spent=f"trainers spent {{gpu_time}} on {_SAVING}",
     ),
     Cause.BALANCED: CauseWords(
         headline="No change is predicted to gain 5%",
@@ -153,6 +161,18 @@ def verdict_label(bottleneck: Cause) -> str:
     if bottleneck in (Cause.BALANCED, Cause.UNKNOWN):
         return "Balanced" if bottleneck == Cause.BALANCED else "No verdict"
     return f"Bottleneck: {NAMES[bottleneck]}"
+
+
+def only_recorded(text: str, states: Iterable[str]) -> str:
+    """Name in a text about checkpoints and evaluation only what the trainers did, if it is one of them.
+
+    states: the states of the trainers.
+    """
+    done = [_ONLY[state] for state in SAVING if state in states]
+    if len(done) != 1:
+        return text
+    name, next_step = done[0]
+    return text.replace(_SAVING_NEXT, next_step).replace(_SAVING, name)
 
 
 def headline(verdict: Verdict, *, is_ranked: bool) -> str:

@@ -87,11 +87,21 @@ def label(analysis: AnalysisResult) -> str:
         return phases.label(in_turn[0])
     is_open = _is_reason_open(analysis) or analysis.verdict.waits_for_auxiliary
     bottleneck = _named(analysis.verdict.bottleneck, analysis)
-    return causes.OPEN_LABEL if is_open else causes.verdict_label(bottleneck)
+    return causes.OPEN_LABEL if is_open else _only_recorded(causes.verdict_label(bottleneck), analysis)
+
+
+def _only_recorded(text: str, analysis: AnalysisResult) -> str:
+    """Name in a text about checkpoints and evaluation only what the trainers did."""
+    states = phases.judged_states(analysis)
+    return causes.only_recorded(text, {key.state for key in states if key.role in TRAINER_ROLES})
 
 
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
+    return _only_recorded(_headline(analysis), analysis)
+
+
+def _headline(analysis: AnalysisResult) -> str:
     verdict = analysis.verdict
     if in_turn := _phases(analysis):
         return phases.headline(in_turn[0])
@@ -158,7 +168,8 @@ def ranking_of(analysis: AnalysisResult) -> Ranking | None:
 
 def why(analysis: AnalysisResult) -> str:
     """The losses behind the verdict, the part of the run they were measured over, and the steps that are missing."""
-    return f"{_losses_behind(analysis)} {thinned_sentence(analysis.data_quality.imported)}".rstrip()
+    said = _only_recorded(_losses_behind(analysis), analysis)
+    return f"{said} {thinned_sentence(analysis.data_quality.imported)}".rstrip()
 
 
 def _losses_behind(analysis: AnalysisResult) -> str:
@@ -205,6 +216,10 @@ def alarm(analysis: AnalysisResult) -> str | None:
 
 def next_step(analysis: AnalysisResult) -> str:
     """Return the first step and its gain."""
+    return _only_recorded(_next_step(analysis), analysis)
+
+
+def _next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."

@@ -7,7 +7,7 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
-from rlscope.analysis.ledger import AUXILIARY_ROLE
+from rlscope.analysis.ledger import AUXILIARY_ROLE, TRAINER_ROLES
 from rlscope.analysis.result import SEVERITIES, Alert, Finding
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.format import printable
@@ -196,6 +196,8 @@ def _verdict(facts: LiveFacts) -> str:
         label, words = causes.OPEN_LABEL, f"{words}{causes.BESIDE_AUXILIARY}"
     if verdict.bottleneck == "samplers" and facts.hides_samplers:
         label = causes.OPEN_LABEL
+    states = {state for side in facts.sides if side.role in TRAINER_ROLES for state in side.state_ratios}
+    label, words = (causes.only_recorded(text, states) for text in (label, words))
     own = [side for side in facts.sides if side.role != AUXILIARY_ROLE]
     if verdict.bottleneck == "balanced" and [side.role for side in own] == ["colocated"]:
         longest = phases.by_share(own[0].state_ratios.items())[0]

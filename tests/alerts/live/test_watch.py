@@ -470,6 +470,13 @@ def test_a_full_judge_is_named_and_the_samplers_are_no_bottleneck() -> None:
     assert f"verdict Trainers wait for samples. {said}, over the last 1 min 30 s; steps" in line
 
 
+def test_a_run_that_only_evaluates_is_not_said_to_write_checkpoints() -> None:
+    evaluates = Verdict("checkpoints", (Loss("checkpoints", 30.0, 0.3),), None, NOON_NS - 90 * S, NOON_NS)
+    sides = (SideState("sampler", 2, 2, {"checkpoint": 1.0}), SideState("trainer", 1, 4, {"train": 0.7, "eval": 0.3}))
+    (line,) = [line for line in lines(view(facts=replace(FACTS, verdict=evaluates, sides=sides))) if ";" in line]
+    assert "verdict Bottleneck: evaluation. Trainers spend 30.0% of their time on evaluation, over" in line
+
+
 def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
     assert lines(view(facts=replace(EMPTY, run_id="mon\x1b[2J\nday"), problems=("a\rb",))) == [
         "00 UTC run mon�[2J�day",

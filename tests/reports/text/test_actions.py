@@ -91,7 +91,7 @@ OF_EACH_KIND = [
     (fix("trainer_speed"), "Speed up training: shorten the training step, or add trainer GPUs"),
     (
         fix("checkpoints", "checkpoints"),
-        "Make checkpoints and evaluation cheaper: less often, in the background, or on other GPUs",
+        "Save or evaluate less often, in the background, or on other GPUs",
     ),
     (fix("engine_speed"), "Speed up sampling: use faster engines, or add sampler GPUs"),
     (fix("colocated"), "Colocate: every GPU alternates between sampling and training"),

@@ -18,6 +18,7 @@ from rlscope.model.estimate import Estimate
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported, TableOrigin
@@ -43,6 +44,9 @@ def test_what_did_not_happen_is_not_in_the_sentence_of_a_finding():
     evidence = {"dropped_share_ratio": 0.1, "backpressure_share_ratio": 0.0}
     said = findings.sentence(finding("overproduction", evidence))
     assert said == "10.0% of the generated tokens were dropped over the whole run."
+    evidence = {"checkpoint_gpu_s": 0.0, "eval_gpu_s": 30.0, "trainer_share_ratio": 0.3}
+    said = findings.sentence(finding("checkpoint_cost", evidence))
+    assert said == "Trainers spent 30 GPU-s evaluating. That is 30.0% of their GPU time over the whole run."
 
 
 def test_braces_in_a_run_s_strings_are_not_fields():
@@ -174,6 +178,31 @@ def test_the_reason_says_which_side_the_cap_blocked(blocked, words):
     analysis = judged(Loss("staleness_cap", 2.0, 0.25))
     analysis = replace(analysis, answers={**analysis.answers, "ledger_timeline": timeline})
     assert words in verdict_words.why(analysis)
+
+
+@pytest.mark.parametrize(
+    ("states", "name", "next_step"),
+    [
+        (["eval"], "evaluation", "Evaluate less often, or evaluate on GPUs that do not train."),
+        (["checkpoint"], "checkpoints", "Save less often, or save in the background."),
+        (
+            ["checkpoint", "eval"],
+            "checkpoints and evaluation",
+            "Save and evaluate less often, save in the background, or evaluate on GPUs that do not train.",
+        ),
+    ],
+)
+def test_of_checkpoints_and_evaluation_only_what_trainers_did_is_named(states, name, next_step):
+    rows = [("trainer", state, None, start_ns, 1.0) for state in states for start_ns in (0, 10**9)]
+    # Samplers that evaluate do what they are there for.
+    rows.append(("sampler", "eval", None, 0, 1.0))
+    timeline = pl.DataFrame(rows, ("role", "state", "reason", "bucket_start_ns", "gpu_s"), orient="row")
+    analysis = judged(Loss("checkpoints", 2.0, 0.25))
+    analysis = replace(analysis, answers={**analysis.answers, "ledger_timeline": timeline})
+    assert verdict_words.label(analysis) == f"Bottleneck: {name}"
+    assert verdict_words.headline(analysis) == f"Trainers spend 25.0% of their time on {name}"
+    assert f"trainers spent 2 GPU-s on {name} (25.0% of trainer GPU time)." in verdict_words.why(analysis)
+    assert verdict_words.next_step(replace(analysis, model=NoModelResult("none"))).strip() == next_step
 
 
 def test_a_cap_that_drops_samples_and_makes_nothing_wait_is_named():

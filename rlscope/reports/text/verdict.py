@@ -4,12 +4,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import polars as pl
+
 from rlscope import format as fmt
 from rlscope.analysis.bottleneck import LEAST_STEPS_TO_JUDGE
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
+from rlscope.diagnose.stalled import SILENT_S
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
@@ -169,7 +172,29 @@ def ranking_of(analysis: AnalysisResult) -> Ranking | None:
 def why(analysis: AnalysisResult) -> str:
     """The losses behind the verdict, the part of the run they were measured over, and the steps that are missing."""
     said = _only_recorded(_losses_behind(analysis), analysis)
-    return f"{said} {thinned_sentence(analysis.data_quality.imported)}".rstrip()
+    parts = (said, _lost_sentence(analysis), thinned_sentence(analysis.data_quality.imported))
+    return " ".join(filter(None, parts))
+
+
+def _lost_samplers(analysis: AnalysisResult) -> pl.DataFrame:
+    """Return the extents of samplers that died and were not started again, if the run lacks samples; else no row."""
+    extents, verdict = analysis.answers["worker_extents"], analysis.verdict
+    is_short = Cause.SAMPLERS in (verdict.bottleneck, *verdict.tied_with)
+    silent_ns = analysis.run.started_ns + round((analysis.run.duration_s - SILENT_S) * 1e9)
+    is_lost = (pl.col("role") == "sampler") & ~pl.col("is_over") & (pl.col("end_ns") < silent_ns)
+    return extents.filter(is_lost & (is_short and analysis.data_quality.imported is None))
+
+
+def _lost_sentence(analysis: AnalysisResult) -> str:
+    """Say which samplers died and for how long they were missing; empty if none did."""
+    lost = _lost_samplers(analysis)
+    if lost.is_empty():
+        return ""
+    names = fmt.some(tuple(lost["worker_id"]), _WORKERS_NAMED)
+    end_ns = analysis.run.started_ns + round(analysis.run.duration_s * 1e9)
+    last_s = (end_ns - int(lost["end_ns"].max())) / 1e9  # type: ignore[arg-type]  # an integer column that is not empty
+    gpus = fmt.counted(int(lost["gpu_count"].sum()), "sampler GPU")
+    return f"{names} recorded no end and nothing in the last {fmt.duration(last_s)} of the run: {gpus} did not sample."
 
 
 def _losses_behind(analysis: AnalysisResult) -> str:
@@ -216,7 +241,10 @@ def alarm(analysis: AnalysisResult) -> str | None:
 
 def next_step(analysis: AnalysisResult) -> str:
     """Return the first step and its gain."""
-    return _only_recorded(_next_step(analysis), analysis)
+    lost = tuple(_lost_samplers(analysis)["worker_id"])
+    names, them = fmt.some(lost, _WORKERS_NAMED), "it" if len(lost) == 1 else "them"
+    first = f"Find out why {names} died, and start {them} again. " if lost else ""
+    return first + _only_recorded(_next_step(analysis), analysis)
 
 
 def _next_step(analysis: AnalysisResult) -> str:

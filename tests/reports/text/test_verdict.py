@@ -205,6 +205,34 @@ def test_of_checkpoints_and_evaluation_only_what_trainers_did_is_named(states, n
     assert verdict_words.next_step(replace(analysis, model=NoModelResult("none"))).strip() == next_step
 
 
+@pytest.mark.parametrize(
+    ("cause", "role", "is_over", "end_s", "is_named"),
+    [
+        ("samplers", "sampler", False, 84.9, True),
+        # Its next flush may be on its way.
+        ("samplers", "sampler", False, 85.0, False),
+        # It stopped on purpose, or was started again.
+        ("samplers", "sampler", True, 40.0, False),
+        ("samplers", "trainer", False, 40.0, False),
+        # Samples are not what is short.
+        ("trainers", "sampler", False, 40.0, False),
+    ],
+)
+def test_a_sampler_that_died_is_a_reason_for_the_lack_of_samples_and_started_again_first(
+    cause, role, is_over, end_s, is_named
+):
+    run = replace(full_analysis().run, started_ns=10**9, duration_s=100.0)
+    rows = [("e0", "sampler", 1, 101.0, True), ("e1", role, 2, 1.0 + end_s, is_over)]
+    extents = pl.DataFrame(rows, ("worker_id", "role", "gpu_count", "end_ns", "is_over"), orient="row")
+    extents = extents.with_columns(end_ns=(pl.col("end_ns") * 1e9).cast(pl.Int64))
+    analysis = judged(Loss(cause, 2.0, 0.25))
+    analysis = replace(analysis, run=run, answers={**analysis.answers, "worker_extents": extents})
+    said = "e1 recorded no end and nothing in the last 15.1 s of the run: 2 sampler GPUs did not sample."
+    assert verdict_words.why(analysis).endswith(said) is is_named
+    first = "Find out why e1 died, and start it again. "
+    assert verdict_words.next_step(analysis).startswith(first) is is_named
+
+
 def test_a_cap_that_drops_samples_and_makes_nothing_wait_is_named():
     def headline(dropped_gpu_s):
         losses = (Loss("staleness_cap", 0.0, 0.0), Loss("trainers", 10.0, 0.1, dropped_gpu_s=dropped_gpu_s))

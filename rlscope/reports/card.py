@@ -39,6 +39,8 @@ _NOT_KNOWN: Final = (
 )
 _IN_DETAIL: Final = ("spent", "found", "alerts")
 """Blocks of the first screen that sum up what the card shows in full."""
+_FILTERED_RATIO: Final = 0.10
+"""Filtered share of the tokens that left the queue below which it is not stated."""
 _BARS_MAX: Final = 10
 """Rows of a histogram: the last ones are merged if there are more."""
 
@@ -128,6 +130,7 @@ def _figures(analysis: AnalysisResult) -> list[Fact]:
         achieved(analysis),
         *([prediction_check(analysis.modeled)] if analysis.modeled else []),
         _staleness_fact(analysis),
+        *_filtered_facts(analysis),
         Fact("GPUs", fmt.count(run.total_gpus or None), use_words(run, run.auxiliary_gpus)),
         Fact("Training steps", fmt.count(run.steps), trained),
         *per_gpu_facts(analysis),
@@ -167,6 +170,17 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
         return Fact("Token staleness, whole run", fmt.NO_DATA, cap_words)
     first = analysis.staleness.reported[0]
     return Fact("Staleness, whole run", f"{fmt.significant(first.mean)} mean", f"as reported by {imported.framework}")
+
+
+def _filtered_facts(analysis: AnalysisResult) -> list[Fact]:
+    """Return the filtered share of the tokens that left the queue, and what a trained token costs; empty if small."""
+    outcomes = analysis.answers["judged_outcomes"]
+    tokens = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
+    filtered, trained, left = tokens.get("filtered", 0), tokens.get("trained", 0), sum(tokens.values())
+    if not trained or filtered < _FILTERED_RATIO * left:
+        return []
+    each = f"{fmt.significant(left / trained)} tokens sampled for each one trained on, in steady state"
+    return [Fact("Tokens filtered", fmt.percent(filtered / left), each)]
 
 
 def _version_words(analysis: AnalysisResult) -> str:

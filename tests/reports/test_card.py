@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from rich.cells import cell_len
 
@@ -30,6 +31,16 @@ def test_nothing_that_matters_is_cut(width):
         assert findings.title(finding) in text
         assert findings.sentence(finding) in text
         assert findings.remedy(finding, changing_model().ranking.actions) in text
+
+
+@pytest.mark.parametrize(("filtered", "is_stated"), [(100, True), (99, False)])
+def test_the_share_of_filtered_tokens_is_stated_from_a_tenth_on(filtered, is_stated):
+    full, rest = full_analysis(), {"trained": 800, "dropped_stale": 200 - filtered}
+    tokens = {**rest, "filtered": filtered}
+    outcomes = pl.DataFrame({"outcome": list(tokens), "tokens": list(tokens.values())})
+    text = card_words(replace(full, answers={**full.answers, "judged_outcomes": outcomes}), 120)
+    said = "Tokens filtered 10.0% · 1.25 tokens sampled for each one trained on, in steady state"
+    assert (said in text) is is_stated
 
 
 def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():

@@ -35,6 +35,8 @@ LEAST_STEPS_TO_JUDGE: Final = 3
 
 # A tenth more samples would fill these GPUs.
 _FULL_RATIO: Final = 0.90
+_NUMBER: Final = r"[-_.]?[0-9]+(\.[0-9a-f]+)?$"
+"""Number of a worker at the end of its name, perhaps with the suffix that tells workers of several nodes apart."""
 
 DROPPED: Final = ("dropped_stale", "abandoned")
 """Outcomes of samples that were generated in vain."""
@@ -142,13 +144,29 @@ def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: In
 
 
 def auxiliary_busy_ratio(inside: pl.DataFrame) -> float | None:
-    """Return the share of the interval of a ledger that auxiliary GPUs work, 0..1; None if there are none.
+    """Return the largest share of the interval of a ledger that a kind of auxiliary GPUs works, 0..1; None without any.
 
     An engine that always decodes has room for more requests, so only activities count.
     """
+    return max(_auxiliary_busy_ratios(inside).values(), default=None)
+
+
+def _auxiliary_busy_ratios(inside: pl.DataFrame) -> dict[str, float]:
+    """Return the share of the interval that the auxiliary GPUs of each kind work, 0..1, by the name of the kind.
+
+    Workers whose names differ only in a number at the end are of one kind: judge-0 and judge-1, but not ranker-0.
+    """
     auxiliary = inside.filter(role=AUXILIARY_ROLE)
-    gpu_s = float(auxiliary["gpu_s"].sum())
-    return _gpu_s(auxiliary, pl.col("state").is_in(_WORK)) / gpu_s if gpu_s else None
+    if auxiliary.is_empty():
+        return {}
+    kinds = auxiliary.with_columns(kind=pl.col("worker_id").str.replace(_NUMBER, "")).group_by(
+        "kind", maintain_order=True
+    )
+    return {
+        str(kind): _gpu_s(rows, pl.col("state").is_in(_WORK)) / gpu_s
+        for (kind,), rows in kinds
+        if (gpu_s := float(rows["gpu_s"].sum()))
+    }
 
 
 def full_auxiliary(inside: pl.DataFrame) -> str | None:
@@ -158,14 +176,14 @@ def full_auxiliary(inside: pl.DataFrame) -> str | None:
     """
     trainer_gpu_s = _side_gpu_s(inside, "trainers")
     waiting_gpu_s = _side_gpu_s(inside.filter(state="waiting_for_samples"), "trainers")
-    busy_ratio = auxiliary_busy_ratio(inside)
-    if busy_ratio is None or not trainer_gpu_s:
+    busy_ratios = _auxiliary_busy_ratios(inside)
+    if not busy_ratios or not trainer_gpu_s:
         return None
-    waiting_ratio = waiting_gpu_s / trainer_gpu_s
-    if busy_ratio < _FULL_RATIO or waiting_ratio < BALANCED_SHARE_RATIO:
+    kind, waiting_ratio = max(busy_ratios, key=busy_ratios.__getitem__), waiting_gpu_s / trainer_gpu_s
+    if busy_ratios[kind] < _FULL_RATIO or waiting_ratio < BALANCED_SHARE_RATIO:
         return None
     return (
-        f"the auxiliary GPUs (judges, reward models) worked {busy_ratio:.0%} of the time, and trainers waited for "
+        f"the auxiliary GPUs of {kind} worked {busy_ratios[kind]:.0%} of the time, and trainers waited for "
         f"samples {waiting_ratio:.0%} of theirs: more samplers gain nothing if the samples wait for the auxiliary "
         "GPUs, which the model leaves out"
     )

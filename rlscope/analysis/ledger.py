@@ -82,12 +82,17 @@ def _unrecorded(owners: pl.DataFrame) -> tuple[UnrecordedTime, ...]:
 
 
 def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the ledger over time: role, state, reason, bucket_start_ns, gpu_s."""
+    """Return the ledger over time: role, state, reason, worker_id, bucket_start_ns, gpu_s.
+
+    worker_id is that of an auxiliary worker, and NULL for other roles.
+    """
+    key = ("role", "state", "reason", "worker_id", "bucket_start_ns")
     return (
-        rows.group_by("role", "state", "reason", "bucket_start_ns")
+        rows.with_columns(worker_id=pl.when(pl.col("role") == AUXILIARY_ROLE).then("worker_id"))
+        .group_by(key)
         .agg((pl.col("state_ns") * pl.col("gpu_count")).sum().alias("gpu_ns"))
-        .select("role", "state", "reason", "bucket_start_ns", (pl.col("gpu_ns") / 1e9).alias("gpu_s"))
-        .sort("role", "bucket_start_ns", "state", "reason")
+        .select(*key, (pl.col("gpu_ns") / 1e9).alias("gpu_s"))
+        .sort("role", "bucket_start_ns", "state", "reason", "worker_id")
     )
 
 

@@ -92,7 +92,7 @@ def test_its_gpus_are_in_the_ledger_and_in_the_total(judged: AnalysisResult, alo
 def test_no_gain_is_predicted_past_a_judge_that_is_full_while_trainers_wait(tmp_path: Path) -> None:
     analysis = beside_a_judge(tmp_path / "starved_trainer", decoding_ratio=0.02, scoring_ratio=0.98)
     assert isinstance(analysis.model, NoModelResult)
-    assert analysis.model.reason.startswith("the auxiliary GPUs (judges, reward models) worked 9")
+    assert analysis.model.reason.startswith("the auxiliary GPUs of judge worked 9")
     assert (analysis.verdict.bottleneck, analysis.verdict.unknown_reason) == ("samplers", None)
     document: dict[str, Any] = as_dict(analysis_document(analysis))
     assert document["verdict"]["headline"].endswith("while the judges or reward models are nearly always busy")

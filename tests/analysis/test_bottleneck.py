@@ -23,8 +23,9 @@ BUSY: list[State] = [("trainer", "train", None, 100.0), ("sampler", "decoding", 
 
 
 def timeline(states: list[State], bucket_start_ns: int = 50 * SECOND) -> pl.DataFrame:
-    rows = [(role, state, reason, bucket_start_ns, gpu_s) for role, state, reason, gpu_s in states]
-    names = {"role": pl.String, "state": pl.String, "reason": pl.String, "bucket_start_ns": pl.Int64, "gpu_s": float}
+    rows = [(role, state, reason, "judge-0", bucket_start_ns, gpu_s) for role, state, reason, gpu_s in states]
+    texts = dict.fromkeys(("role", "state", "reason", "worker_id"), pl.String)
+    names = {**texts, "bucket_start_ns": pl.Int64, "gpu_s": float}
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -79,6 +80,29 @@ def test_a_judge_that_has_no_idle_time_while_trainers_wait_may_limit_the_samples
     assert (found is not None) is is_full
     # An engine that always decodes may have room for more requests.
     assert full_auxiliary(clipped(timeline([*states, ("auxiliary", "decoding", None, 100.0)]))) is None
+
+
+@pytest.mark.parametrize(
+    ("judges", "is_full"),
+    [
+        # Of two stages, the one that is full holds the samples up, however idle the other is.
+        ({"judge-0": 95.0, "ranker-0": 5.0}, True),
+        ({"judge-0": 95.0, "judge-1": 95.0, "ranker-0": 5.0}, True),
+        # Work that is spread unevenly over judges of one kind leaves room.
+        ({"judge-0": 95.0, "judge-1": 5.0}, False),
+        ({"judge-7b-0.5f3a2c": 95.0, "judge-7b-12": 5.0}, False),
+        ({"judge-7b": 95.0, "judge-72b": 5.0}, True),
+    ],
+)
+def test_each_kind_of_judge_is_full_on_its_own(judges: dict[str, float], is_full: bool) -> None:
+    waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 50.0)))
+    own = [
+        timeline([("auxiliary", "reward", None, busy), ("auxiliary", "no_requests", None, 100.0 - busy)]).with_columns(
+            worker_id=pl.lit(name)
+        )
+        for name, busy in judges.items()
+    ]
+    assert (full_auxiliary(clipped(pl.concat([waits, *own]))) is not None) is is_full
 
 
 def test_trainers_that_wait_for_a_full_judge_are_no_bottleneck_however_long_samplers_wait_too() -> None:

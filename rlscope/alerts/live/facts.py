@@ -97,7 +97,7 @@ LONGEST_SHOWN_NS: Final = 3_600_000_000_000
 SHOWN_STEPS: Final = 10
 """Steps that the facts of a log cover: two or three differ by what only some of them do, such as evaluation."""
 
-_TEXTS: Final = dict.fromkeys(("role", "state", "reason"), pl.String)
+_TEXTS: Final = dict.fromkeys(("role", "state", "reason", "worker_id"), pl.String)
 _NO_STATES: Final = pl.DataFrame(schema={**_TEXTS, "bucket_start_ns": pl.Int64, "gpu_s": pl.Float64})
 SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps", "outcomes"})
 """The families of rows that the facts need."""

@@ -169,7 +169,7 @@ def several_epochs(answers: Mapping[str, pl.DataFrame]) -> str | None:
         return None
     return (
         f"{fmt.tokens(trained)} were trained and {fmt.tokens(generated)} generated, so steps train on samples again; "
-        "the model knows samples that are trained on once. Record all passes over a batch as one step"
+        "the model knows samples that are trained on once. If these are passes over one batch, record them as one step"
     )
 
 

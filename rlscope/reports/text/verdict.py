@@ -265,7 +265,9 @@ def _next_step(analysis: AnalysisResult) -> str:
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
-            return "Keep the current layout. No setting would gain 5%, and neither would making one side 10% faster."
+            return (
+                "Keep the current layout. No setting is likely to gain 5%, and neither is making one side 10% faster."
+            )
         return f"Keep the current layout. No change is predicted to gain 5%. {causes.WORDS[Cause.BALANCED].next_step}"
     slow = sampling_words(analysis) if first.what == "engine_speed" else ""
     changed = {} if analysis.modeled is None else actions.effects(first, analysis.modeled)

@@ -172,7 +172,8 @@ def test_a_first_action_against_another_cause_says_what_it_is_good_for(kind, dro
 
 
 @pytest.mark.parametrize(
-    ("bottleneck", "words"), [("trainers", "No setting would gain 5%, and"), ("balanced", "No change is predicted to")]
+    ("bottleneck", "words"),
+    [("trainers", "No setting is likely to gain 5%, and"), ("balanced", "No change is predicted to")],
 )
 def test_where_no_action_brings_five_per_cent_the_layout_is_kept_and_nothing_follows(bottleneck, words):
     made = changing_model()

@@ -1,4 +1,4 @@
--- Which states were the GPUs of each role in, by time bucket? Of judges and other models: of each worker.
+-- Which states were the GPUs of each role in, by time bucket?
 --
 -- in   ledger
 -- out  role             VARCHAR  role of the workers

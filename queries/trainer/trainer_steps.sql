@@ -15,11 +15,10 @@
 -- grain: one row per step
 -- partition: driver
 --
--- A span belongs to the worker's first step that ends at or after it. Of a span and a compute that overlap, the time is
--- that of whichever began last, as in the ledger. So a span that goes on during whole steps, such as a publication in
--- the background, has only the time since the last of them; a step that begins before the end of the one before has
--- the time since that end. Time under two spans of one phase, such as a transfer within its publication, counts once.
--- A wait that begins during another span, such as a transfer in the background, is a wait.
+-- A span belongs to the worker's first step that ends at or after it. Of a span and a compute or wait that overlap, the
+-- time is that of whichever began last, as in the ledger. So a span in the background, such as a publication, has only
+-- the time since the last whole step in it, without waits; a step that begins before the end of the one before has the
+-- time since that end. Time under two spans of one phase, such as a transfer within its publication, counts once.
 -- Trainers wait for sampling as long as the worker that waits longest for samples, for the staleness cap or without a
 -- reason: the others may wait for it meanwhile. A worker may report a step in several rows, one for each micro-batch.
 -- If no row names the version published after its step, that is the one from which the next step starts.
@@ -41,8 +40,7 @@ spans AS (
     SELECT worker_id, start_ns, end_ns, 'publish', false FROM weight_updates WHERE phase IN ('publish', 'transfer')
 ),
 placed AS (
-    SELECT row_number() OVER () AS span, spans.worker_id, step, gpu_count, kind, is_for_samples,
-        spans.start_ns AS began_ns,
+    SELECT spans.worker_id, step, gpu_count, kind, is_for_samples,
         if(spans.start_ns <= earlier_start_ns, earlier_end_ns, spans.start_ns) AS start_ns,
         spans.start_ns >= steps.start_ns AS is_inside,
         if(is_inside, spans.end_ns, least(spans.end_ns, steps.start_ns)) AS end_ns
@@ -50,35 +48,29 @@ placed AS (
     ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
 ),
 parts AS (
-    SELECT span, worker_id, step, gpu_count, kind, is_for_samples, is_inside, began_ns, end_ns,
-        greatest(start_ns, max(end_ns) OVER earlier) AS from_ns,
-        greatest(0, end_ns - from_ns) AS part_ns,
+    SELECT worker_id, step, gpu_count, kind, is_for_samples, is_inside,
+        if(kind = 'wait', 0, sum(end_ns - start_ns) FILTER (kind = 'wait') OVER begun
+            - greatest(0, max(end_ns) FILTER (kind = 'wait') OVER begun - end_ns)) AS waited_ns,
+        greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier) - coalesce(waited_ns, 0)) AS part_ns,
         greatest(0, end_ns - greatest(start_ns, max(end_ns) FILTER (is_inside) OVER earlier_of_any)) AS any_ns
     FROM placed
     WINDOW
+        begun AS (PARTITION BY worker_id ORDER BY start_ns RANGE BETWEEN 1 FOLLOWING AND end_ns - start_ns FOLLOWING),
         earlier AS (
-            PARTITION BY worker_id, kind ORDER BY start_ns, end_ns DESC
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY worker_id, kind ORDER BY start_ns, end_ns DESC ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW
         ),
         earlier_of_any AS (
-            PARTITION BY worker_id ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            PARTITION BY worker_id ORDER BY start_ns, end_ns DESC ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW
         )
-),
-waited AS (
-    SELECT parts.span, sum(greatest(0,
-        least(parts.end_ns, waits.end_ns) - greatest(parts.from_ns, waits.from_ns)))::BIGINT AS waited_ns
-    FROM parts JOIN parts AS waits USING (worker_id, step)
-    WHERE parts.kind <> 'wait' AND waits.kind = 'wait' AND waits.began_ns > parts.began_ns
-    GROUP BY parts.span
 ),
 costs AS (
     SELECT step,
-        sum(own_ns * gpu_count) FILTER (kind = 'logprobs') / 1e9 AS logprobs_gpu_s,
-        sum(own_ns * gpu_count) FILTER (kind = 'wait') / 1e9 AS wait_gpu_s,
-        sum(own_ns * gpu_count) FILTER (kind = 'other') / 1e9 AS other_gpu_s,
-        sum(own_ns * gpu_count) FILTER (kind = 'publish') / 1e9 AS publish_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'logprobs') / 1e9 AS logprobs_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'wait') / 1e9 AS wait_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'other') / 1e9 AS other_gpu_s,
+        sum(part_ns * gpu_count) FILTER (kind = 'publish') / 1e9 AS publish_gpu_s,
         sum(any_ns * gpu_count) FILTER (is_inside) AS inside_gpu_ns
-    FROM (SELECT *, greatest(0, part_ns - coalesce(waited_ns, 0)) AS own_ns FROM parts LEFT JOIN waited USING (span))
+    FROM parts
     GROUP BY step
 ),
 sampling AS (
@@ -88,10 +80,8 @@ totals AS (
     SELECT step, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         (sum(gpu_count) FILTER (is_first))::BIGINT AS trainer_gpus,
         sum((end_ns - greatest(start_ns, earlier_end_ns)) * gpu_count) AS compute_gpu_ns,
-        CASE WHEN bool_or(max(version_out) > max(version_in)) OVER ()
-            THEN max(version_out) - max(version_in)
-            ELSE greatest(0, lead(max(version_in)) OVER (ORDER BY step) - max(version_in))
-        END AS published
+        if(bool_or(max(version_out) > max(version_in)) OVER (), max(version_out) - max(version_in),
+            greatest(0, lead(max(version_in)) OVER (ORDER BY step) - max(version_in))) AS published
     FROM steps
     GROUP BY step
 )

@@ -69,6 +69,7 @@ QUESTIONS: Final = (
     "worker_devices",
     "shared_gpus",
     "trainer_steps",
+    "trainer_speed",
     "reported_values",
     "open_phases",
     "truncation_by_step",

@@ -259,7 +259,9 @@ def _next_step(analysis: AnalysisResult) -> str:
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD.format(side=analysis.verdict.unrecorded_side)
     if _is_uncovered(analysis):
-        return _LOOK_UP
+        slow = next((finding for finding in analysis.findings if finding.rule == "straggling_trainer"), None)
+        waits = slow and f"The other trainers wait for {slow.evidence['worker_id']}. {findings.told(slow).remedy}"
+        return waits or _LOOK_UP
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == Cause.UNKNOWN:
         return f"{_against_cause(analysis)} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     first = first_action(analysis)

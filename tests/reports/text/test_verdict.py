@@ -89,6 +89,19 @@ def test_a_run_with_all_data_whose_waits_no_cause_covers_is_not_told_to_record_m
     assert verdict_words.next_step(few_steps).startswith("Record the missing data and analyze again.")
 
 
+def test_trainers_that_wait_for_a_slow_one_are_sent_to_it():
+    evidence = {"worker_id": "t1", "compute_s": 3.0, "median_compute_s": 2.0, "barrier_gpu_s": 9.0}
+    slow = Finding("straggling_trainer", "warning", 9.0, {**evidence, "trainer_share_ratio": 0.3}, None, None)
+    rows = [(role, "waiting", "barrier", at, 1.0) for role in ("trainer", "sampler") for at in (0, 10**9)]
+    timeline = pl.DataFrame(rows, ("role", "state", "reason", "bucket_start_ns", "gpu_s"), orient="row")
+    full, verdict = full_analysis(), Verdict("unknown", (), "waits at a barrier", 0, 10**10)
+    answers = {**full.answers, "ledger_timeline": timeline}
+    analysis = replace(full, verdict=verdict, findings=(slow,), answers=answers)
+    said = "The other trainers wait for t1. Check that trainer's host and GPU"
+    assert verdict_words.next_step(analysis).startswith(said)
+    assert not verdict_words.next_step(replace(analysis, findings=())).startswith(said)
+
+
 def test_the_lines_of_code_of_the_doctor_name_methods_and_reasons_of_the_recorder(tmp_path):
     run = write_run(tmp_path, [worker("e0", "sampler", 0, 10**10), worker("t0", stop_ns=10**10)])
     lines = " ".join(check.how for check in rlscope.doctor(run).checks)

@@ -143,10 +143,12 @@ def predict_layouts(
     lowest = _lowest_limits((own, *others), closed)
 
     def affordable(layout: Layout, leeway: float) -> bool:
-        return affords(known[layout], today, leeway)
+        forecast = known[layout]
+        is_fresh = forecast.excluded is None and _may_keep(forecast, most_staleness, leeway)
+        return is_fresh and affords(forecast, today, leeway)
 
     while sum(each.tokens_per_s is not None for each in known.values()) < _MOST_SIMULATED:
-        usable = [layout for layout in others if known[layout].excluded is None]
+        usable = [layout for layout in others if known[layout].excluded in (None, "too_stale")]
         ranked_ones = sorted(usable, key=lambda layout: -expected[layout])
         leaders = [
             *_leaders([layout for layout in ranked_ones if layout in lowest], affordable),
@@ -195,6 +197,12 @@ def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | No
         return [None] * len(layouts)
     states = steady_states(with_limits(system, max_staleness=None), layouts)
     return [None if isinstance(state, Refused) else state.sample_p95 for state in states]
+
+
+def _may_keep(forecast: Forecast, most_staleness: int | None, leeway: float) -> bool:
+    """Whether a layout may keep a cap, in versions, if its staleness is too high by a factor; a queue that grows may."""
+    staleness = forecast.staleness
+    return most_staleness is None or staleness is None or staleness.sample_p95 <= leeway * most_staleness
 
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:

@@ -117,6 +117,15 @@ def test_a_layout_that_is_too_stale_is_excluded_and_makes_room_for_the_next() ->
     assert stale and all(each.staleness and each.drawn_tokens_per_s is None for each in stale)
 
 
+def test_layouts_that_are_too_stale_beyond_doubt_take_no_prediction_from_slower_ones_that_keep_the_cap() -> None:
+    asked, layouts = calibration(UNLIMITED), possible_layouts(8, Granularity(1), (8, 16, 32, 64, 128))
+    found = predict_layouts(asked, layouts, 1)
+    assert Layout(5, 3, 32) in {each.layout for each in found.rivals}
+    closed = {each.layout: each.staleness for each in closed_forecasts(asked.system, layouts)}
+    _, _, *stale = [closed[each.layout] for each in found.others if each.excluded == "too_stale"]
+    assert stale and all(each is None or each.sample_p95 <= 1.25 for each in stale)
+
+
 def test_the_fastest_of_those_that_may_be_recommended_are_predicted_beside_the_two_fastest_of_all() -> None:
     layouts = possible_layouts(8, Granularity(1), (64,))
     found = predict_layouts(calibration(CAPPED), layouts, affords=lambda each, *_: each.layout.trainer_gpus <= 2)

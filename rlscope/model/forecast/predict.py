@@ -200,7 +200,10 @@ def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | No
 
 
 def _may_keep(forecast: Forecast, most_staleness: int | None, leeway: float) -> bool:
-    """Whether a layout may keep a cap, in versions, if its staleness is too high by a factor; a queue that grows may."""
+    """Whether a layout may keep a cap, in versions, if its staleness is too high by a factor.
+
+    A queue that grows may: it gets a limit when the layout is predicted.
+    """
     staleness = forecast.staleness
     return most_staleness is None or staleness is None or staleness.sample_p95 <= leeway * most_staleness
 

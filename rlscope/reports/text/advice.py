@@ -32,7 +32,7 @@ def headline(model: ModelResult) -> str:
     if advised.advice == "unknown":
         return "No layout is recommended"
     if advised.advice == "keep":
-        return f"Keep {layout_words(today.layout)}"
+        return over_cap(model) or f"Keep {layout_words(today.layout)}"
     layout = f"{layout_words(advised.best.layout)}{limit_words(advised.best.in_flight_limit)}"
     if advised.changes:
         words = f"Run asynchronously on {layout}" if model.calibration.synchronous else f"Use {layout}"
@@ -46,6 +46,8 @@ def headline(model: ModelResult) -> str:
 def why(model: ModelResult) -> str:
     """The reason, the odds, and what to measure to be surer."""
     advised = model.recommendation
+    if over_cap(model) is not None:
+        return _within_cap(model)
     only_staler = advised.advice == "keep" and advised.staler is not None
     parts = [_ONLY_STALER if only_staler else REASONS[advised.reason]]
     if advised.advice in ("change", "probe"):
@@ -58,6 +60,21 @@ def why(model: ModelResult) -> str:
     if doubts and advised.advice == "probe" and advised.reason != "too_short":
         parts.append(_DOUBTS[doubts[0]])
     return " ".join(parts)
+
+
+def over_cap(model: ModelResult) -> str | None:
+    """The current layout exceeds the staleness cap that was asked for, and no change pays; None if not so."""
+    cap, price = model.model_config.most_staleness, model.forecasts.today.price
+    if model.recommendation.advice != "keep" or cap is None or price.staleness is None or not price.exceeds_cap(cap):
+        return None
+    return f"The current layout exceeds the staleness cap of {cap} (p95: {fmt.versions(price.staleness.sample_p95)})"
+
+
+def _within_cap(model: ModelResult) -> str:
+    advised, cap = model.recommendation, model.model_config.most_staleness
+    fastest = f"The fastest layout within it is {layout_words(advised.best.layout)}: {gain_words(advised.gain_ratio)}."
+    found = REASONS[advised.reason] if advised.best is model.forecasts.today else fastest
+    return f"{found} `rlscope what-if RUN --max-staleness {cap}` predicts what enforcing the cap would cost."
 
 
 def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:

@@ -16,7 +16,7 @@ from rlscope.diagnose.stalled import SILENT_S
 from rlscope.model.causes import Bottleneck, Cause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
-from rlscope.reports.text import actions, causes, findings, phases, step_bounds
+from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
 from rlscope.reports.text.ledger import dropped_of
 from rlscope.reports.text.origin import MORE_DATA, MORE_STEPS, origin_lines, thinned_sentence
 from rlscope.reports.text.sampling import sampling_words
@@ -266,6 +266,9 @@ def _next_step(analysis: AnalysisResult) -> str:
         return f"{_against_cause(analysis)} {step_bounds.largest_sentence(analysis.step_bounds)}".rstrip()
     first = first_action(analysis)
     if first is None:
+        over_cap = advice.over_cap(analysis.modeled) if analysis.modeled else None
+        if over_cap is not None:
+            return f"{over_cap}, and no layout within it is faster. See “{advice.TITLE}” below."
         if analysis.verdict.cause is not None:
             return (
                 "Keep the current layout. No setting is likely to gain 5%, and neither is making one side 10% faster."

@@ -94,6 +94,20 @@ def test_a_layout_is_not_kept_as_the_fastest_where_a_staler_one_is_faster():
     )
 
 
+@pytest.mark.parametrize(("cap", "says_so"), [(8, False), (7, True)])
+def test_a_layout_that_exceeds_the_cap_is_not_kept_without_saying_so(cap, says_so):
+    """The p95 staleness is 8 versions."""
+    made = with_reason("best_already", gain_ratio=Estimate(-0.5, -0.6, -0.4))
+    made = replace(
+        made, ranking=replace(made.ranking, actions=()), model_config=replace(made.model_config, most_staleness=cap)
+    )
+    said = advice.headline(made), advice.why(made)
+    assert (said[0] == f"The current layout exceeds the staleness cap of {cap} (p95: 8 versions)") == says_so
+    assert ("The fastest layout within it is 4 trainer GPUs and 4 sampler GPUs" in said[1]) == says_so
+    assert ("`rlscope what-if RUN --max-staleness 7`" in said[1]) == says_so
+    assert (said[0] in verdict_words.next_step(analyzed(made, "balanced"))) == says_so
+
+
 @pytest.mark.parametrize(
     ("reason", "verb"), [("worthwhile", "Use"), ("unsure", "Test"), ("lengths_drift", "Test"), ("too_short", "Test")]
 )

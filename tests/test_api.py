@@ -124,7 +124,7 @@ def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_
     for each in answers:
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
-    paused = "partly because weight updates hold up the engines"
+    paused = "partly because weight updates pause the engines"
     assert repr(analysis) == f"Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time, {paused})"
     assert repr(checked) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
 

@@ -162,7 +162,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += "; tokens can exceed it: it is checked when a batch is fetched, not when it is trained on"
+        cap_words += ", checked when a batch is fetched: tokens can be staler when they are trained on"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)
@@ -190,7 +190,8 @@ def _version_words(analysis: AnalysisResult) -> str:
     if model is None or own is None:
         return ""
     steps = fmt.significant(own.steps_per_version * model.calibration.steps_per_version, 2)
-    return f"; 1 version = {steps} optimizer step{'' if steps == '1' else 's'}"
+    average = " on average" if "." in steps else ""
+    return f"; 1 version = {steps} optimizer step{'' if steps == '1' else 's'}{average}"
 
 
 def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:

@@ -60,13 +60,13 @@ _IF: Final[Mapping[ActionWhat, str]] = {
 """The gain of a fix, with its condition."""
 TITLE: Final = "Recommended actions"
 _VERIFY: Final = (
-    f"To verify one, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
+    f"To verify an action, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-_LONGEST: Final = "longest tenth of responses kept"
+_LONGEST: Final = "kept of the longest 10% of responses"
 _STALENESS_MEANS: Final = "Sample staleness is in optimizer steps; a sample is as stale as its oldest token."
 
 
@@ -88,7 +88,9 @@ def _doubt(action: Action) -> str:
     price = costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return price
-    doubt = price or ("its gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help")
+    doubt = price or (
+        "its gain is uncertain, and may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help"
+    )
     return f"{doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first"
 
 
@@ -329,10 +331,9 @@ def _cap_words(action: Action, model: ModelResult) -> str:
     steps_then, own, after = action.steps_per_version(steps), model.forecasts.today.staleness, action.staleness
     words = ""
     if action.what == "publish_every" and cap:
-        allowed = f"the cap of {fmt.counted(cap, 'version')} allows {_age(cap * steps_then)} steps"
-        words = f"; each version then spans {_age(steps_then)} steps, so {allowed}"
+        words = f"; the cap of {fmt.counted(cap, 'version')} is then {_age(cap * steps_then)} steps"
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return words
     now, then = own.steps_per_version * steps, after.steps_per_version * steps_then
-    return f"{words}; weights are then published every {_age(then)} steps, not every {_age(now)}"
+    return f"{words}, because weights are then published every {_age(then)} steps, not every {_age(now)}"

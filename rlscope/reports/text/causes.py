@@ -146,7 +146,9 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 _HELD: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"trainer"}): "trainers stalled for {gpu_time} before publishing weights, because of the staleness cap",
+    frozenset(
+        {"trainer"}
+    ): "trainers waited {gpu_time} to publish weights, so that no sample exceeded the staleness cap",
     frozenset({"sampler"}): "samplers paused for {gpu_time} because of the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""
@@ -205,13 +207,15 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None, capped_roles: froz
     """
     gpu_time, share = fmt.gpu_time(loss.gpu_s), share_words(loss)
     held = _HELD.get(capped_roles) if loss.cause == Cause.STALENESS_CAP else None
-    if said := held or WORDS[loss.cause].spent:
+    if held:
+        return held.format(gpu_time=f"{gpu_time} ({share})")
+    if said := WORDS[loss.cause].spent:
         return f"{said.format(gpu_time=gpu_time)} ({share})"
     parts = _sampler_losses(loss)
     if not parts:
         if beside in (None, loss.cause):
             return f"samplers were idle for {gpu_time} ({share})"
-        return f"samplers were also idle for {gpu_time} ({share}), for other reasons"
+        return f"samplers were idle for {gpu_time} for other reasons ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

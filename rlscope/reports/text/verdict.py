@@ -160,7 +160,7 @@ def _held_up_by_updates(analysis: AnalysisResult) -> str:
     pauses = update is not None and (update.engine_pause_s > 0.0 or not update.kv_kept)
     if verdict.cause != Cause.SAMPLERS or not is_first or loss is None or not pauses:
         return ""
-    return ", partly because weight updates hold up the engines"
+    return ", partly because weight updates pause the engines"
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:

@@ -119,7 +119,8 @@ def test_every_kind_of_action_is_written_here():
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
-            "Raise the staleness cap from 1 to 2 versions (its gain may be under 5%: test it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (its gain is uncertain, and may be under 5%: test it for 20 "
+            "steps first)",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
@@ -142,12 +143,12 @@ def test_an_action_is_an_imperative(made, words):
         (
             action(price=Price(aged(1, 4.6))),
             model(1),
-            "1 → 4.6 steps; weights are then published every 4.6 steps, not every 1",
+            "1 → 4.6 steps, because weights are then published every 4.6 steps, not every 1",
         ),
         (
             action(price=Price(aged(1, 3.6))),
             model(1, delayed=4.0),
-            "4 → 3.6 steps; weights are then published every 3.6 steps, not every 4",
+            "4 → 3.6 steps, because weights are then published every 3.6 steps, not every 4",
         ),
         (action(price=Price(aged(1, 3.7))), model(1, delayed=4.0), "4 → 3.7 steps"),
         (action(price=Price(aged(15, horizon_steps=120))), model(2), "2 → 15 steps, growing"),
@@ -157,7 +158,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; each version then spans 2 steps, so the cap of 4 versions allows 8 steps",
+            "2 → 6 steps; the cap of 4 versions is then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -212,13 +213,13 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
     assert list(actions.action_row(made, analysis, model()).items()) == [
         (
             "what",
-            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); its gain may be under 5%: "
-            "test it for 20 steps first",
+            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); its gain is uncertain, and "
+            "may be under 5%: test it for 20 steps first",
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("longest tenth of responses kept", "22% → 75%"),
+        ("kept of the longest 10% of responses", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -281,7 +282,7 @@ def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_
     analysis = replace(full_analysis(), model=model())
     (_, alone) = actions.actions_part([fix("trainer_speed")], analysis).blocks
     assert alone.text == (
-        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify one, record 20 "
+        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify an action, record 20 "
         "steps with it and run `rlscope compare BEFORE AFTER`."
     )
     shown = [action(), fix("trainer_speed"), action("asynchronous", "lockstep"), action(is_staler=True)]

@@ -126,7 +126,7 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_oth
     ("of_fastest", "words"),
     [
         (1.0, ""),
-        (0.985, "Among layouts within 2% of each other, rlscope prefers numbers of requests measured in this run"),
+        (0.985, "Among layouts within 2% of each other, rlscope prefers request limits at which this run measured"),
         (0.97, "Faster layouts are staler,"),
     ],
 )

@@ -59,7 +59,7 @@ def test_the_share_of_the_headline_stands_in_the_ledger_beside_that_of_the_whole
 
 def test_a_card_that_counts_staleness_in_steps_and_in_versions_says_how_many_steps_a_version_is() -> None:
     delayed, at_once = ({each.name: each.note for each in facts(trace)} for trace in ("capped_staleness", "fleet"))
-    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; 1 version = 4.6 optimizer steps"
+    assert delayed["Token staleness, whole run"] == "p95 1, max 1, cap 1; 1 version = 4.6 optimizer steps on average"
     assert at_once["Token staleness, whole run"].endswith("cap 4; 1 version = 1 optimizer step")
 
 

@@ -175,9 +175,12 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     [
         (
             [("trainer", "waiting_for_staleness_cap", None)],
-            "trainers stalled for 2 GPU-s before publishing weights",
+            "trainers waited 2 GPU-s (25.0% of all GPU time) to publish weights, so that no sample exceeded the",
         ),
-        ([("sampler", "no_requests", "staleness_cap")], "samplers paused for 2 GPU-s because of the staleness cap"),
+        (
+            [("sampler", "no_requests", "staleness_cap")],
+            "samplers paused for 2 GPU-s (25.0% of all GPU time) because of the staleness cap",
+        ),
         (
             [("trainer", "waiting_for_staleness_cap", None), ("sampler", "no_requests", "staleness_cap")],
             "the staleness cap blocked samplers or trainers for 2 GPU-s",
@@ -268,7 +271,7 @@ def test_updates_that_pause_engines_are_the_reason_for_the_waits_and_others_anot
     system = replace(made.calibration.system, update=update)
     made = replace(made, calibration=replace(made.calibration, system=system), ranking=Ranking((updates,), losses))
     analysis = judged(Loss("samplers", 12.0, 0.25), Loss("weight_updates", 9.0, 0.1), model=made)
-    paused = ", partly because weight updates hold up the engines" * pauses
+    paused = ", partly because weight updates pause the engines" * pauses
     assert verdict_words.headline(analysis) == f"Trainers wait for samples 25.0% of the time{paused}"
     aside = "This addresses the weight updates, not the bottleneck."
     assert (aside in verdict_words.next_step(analysis)) is not pauses

@@ -91,8 +91,7 @@ SELECT
     kind, any_value(causes.host) AS cause_host, any_value(effects.host) AS effect_host,
     greatest(0, least(16 * $cells, (cause_ns - origin_ns) // cell_ns)) AS cell,
     arg_min(cause_ns, (effect_ns - cause_ns, cause_ns)) AS cause_ns,
-    arg_min(effect_ns, (effect_ns - cause_ns, cause_ns)) AS effect_ns,
-    count(*) AS pairs
+    arg_min(effect_ns, (effect_ns - cause_ns, cause_ns)) AS effect_ns, count(*) AS pairs
 FROM pairs CROSS JOIN lives
 JOIN names AS causes ON cause = causes.place
 JOIN names AS effects ON effect = effects.place

@@ -1,6 +1,10 @@
 -- What happened to the samples that left the queue in the interval?
 --
+-- Samples that are abandoned once the last step has begun are what a run leaves behind when it ends: they are not
+-- counted.
+--
 -- in   delivered_samples
+-- in   train_steps
 -- arg  from_ns        BIGINT   start of the interval, UTC epoch
 -- arg  to_ns          BIGINT   its end, exclusive
 -- out  outcome        VARCHAR  trained, dropped_stale, filtered or abandoned
@@ -17,5 +21,6 @@ SELECT
     coalesce(sum(output_tokens) FILTER (queued_ns < taken_ns), 0)::BIGINT AS queued_tokens
 FROM delivered_samples
 WHERE taken_ns >= $from_ns AND taken_ns < $to_ns
+    AND (outcome <> 'abandoned' OR taken_ns < coalesce((SELECT max(start_ns) FROM train_steps), $to_ns))
 GROUP BY outcome
 ORDER BY outcome

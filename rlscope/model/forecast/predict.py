@@ -144,8 +144,7 @@ def predict_layouts(
 
     def affordable(layout: Layout, leeway: float) -> bool:
         forecast = known[layout]
-        is_fresh = forecast.excluded is None and _may_keep(forecast, most_staleness, leeway)
-        return is_fresh and affords(forecast, today, leeway)
+        return _may_keep(forecast, most_staleness, leeway) and affords(forecast, today, leeway)
 
     while sum(each.tokens_per_s is not None for each in known.values()) < _MOST_SIMULATED:
         usable = [layout for layout in others if known[layout].excluded in (None, "too_stale")]
@@ -200,12 +199,13 @@ def _ages_in_steps(system: System, layouts: Sequence[Layout]) -> list[float | No
 
 
 def _may_keep(forecast: Forecast, most_staleness: int | None, leeway: float) -> bool:
-    """Whether a layout may keep a cap, in versions, if its staleness is too high by a factor.
+    """Whether a layout is not excluded and may keep a cap, in versions, if its staleness is too high by a factor.
 
     A queue that grows may: it gets a limit when the layout is predicted.
     """
-    staleness = forecast.staleness
-    return most_staleness is None or staleness is None or staleness.sample_p95 <= leeway * most_staleness
+    if forecast.excluded is not None or most_staleness is None or forecast.staleness is None:
+        return forecast.excluded is None
+    return forecast.staleness.sample_p95 <= leeway * most_staleness
 
 
 def without_stale(forecast: Forecast, most_staleness: int | None) -> Forecast:

@@ -89,6 +89,8 @@ NAMES: Final = tuple(each.name for each in fields(RunEntry))
 """Names of the fields: the columns of the CSV and of the frame."""
 COLUMNS: Final = (*NAMES, "layout")
 """Columns that a list can be sorted and filtered by."""
+_TEXTS: Final = frozenset({"layout", *(each.name for each in fields(RunEntry) if each.type in (str, str | None))})
+"""Columns of text. All others have numbers, or 1 and 0."""
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -143,7 +145,8 @@ def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -
 def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tuple[RunEntry, ...]:
     """Return the entries that pass every filter: `bottleneck = samplers`, `tokens_per_s > 5000` or `path ~ monday`.
 
-    A run without a value passes only `!=`. Raises ArgumentError if a filter is malformed or its column is unknown.
+    A run without a value passes only `!=`. Raises ArgumentError if a filter is malformed, its column is unknown,
+    or its value is not a number although the column has numbers.
     """
     for text in filters:
         found = _FILTER.fullmatch(text)
@@ -156,6 +159,8 @@ def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tup
             )
         column, sign, wanted = found.groups()
         _check_column(f"filter {text!r}", column)
+        if sign != "~" and column not in _TEXTS:
+            _check_number(f"filter {text!r}", wanted)
         entries = [each for each in entries if _passes(getattr(each, column), sign, wanted)]
     return tuple(entries)
 
@@ -170,15 +175,24 @@ def _check_column(name: str, column: str) -> None:
         )
 
 
+def _check_number(name: str, wanted: str) -> None:
+    try:
+        float(wanted)
+    except ValueError:
+        raise ArgumentError.of(
+            name,
+            found=repr(wanted),
+            expected="a number, because the column has numbers",
+            next_step="For yes and no, write 1 and 0.",
+        ) from None
+
+
 def _passes(held: Value, sign: str, wanted: str) -> bool:
     if held is None:
         return sign == "!="
     if isinstance(held, str) or sign == "~":
         return _COMPARE[sign](str(held), wanted)
-    try:
-        return _COMPARE[sign](held, float(wanted))
-    except ValueError:
-        return sign == "!="
+    return _COMPARE[sign](held, float(wanted))
 
 
 def _entry(run: Path, path: str, progress: Callable[[str], None], *, use_cache: bool) -> RunEntry:

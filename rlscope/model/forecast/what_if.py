@@ -204,12 +204,16 @@ def _check(layout: Layout, total: int, granularity: Granularity) -> None:
         ("trainer", layout.trainer_gpus, granularity.gpus_per_trainer_replica),
         ("sampler", layout.sampler_gpus, granularity.gpus_per_engine),
     )
-    for side, gpus, piece in sides:
+    for (side, gpus, piece), other in zip(sides, ("sampler", "trainer"), strict=True):
+        if gpus < 0:
+            raise ImpossibleChangeError(
+                f"{total - gpus} {other} GPUs are more than all {total}; give both sides, or the total too"
+            )
         if gpus < piece or gpus % piece:
             below, above = max(piece, gpus // piece * piece), max(piece, (gpus // piece + 1) * piece)
             nearest = f"{below}" if gpus < piece else f"{below} or {above}"
             raise ImpossibleChangeError(
-                f"{max(gpus, 0)} {side} GPUs of {total}: {_pieces(granularity)}; the nearest is {nearest}"
+                f"{gpus} {side} GPUs of {total}: {_pieces(granularity)}; the nearest is {nearest}"
             )
 
 

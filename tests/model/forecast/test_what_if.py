@@ -281,6 +281,8 @@ def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layo
         (Change(trainer_gpus=3), "3 trainer GPUs of 8: trainer GPUs come in multiples of 2.*the nearest is 2 or 4"),
         (Change(sampler_gpus=5), "3 trainer GPUs of 8"),
         (Change(trainer_gpus=8), "0 sampler GPUs of 8: .*the nearest is 2$"),
+        (Change(trainer_gpus=12), "12 trainer GPUs are more than all 8; give both sides, or the total too"),
+        (Change(sampler_gpus=12), "12 sampler GPUs are more than all 8"),
         (Change(trainer_gpus=2, sampler_gpus=2, total_gpus=8), "2 trainer and 2 sampler GPUs are not 8 in all"),
         (Change(total_gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
     ],

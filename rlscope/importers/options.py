@@ -108,6 +108,13 @@ def _gpus_by_role(text: str) -> dict[str, int]:
                 expected=f"ROLE=N with ROLE one of {', '.join(_ROLES)}",
                 next_step="Example: --gpus trainer=8,sampler=8.",
             )
+        if role in found:
+            raise ArgumentError.of(
+                "--gpus",
+                found=f"{role} twice",
+                expected="each role once",
+                next_step="Give the GPUs of a role together.",
+            )
         found[role] = int(count)
     return found
 

@@ -132,6 +132,11 @@ def test_a_compressed_file_that_cannot_be_read_is_refused_by_its_own_path(
         import_run(tmp_path / "engine.log.gz", tmp_path / "run")
 
 
+def test_a_role_with_two_numbers_of_gpus_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="--gpus: found trainer twice; expected each role once"):
+        invoke("analyze", VERL / "console.log", "--gpus", "trainer=1,sampler=1,trainer=2")
+
+
 @pytest.mark.parametrize("gpus", ["trainer", "trainer=0", "trainer=1.5", "auxiliary=1", "controller=1"])
 def test_gpus_are_those_of_a_role_whose_time_a_log_can_show(gpus: str) -> None:
     with pytest.raises(ArgumentError, match=r"--gpus: found .*; expected ROLE=N with ROLE one of trainer, sampler"):

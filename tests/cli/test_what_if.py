@@ -71,6 +71,7 @@ def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_
     assert rows["max samples in flight"] == ["none", "800"]
     assert rows["steps per weight update"] == ["1", "4"]
     assert "Staleness is in versions: a version is 4 optimizer steps with the change and 1 now." in done.stdout
+    assert "Staleness is in versions" not in invoke("what-if", "run", "--publish-every", "1").stdout
 
 
 def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:

@@ -65,7 +65,7 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if (limit := answer.predicted.in_flight_limit) is not None:
         lines.append(f"With at most {fmt.count(limit)} samples in flight: without a limit the queue would grow.")
-    if answer.asked.publish_every is not None:
+    if answer.asked.publish_every not in (None, answer.calibration.steps_per_version):
         versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
         lines.append(
             "Staleness is in versions: a version is {} optimizer steps with the change and {} now.".format(*versions)

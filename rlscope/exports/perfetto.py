@@ -5,6 +5,7 @@ interned before it, and that a slice ends on the track that it began on. All eve
 those of the run, nanoseconds since the UTC epoch. See https://perfetto.dev/docs/reference/synthetic-track-event.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -111,6 +112,14 @@ def _stretch(run: OpenRun, from_s: float | None, to_s: float | None, workers: Se
         if worker_id not in known:
             raise ArgumentError.of(
                 "--worker", found=repr(worker_id), expected="one of " + ", ".join(known), next_step="Name one of them."
+            )
+    for name, value in (("--from", from_s), ("--to", to_s)):
+        if value is not None and not math.isfinite(value):
+            raise ArgumentError.of(
+                name,
+                found=f"{value:g}",
+                expected="seconds since the start of the run",
+                next_step="Leave it out for the whole run.",
             )
     start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
     from_ns = start_ns if from_s is None else start_ns + round(from_s * 1e9)

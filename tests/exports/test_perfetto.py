@@ -228,6 +228,8 @@ def test_the_clock_of_the_trace_is_utc(whole: ReadTrace) -> None:
     [
         ({"from_s": -1}, "-1 s"),
         ({"from_s": 10}, "10 s"),
+        ({"from_s": float("nan")}, "--from: found nan"),
+        ({"to_s": float("inf")}, "--to: found inf"),
         ({"from_s": 5, "to_s": 5}, "5 s to 5"),
         ({"workers": ["t9"]}, "one of e0, e1, t0"),
         ({"max_mb": 0}, "max_mb"),

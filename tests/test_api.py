@@ -240,7 +240,7 @@ def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:
     ("changes", "message"),
     [
         ({"trainer_gpus": 0}, "trainer_gpus: found 0; expected a whole number, at least 1"),
-        ({"trainer_gpus": 99}, "sampler GPUs of 2"),
+        ({"trainer_gpus": 99}, "99 trainer GPUs are more than all 2; give both sides, or the total too"),
         ({"samples_per_step": 100_001}, "expected a whole number, 1 to 100,000"),
         ({"trainer_speed": float("nan")}, "trainer_speed: found nan; expected a number, 0.01 to 100"),
         ({"trainer_speed": "2"}, "trainer_speed: found '2'"),

@@ -100,9 +100,8 @@ def judge(
         side, unknown_reason = _unrecorded(inside, most_unrecorded_ratio, sides) or (None, uncovered)
     if unknown_reason is not None:
         bottleneck, tied, waits_for_auxiliary = Cause.UNKNOWN, (), False
-    return Verdict(
-        *(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, side), waits_for_auxiliary
-    )
+    judged_ns = interval.start_ns, interval.end_ns
+    return Verdict(bottleneck, losses, unknown_reason, *judged_ns, tied, side, waits_for_auxiliary)
 
 
 def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:

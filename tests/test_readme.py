@@ -177,4 +177,4 @@ def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
     assert f"| {float(median):.1f}%; one in ten is off by more than {float(worst):.1f}% |" in ACCURACY
     words = " ".join(README.split())
     assert f"the median error is {error}, and {covered} of the 90% intervals" in words
-    assert f"For simulated systems: {float(median):.1f}% and {inside}%." in words
+    assert f"For an independent simulator's systems: {float(median):.1f}% and {inside}%." in words

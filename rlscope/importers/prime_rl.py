@@ -1,4 +1,4 @@
-"""A prime-rl run folder: metrics.jsonl of trainer and orchestrator, the episodes under rollouts/, configs and logs.
+"""A prime-rl output folder: metrics.jsonl of trainer and orchestrator, the episodes under rollouts/, configs and logs.
 
 The metrics are read with the framework's table, as those of any other file are. Episodes have the wall-clock times of
 each of their model calls. See `src/prime_rl/monitors/file.py` of prime-rl.
@@ -239,4 +239,4 @@ def _say(run: _Run) -> None:
         target.note("No episodes under rollouts/, so sample lengths and staleness are unknown.")
 
 
-PRIME_RL: Final = Importer("prime-rl", "prime-rl run folder", _recognize, _read)
+PRIME_RL: Final = Importer("prime-rl", "prime-rl output folder", _recognize, _read)

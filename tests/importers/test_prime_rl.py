@@ -1,4 +1,4 @@
-"""A prime-rl run folder: steps before the times of their rows, model calls as segments, and what was trained."""
+"""A prime-rl output folder: steps before the times of their rows, model calls as segments, and what was trained."""
 
 import json
 import shutil

@@ -162,7 +162,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += ", checked when a batch is fetched: tokens can be staler when they are trained on"
+        cap_words += " (checked when a batch is fetched; tokens get staler until they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)

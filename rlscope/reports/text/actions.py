@@ -33,7 +33,7 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "slow_engines": "Fix the slow engines",
     "trainer_speed": "Speed up training: shorten the training step, or add trainer GPUs",
     "engine_speed": "Speed up sampling: use faster engines, or add sampler GPUs",
-    "colocated": "Colocate: every GPU alternates between sampling and training",
+    "colocated": "Colocate: all GPUs sample, then all GPUs train",
 }
 _LIMITS: Final[Mapping[ActionWhat, tuple[str, str]]] = {
     "running_limit": ("limit on running requests per engine", ""),
@@ -62,11 +62,14 @@ TITLE: Final = "Recommended actions"
 _VERIFY: Final = (
     f"To verify an action, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
 )
-_INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
+_INTERVALS: Final = (
+    "Ranges in parentheses are 90% intervals, left out if both ends round to the value. Each gain is for that change "
+    "alone."
+)
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"
-_LONGEST: Final = "kept of the longest 10% of responses"
+_LONGEST: Final = "long responses kept (longest 10%)"
 _STALENESS_MEANS: Final = "Sample staleness is in optimizer steps; a sample is as stale as its oldest token."
 
 
@@ -88,9 +91,7 @@ def _doubt(action: Action) -> str:
     price = costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return price
-    doubt = price or (
-        "its gain is uncertain, and may be under 5%" if action.gain_ratio.low > 0.0 else "it may not help"
-    )
+    doubt = price or ("its gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may be slower")
     return f"{doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first"
 
 
@@ -331,7 +332,7 @@ def _cap_words(action: Action, model: ModelResult) -> str:
     steps_then, own, after = action.steps_per_version(steps), model.forecasts.today.staleness, action.staleness
     words = ""
     if action.what == "publish_every" and cap:
-        words = f"; the cap of {fmt.counted(cap, 'version')} is then {_age(cap * steps_then)} steps"
+        words = f"; the cap stays {fmt.counted(cap, 'version')}, which are then {_age(cap * steps_then)} steps"
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return words

@@ -23,7 +23,7 @@ class CauseWords(NamedTuple):
     next_step: str
     """The next step if there is no ranking of actions."""
     removed: str = ""
-    """The change that the model makes to learn what the cause costs."""
+    """The change that the model makes to learn what the cause costs; of limits, it depends on those of the run."""
     spent: str = ""
     """The loss as a clause; empty if it depends on what samplers lost."""
 
@@ -94,7 +94,6 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
         cause="the staleness cap",
         side="all GPU time",
         next_step="Raise the cap if training stays stable with staler tokens.",
-        removed="Removing the staleness cap and all queue limits",
         spent="the staleness cap blocked samplers or trainers for {gpu_time}",
     ),
     Cause.WEIGHT_UPDATES: CauseWords(
@@ -148,7 +147,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 _HELD: Final[Mapping[frozenset[str], str]] = {
     frozenset(
         {"trainer"}
-    ): "trainers waited {gpu_time} to publish weights, so that no sample exceeded the staleness cap",
+    ): "trainers delayed publications for {gpu_time}, because new weights would have made samples staler than the cap",
     frozenset({"sampler"}): "samplers paused for {gpu_time} because of the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""
@@ -215,7 +214,7 @@ def spent_words(loss: Loss, beside: Bottleneck | None = None, capped_roles: froz
     if not parts:
         if beside in (None, loss.cause):
             return f"samplers were idle for {gpu_time} ({share})"
-        return f"samplers were idle for {gpu_time} for other reasons ({share})"
+        return f"samplers were also idle for {gpu_time} ({share})"
     purpose = "on dropped samples" if len(parts) == 1 else "idle or on dropped samples"
     return f"samplers spent {gpu_time} {purpose} ({share})"
 

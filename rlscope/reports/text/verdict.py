@@ -13,7 +13,7 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import AnalysisResult, SteadyWindow
 from rlscope.diagnose.stalled import SILENT_S
-from rlscope.model.causes import Bottleneck, Cause
+from rlscope.model.causes import Bottleneck, Cause, LossCause
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.ranking import Ranking
 from rlscope.reports.text import actions, advice, causes, findings, phases, step_bounds
@@ -218,6 +218,12 @@ def _losses_behind(analysis: AnalysisResult) -> str:
     return " ".join([f"{_stretch(analysis, interval)}, {first}.", *map(_sentence, others), *_pace(analysis)])
 
 
+_HOLDING: Final = {
+    "max_staleness": "the staleness cap",
+    "max_in_flight_samples": "the limit on samples in flight",
+    "max_running_samples": "the limit on running samples",
+}
+"""Limits that keep samples from starting."""
 _SAME_GAIN: Final = 0.02
 """Gains that differ by less count as equal."""
 
@@ -231,7 +237,16 @@ def _pace(analysis: AnalysisResult) -> Iterator[str]:
     gain, listed = loss.gain_ratio, (each for each in actions_of(analysis) if each.cause == loss.cause)
     if not any(abs(each.gain_ratio.value - gain.value) <= _SAME_GAIN for each in listed):
         by = actions.gain_words(gain).removeprefix("+")
-        yield f"{causes.WORDS[loss.cause].removed} would raise throughput by {by}."
+        yield f"{_removed(loss.cause, analysis)} would raise throughput by {by}."
+
+
+def _removed(cause: LossCause, analysis: AnalysisResult) -> str:
+    """Return the change that the model made to learn what a cause costs."""
+    if cause != Cause.STALENESS_CAP or analysis.modeled is None:
+        return causes.WORDS[cause].removed
+    admission = analysis.modeled.model_config.scheduling.admission
+    limits = [name for limit, name in _HOLDING.items() if getattr(admission, limit) is not None]
+    return f"Removing {fmt.listed(limits)}"
 
 
 def alarm(analysis: AnalysisResult) -> str | None:

@@ -134,7 +134,7 @@ def _figures(answer: WhatIf) -> Iterator[_Row]:
     yield _row("p95 sample staleness", map(age_words, (each.staleness for each in sides), spans))
     if any(each.dropped_ratio and each.dropped_ratio.high for each in prices):
         yield _row("dropped tokens", (share_words(each.dropped_ratio) for each in prices))
-        yield _row("kept of the longest 10% of responses", (share_words(each.longest_trained_ratio) for each in prices))
+        yield _row("long responses kept (longest 10%)", (share_words(each.longest_trained_ratio) for each in prices))
     yield _row("mean trained length", map(fmt.tokens, lengths), fmt.gain(longer and longer.value))
 
 

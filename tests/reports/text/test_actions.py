@@ -94,7 +94,7 @@ OF_EACH_KIND = [
         "Save or evaluate less often, in the background, or on other GPUs",
     ),
     (fix("engine_speed"), "Speed up sampling: use faster engines, or add sampler GPUs"),
-    (fix("colocated"), "Colocate: every GPU alternates between sampling and training"),
+    (fix("colocated"), "Colocate: all GPUs sample, then all GPUs train"),
 ]
 
 
@@ -119,12 +119,11 @@ def test_every_kind_of_action_is_written_here():
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
-            "Raise the staleness cap from 1 to 2 versions (its gain is uncertain, and may be under 5%: test it for 20 "
-            "steps first)",
+            "Raise the staleness cap from 1 to 2 versions (its gain may be under 5%: test it for 20 steps first)",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
-            "Raise the staleness cap from 1 to 2 versions (it may not help: test it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (it may be slower: test it for 20 steps first)",
         ),
     ],
 )
@@ -158,7 +157,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap of 4 versions is then 8 steps",
+            "2 → 6 steps; the cap stays 4 versions, which are then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -213,13 +212,13 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
     assert list(actions.action_row(made, analysis, model()).items()) == [
         (
             "what",
-            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); its gain is uncertain, and "
-            "may be under 5%: test it for 20 steps first",
+            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); its gain may be "
+            "under 5%: test it for 20 steps first",
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
         ("sample staleness p95", "2 → 1 step"),
         ("tokens dropped", "70% → 11% (1.0% to 19%)"),
-        ("kept of the longest 10% of responses", "22% → 75%"),
+        ("long responses kept (longest 10%)", "22% → 75%"),
         ("cost", "a restart"),
         ("predicted tokens/s", f"{1.2 * rate / 1000:.3g}k"),
         ("price of 1M trained tokens", ""),
@@ -282,8 +281,8 @@ def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_
     analysis = replace(full_analysis(), model=model())
     (_, alone) = actions.actions_part([fix("trainer_speed")], analysis).blocks
     assert alone.text == (
-        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify an action, record 20 "
-        "steps with it and run `rlscope compare BEFORE AFTER`."
+        "Ranges in parentheses are 90% intervals, left out if both ends round to the value. Each gain is for that "
+        "change alone. To verify an action, record 20 steps with it and run `rlscope compare BEFORE AFTER`."
     )
     shown = [action(), fix("trainer_speed"), action("asynchronous", "lockstep"), action(is_staler=True)]
     (table, explained) = actions.actions_part(shown, analysis).blocks

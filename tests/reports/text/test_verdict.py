@@ -19,6 +19,7 @@ from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.price import Price
 from rlscope.model.forecast.ranking import CauseLoss, Ranking
 from rlscope.model.forecast.result import NoModelResult
+from rlscope.model.system import Admission
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.trace.imported import Certainty, Imported, TableOrigin
@@ -175,7 +176,7 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     [
         (
             [("trainer", "waiting_for_staleness_cap", None)],
-            "trainers waited 2 GPU-s (25.0% of all GPU time) to publish weights, so that no sample exceeded the",
+            "trainers delayed publications for 2 GPU-s (25.0% of all GPU time), because new weights would have made",
         ),
         (
             [("sampler", "no_requests", "staleness_cap")],
@@ -304,6 +305,25 @@ def test_the_gain_from_removing_the_cause_is_said_unless_an_action_gains_as_much
         other = replace(first, cause="trainers", gains=np.full(4, 0.2 - difference))
         analysis = judged(loss, model=replace(made, ranking=Ranking((other,), (cost,))))
         assert (told in verdict_words.why(analysis)) is is_said
+
+
+@pytest.mark.parametrize(
+    ("admission", "removed"),
+    [
+        (Admission(max_staleness=1, queue_capacity_samples=8), "Removing the staleness cap would"),
+        (
+            Admission(max_staleness=1, max_in_flight_samples=9),
+            "Removing the staleness cap and the limit on samples in flight would",
+        ),
+        (Admission(max_running_samples=9), "Removing the limit on running samples would"),
+    ],
+)
+def test_the_limits_whose_removal_gains_are_those_of_the_run(admission, removed):
+    gain, made = Estimate(0.2, 0.2, 0.2), changing_model()
+    scheduling = replace(made.model_config.scheduling, admission=admission)
+    made = replace(made, model_config=replace(made.model_config, candidates=(scheduling,)))
+    loss, cost = Loss("staleness_cap", 2.0, 0.25, gain_ratio=gain), CauseLoss("staleness_cap", gain, np.full(4, 0.2))
+    assert removed in verdict_words.why(judged(loss, model=replace(made, ranking=Ranking((), (cost,)))))
 
 
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rlscope.frameworks import frameworks
 from rlscope.frameworks.table import NO_LINE, Framework
 from rlscope.importers.importer import ImportSource
-from rlscope.importers.lines import TIMED, ConsoleLine, FirstRank, LogFile, clean, is_of_service, without_time
+from rlscope.importers.lines import TIMED, ConsoleLine, FirstRank, LogFile, clean_lines, is_of_service, without_time
 from rlscope.importers.quantities import FINITE, is_in_ms, named_reals, real
 from rlscope.importers.rows import Carrier, MetricRow, Tally, instant_ns, mapping, parsed_json, row_of
 
@@ -370,7 +370,7 @@ def durations_in(text: str) -> list[str]:
 
     They are printed as `name: 1.5s` or `name=1.5`, or, on a line that states a step, as `name 1.5s`.
     """
-    lines = Counter(found for line in text.splitlines() for found in _printed_pairs(clean(line).text))
+    lines = Counter(found for line in clean_lines(text) for found in _printed_pairs(line.text))
     return sorted(
         {name for (name, unit), count in lines.items() if count >= _LEAST_LINES and (unit or is_duration(name))}
     )

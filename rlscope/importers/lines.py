@@ -34,6 +34,14 @@ _COLLECTOR: Final = re.compile(
     r"|\d{1,9}:(?=[^\d\s]))+"
 )
 """Prefixes of kubectl, docker compose, grep, srun, torchrun, mpirun and `cat -n`, and of a quotation."""
+_SOURCE: Final = re.compile(
+    r"(?:(?:localhost|(?=[\w.]{0,99}[\d-])[a-z][\w.-]{0,99}|\d{1,3}(?:\.\d{1,3}){3}): (?!\s*-?\d)"
+    r"|[a-z\d]+(?:-[a-z\d]+)+ [a-z\d]+(?:-[a-z\d]+)* "
+    r"|[A-Z]{4,9}\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}\s+[\w-]+\t?)(?! ?\d+%)"
+)
+"""Prefixes of pdsh, stern and `gcloud ai`, which look like words of a line unless almost all lines have one."""
+_FROM_SOURCES: Final = 0.9
+"""Share of the lines in the head of a log that have such a prefix if a collector has put it there."""
 _RANK: Final = re.compile(r"\d{1,5}: |\[[a-z]{1,40}\d{1,5}\]: ?|\[\d{1,5},\d{1,5}\]<std(?:out|err)>: ?")
 """Prefix of a launcher that prints the lines of all ranks, or the number of a step."""
 _FEWEST_TURNS: Final = 3
@@ -46,7 +54,7 @@ _TEXTS: Final = ("log", "message", "msg", "line", "textPayload", "@message")
 _COLLECTED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)[ \t]"
-    r"(?:std(?:out|err) [FP] |[\w.-]{1,100} [\w./@-]{1,100}\[\d{1,9}\]: )?"
+    r"(?:std(?:out|err) [FP] |[\w.-]{1,100} [\w./@-]{1,100}\[\d{1,9}\]: (?:startup-script: )?)?"
 )
 """Time at which a container, `ts` or journald printed a line. It stays in the line, because some engines state no
 other."""
@@ -101,8 +109,10 @@ class LogFile:
         self._longest_bytes = longest_bytes
 
     def __iter__(self) -> Iterator[ConsoleLine]:
-        lines = (clean(raw.decode("utf-8", errors="replace")) for raw in self.raw_lines())
-        for line in _joined(lines, _columns(open_source(self.path).text)):
+        head = open_source(self.path).text
+        has_sources = _has_sources(head)
+        lines = (clean(raw.decode("utf-8", errors="replace"), has_sources) for raw in self.raw_lines())
+        for line in _joined(lines, _columns(head)):
             self.merged_lines += line.merged
             yield line
 
@@ -195,8 +205,11 @@ def split_lines(chunks: Iterable[bytes], longest_bytes: int) -> Iterator[bytes |
         yield b"".join(parts) if size <= longest_bytes else None
 
 
-def clean(text: str) -> ConsoleLine:
-    """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix."""
+def clean(text: str, has_sources: bool = False) -> ConsoleLine:
+    """Return a line without ANSI colors, the prefix of a log collector, its printers and Ray's merge suffix.
+
+    has_sources: whether a collector has put the name of a host or a container before almost all lines of the log.
+    """
     if text.startswith('{"'):
         text = _sent(text)
     if "\x1b" in text:
@@ -204,8 +217,10 @@ def clean(text: str) -> ConsoleLine:
     if "[0m" in text:
         text = _COLOR.sub("", text)
     collected = printer = ""
-    if not text.startswith("(") and (found := _COLLECTOR.match(text)):
+    if has_sources and (found := _SOURCE.match(text)):
         collected, text = found[0], text[found.end() :]
+    if not text.startswith("(") and (found := _COLLECTOR.match(text)):
+        collected, text = collected + found[0], text[found.end() :]
     if text.lstrip().startswith("(") and (prefix := _PRINTER.match(text)):
         printer, text = prefix[0], text[prefix.end() :]
     suffix = _REPEATED.search(text) if "[repeated " in text else None
@@ -239,7 +254,19 @@ def without_time(line: ConsoleLine) -> ConsoleLine:
 
 @lru_cache(maxsize=2)
 def _head_lines(text: str) -> tuple[ConsoleLine, ...]:
-    return tuple(clean(line) for line in re.split(r"[\r\n]+", text) if line)
+    has_sources = _has_sources(text)
+    return tuple(clean(line, has_sources) for line in _split(text))
+
+
+def _split(text: str) -> list[str]:
+    return [line for line in re.split(r"[\r\n]+", text) if line]
+
+
+@lru_cache(maxsize=2)
+def _has_sources(text: str) -> bool:
+    """Return whether almost all lines in the head of a log have the name of the host or container that they are of."""
+    lines = _split(_ANSI.sub("", text))
+    return sum(map(bool, map(_SOURCE.match, lines))) > _FROM_SOURCES * len(lines)
 
 
 def clean_lines(text: str) -> Iterator[ConsoleLine]:
@@ -297,14 +324,16 @@ def _line_of(parts: Sequence[ConsoleLine], columns: int) -> ConsoleLine:
 
 def lines_from_the_end(path: Path) -> Iterator[ConsoleLine]:
     """Yield the lines of a log in reverse, reading no more of it than is asked for."""
-    end, columns = path.stat().st_size, _columns(open_source(path).text)
+    end, head = path.stat().st_size, open_source(path).text
+    columns, has_sources = _columns(head), _has_sources(head)
     rest = b""
     with path.open("rb") as file:
         while end > 0:
             start = max(0, end - _CHUNK_BYTES)
             file.seek(start)
             lines = (file.read(end - start) + rest).splitlines()
-            texts = (clean(raw.decode("utf-8", errors="replace")) for raw in (lines if start == 0 else lines[1:]))
+            whole = lines if start == 0 else lines[1:]
+            texts = (clean(raw.decode("utf-8", errors="replace"), has_sources) for raw in whole)
             yield from reversed([*_joined(texts, columns)])
             rest = lines[0][:LONGEST_LINE_BYTES] if lines else b""
             end = start

@@ -24,7 +24,7 @@ from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.block_console import block_console, prints_blocks
 from rlscope.importers.console import CONSOLE, durations_in, is_duration
 from rlscope.importers.importer import FURTHER_BYTES, HEAD_BYTES, Importer, ImportSource, open_source
-from rlscope.importers.lines import clean
+from rlscope.importers.lines import clean_lines
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
@@ -355,7 +355,7 @@ def _is_console(source: ImportSource) -> bool:
 
 def _printed(source: ImportSource) -> str:
     """Return the line of a console that prints most about a step, as words after the error; empty if none does."""
-    lines = [clean(each).text for each in source.text.splitlines()] if _is_console(source) else []
+    lines = [line.text for line in clean_lines(source.text)] if _is_console(source) else []
     fullest = max(lines, key=lambda line: len(_OF_STEP.findall(line)), default="")
     said = f", but lines such as '{printable(fullest.strip())[:_SHOWN]}'"
     return said if _OF_STEP.search(fullest) else ""

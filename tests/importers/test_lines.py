@@ -207,3 +207,20 @@ def test_the_last_stamp_is_found_behind_a_long_end_without_any(tmp_path: Path, m
     clock = open_clock(path, re.compile(r"^(?P<ts>\d\d-\d\d [\d:]+) x"), target_of(tmp_path))
     assert clock is not None
     assert clock.time_ns("12-31 23:59:59") == epoch_ns(2025, 12, 31, 23, 59, 59)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("node-1: a\nnode-2: b\n", ["a", "b"]),
+        ("node-1: a\nb\n", ["node-1: a", "b"]),
+        ("kl-loss: 0.5\nstep-time: 2\n", ["kl-loss: 0.5", "step-time: 2"]),
+        ("pod-1 vllm a\npod-2 ray-head b\n", ["a", "b"]),
+        ("re-run it\nby hand\n", ["re-run it", "by hand"]),
+    ],
+)
+def test_a_name_before_a_line_is_that_of_its_host_if_almost_all_lines_have_one(
+    tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    (tmp_path / "run.log").write_text(text)
+    assert [line.text for line in LogFile(tmp_path / "run.log")] == lines

@@ -742,6 +742,15 @@ CONFIGURED = CONFIG + "".join(verl(step, VERL_PHASES) for step in (1, 2, 3))
         "^[[36m(main_task pid=77)^[[0m ",
         # As CloudWatch shows it.
         "#033[36m(main_task pid=77)#033[0m ",
+        # pdsh, stern with and without times, Vertex AI, and the serial port of a machine at Google.
+        "node-3: ",
+        "gpu07.cluster: ",
+        "localhost: ",
+        "10.0.3.4: ",
+        "verl-head-x7k2p ray-head ",
+        "\x1b[35mverl-head-x7k2p\x1b[0m \x1b[95mray-head\x1b[0m 2026-03-04T05:06:07.123456789Z ",
+        "INFO\t2026-03-04 05:06:07 +0000\tworkerpool0-0\t",
+        "Nov 29 13:45:07 gpu-vm google_metadata_script_runner[4711]: startup-script: ",
     ],
 )
 def test_what_a_log_collector_puts_before_each_line_does_not_hide_the_config(tmp_path: Path, prefix: str) -> None:

@@ -7,7 +7,7 @@ import csv
 import heapq
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -118,6 +118,7 @@ def _sqlite_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
                 # A view can be endless.
                 tally.bad_lines += 1
             elif {"key", "value", "timestamp", "step"} <= columns:
+                tally.config = _settings(_last_params(connection))
                 yield from joined_by_step(_mlflow_rows(connection, tally))
             elif {"timestamp", "step", "metrics"} <= columns:
                 yield from _trackio_rows(connection, tally)
@@ -132,6 +133,19 @@ def _last_run(connection: sqlite3.Connection, run: str, columns: str, tally: Tal
     for row in connection.execute(f"SELECT {columns} FROM metrics WHERE {run} = ({last}) ORDER BY step, timestamp"):
         tally.lines += 1
         yield row
+
+
+def _last_params(connection: sqlite3.Connection) -> Iterator[tuple[Any, Any]]:
+    """Yield the settings of the run of MLflow that was written to last."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'params' AND type = 'table'").fetchone():
+        last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
+        yield from connection.execute(f"SELECT key, value FROM params WHERE run_uuid = ({last})")
+
+
+def _settings(params: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return MLflow's settings, whose names have slashes for the nesting and whose values are texts."""
+    parsed = ((str(name).replace("/", "."), text, parsed_json(str(text))) for name, text in params)
+    return {name: text if value is None else value for name, text, value in parsed}
 
 
 def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
@@ -168,11 +182,16 @@ def _parquet_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
 
 
 def _mlflow_file_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
-    """Yield the rows of MLflow's file store, which has a file for each metric beside `meta.yaml`."""
-    folder = path.parent / "metrics"
-    files = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
-    metrics = (_metric_rows(each, each.relative_to(folder).as_posix(), tally) for each in files)
+    """Yield the rows of MLflow's file store, which has a file for each metric and setting beside `meta.yaml`."""
+    params, files = _named_files(path.parent / "params"), _named_files(path.parent / "metrics")
+    tally.config = _settings((name, open_source(each).text) for name, each in params)
+    metrics = (_metric_rows(each, name, tally) for name, each in files)
     yield from joined_by_step(heapq.merge(*metrics, key=lambda row: (row.time_ns or 0, row.step or 0.0)))
+
+
+def _named_files(folder: Path) -> list[tuple[str, Path]]:
+    files = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    return [(each.relative_to(folder).as_posix(), each) for each in files]
 
 
 def _metric_rows(path: Path, name: str, tally: Tally) -> Iterator[MetricRow]:

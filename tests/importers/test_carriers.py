@@ -199,6 +199,27 @@ def columns_of_pandas(path: Path) -> None:
     path.write_text(json.dumps({name: {str(at): row.get(name) for at, row in enumerate(rows)} for name in names}))
 
 
+PARAMS = {"trainer/n_gpus_per_node": "6", "trainer/nnodes": "1", "rollout/n_gpus_per_node": "2", "rollout/nnodes": "1"}
+
+
+@pytest.mark.parametrize("name", ["mlflow.db", "mlruns"])
+def test_the_settings_of_mlflow_s_run_are_its_params(tmp_path: Path, name: str) -> None:
+    if name == "mlflow.db":
+        database_of_mlflow(tmp_path / name)
+        with closing(sqlite3.connect(tmp_path / name)) as connection, connection:
+            connection.execute("CREATE TABLE params (key, value, run_uuid)")
+            connection.executemany("INSERT INTO params VALUES (?, ?, 'new')", PARAMS.items())
+            connection.execute("INSERT INTO params VALUES ('trainer/nnodes', '9', 'old')")
+    else:
+        files_of_mlflow(tmp_path / name)
+        for key, value in PARAMS.items():
+            file = tmp_path / name / "0" / "5c1d" / "params" / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(value)
+    import_run(tmp_path / name, tmp_path / "run")
+    assert asked(tmp_path / "run", "SELECT role, gpu_count FROM workers ORDER BY 1") == [("sampler", 2), ("trainer", 6)]
+
+
 def files_of_mlflow(path: Path) -> None:
     """A file for each metric, with a line a value; `mlruns` has one more for the experiment."""
     run = path / "0" / "5c1d"

@@ -34,7 +34,7 @@ _VALUES: Final[Mapping[int, Callable[[int | bytes], Any]]] = {
 
 
 def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
-    for record in _records(path, tally):
+    for record in records_of_blocks(path, tally):
         try:
             yield from _read_record(record, tally)
         except BrokenMessageError:
@@ -58,7 +58,8 @@ def _items(message: bytes) -> Iterator[tuple[str, Any]]:
         yield name, next((read(held[part]) for part, read in _VALUES.items() if part in held), None)
 
 
-def _records(path: Path, tally: Tally) -> Iterator[bytes]:
+def records_of_blocks(path: Path, tally: Tally) -> Iterator[bytes]:
+    """Yield the records of a file of such blocks, whatever its header says."""
     with path.open("rb") as file:
         tally.bytes += len(file.read(_HEADER_BYTES))
         held: list[bytes] | None = None

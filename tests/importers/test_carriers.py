@@ -4,10 +4,13 @@ import csv
 import json
 import re
 import sqlite3
+import struct
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from shutil import copy
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -172,6 +175,31 @@ def database_of_mlflow(path: Path) -> None:
             connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", [*values, *old])
 
 
+def write_record(file: IO[bytes], data: bytes) -> None:
+    """Write a record in parts that fit the blocks, each with its checksum, length and kind."""
+    left = data
+    while left:
+        room = 32768 - file.tell() % 32768 - 7
+        part, rest = left[:room], left[room:]
+        kind = {(True, True): 1, (True, False): 2, (False, False): 3, (False, True): 4}[left == data, not rest]
+        file.write(struct.pack("<IHB", zlib.crc32(bytes((kind,)) + part), len(part), kind) + part)
+        left = rest
+
+
+def backup_of_swanlab(path: Path) -> None:
+    """Blocks of records as W&B's, each a JSON object; what the console printed may be longer than a block."""
+    with path.open("wb") as file:
+        file.write(b":SWL\xd6\xe1\x01")
+        write_record(file, json.dumps({"model_type": "Log", "data": {"message": "x" * 40_000}}).encode())
+        for step, data in rows_of_jsonl():
+            stamp = f"2026-01-01T{step // 60:02}:{step % 60:02}:00.5+00:00"
+            for name, value in data.items():
+                scalar = {"key": name, "step": step, "metric": {"data": value, "create_time": stamp}}
+                if 32768 - file.tell() % 32768 < 300:
+                    file.write(bytes(32768 - file.tell() % 32768))
+                write_record(file, json.dumps({"model_type": "Scalar", "data": scalar}).encode() + b"\n")
+
+
 def database_of_trackio(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE metrics (id, timestamp, run_name, step, metrics)")
@@ -254,6 +282,7 @@ def csv_with_texts(path: Path) -> None:
         (csv_of_a_spreadsheet, "export.csv", "csv"),
         (history_of_wandb, "history.json", "trainer_state"),
         (database_of_mlflow, "mlflow.db", "sqlite"),
+        (backup_of_swanlab, "backup.swanlab", "swanlab"),
         (database_of_trackio, "trackio.db", "sqlite"),
         (parquet_of_trackio, "trackio.parquet", "parquet"),
         (columns_of_pandas, "history.json", "trainer_state"),

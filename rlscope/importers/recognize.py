@@ -426,7 +426,15 @@ def _closest(source: ImportSource) -> _Refusal | None:
     shown = sorted(names, key=lambda name: (not is_duration(name), name))
     if nearest is not None and known[nearest] < _LOOKS_LIKE_RATIO * len(names):
         nearest = None
-    phases = f"in seconds, as in {_phases_of(filter(is_duration, shown), nearest)}."
+    durations = [*filter(is_duration, shown)]
+    phases = f"in seconds, as in {_phases_of(durations, nearest)}."
+    if nearest is None and not durations:
+        return _Refusal(
+            f"{len(names):,} metrics of no framework that rlscope knows, and none of them a duration: "
+            + some(shown, NAMED),
+            "how long the phases of a step take",
+            "Pass another file of the run that has it, often the console log, or record the run (docs/recording.md).",
+        )
     if nearest is None:
         return _Refusal(
             f"{len(names):,} metrics of no framework that rlscope knows: {some(shown, NAMED)}",

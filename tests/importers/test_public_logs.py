@@ -1016,9 +1016,10 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "Training Progress:   0%|          | 1/9\nplots: perf/rollout_wait_s, perf/step_s\n",
             r"a console log of verl .*Pass its \.wandb file",
         ),
+        # `trainer_log.jsonl` of LLaMA-Factory.
         (
-            3 * '{"_step": 1, "misc/elapse": 900.0}\n',
-            r"expected metrics of a framework that docs/importers\.md lists\. Name the metrics",
+            3 * '{"current_steps": 1, "total_steps": 5, "loss": 0.6, "elapsed_time": "0:01:03"}\n',
+            "3 metrics of no framework that rlscope knows, and none of them a duration: current_steps, .*Pass another",
         ),
     ],
 )

@@ -908,6 +908,11 @@ def test_a_crash_lists_the_settings_of_the_command(tmp_path: Path) -> None:
             "> (MegatronTrainRayActor pid=9) [2026-03-24 06:36:50] timer.py:24 - Timer actor_train start\n",
             r"timers that start, and none that ends; .*Pass the log of the whole job",
         ),
+        # RL2 at 9161ede (2026-05).
+        (
+            "Step 1, response_length/train: 512, rewards/train: 0.3, dynamic_filtering_ratio/train: 0.2\n",
+            r"a console log of RL2 .*Pass its \.wandb file",
+        ),
         # As it is copied from a terminal, with spaces where the progress bar was.
         (
             " " * 40 + "{'loss': 0.1, 'completions/mean_length': 142.7, 'reward': 1.8, 'epoch': 0.1}\n",

@@ -18,6 +18,7 @@ _CARRIERS: Final[Mapping[str, str]] = {
     "sqlite": "SQLite database",
     "parquet": "Parquet file",
     "mlflow": "MLflow files",
+    "swanlab": "SwanLab file",
 }
 _OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
 """The tables whose times are laid out inside a step, where the durations are all that is recorded."""

@@ -299,7 +299,7 @@ def _is_uncovered(analysis: AnalysisResult) -> bool:
     """Whether there is no verdict although both sides and enough steps are recorded: no cause covers the waits."""
     verdict, roles = analysis.verdict, {key.role for key in phases.judged_states(analysis)}
     is_recorded = analysis.run.steps >= LEAST_STEPS_TO_JUDGE and all(map(roles.intersection, _SIDES))
-    is_refused = verdict.unrecorded_side is not None or analysis.data_quality.no_verdict
+    is_refused = verdict.unrecorded_side is not None or analysis.data_quality.refusal
     return verdict.bottleneck == Cause.UNKNOWN and is_recorded and not is_refused
 
 

@@ -85,6 +85,8 @@ def test_a_run_with_all_data_whose_waits_no_cause_covers_is_not_told_to_record_m
     analysis = replace(full, verdict=replace(full.verdict, bottleneck="unknown", unknown_reason=reason), findings=())
     assert verdict_words.headline(analysis) == "GPUs wait for something that rlscope has no verdict for"
     assert verdict_words.next_step(analysis).startswith("Look up in the worker timelines of the report which workers")
+    refused = replace(full.data_quality, imported=Imported("verl", (), (), "wall", no_verdict=("no config",)))
+    assert verdict_words.headline(replace(analysis, data_quality=refused)) == "Not enough data for a verdict"
     few_steps = replace(analysis, run=replace(full.run, steps=2))
     assert verdict_words.headline(few_steps) == "Not enough data for a verdict"
     assert verdict_words.next_step(few_steps).startswith("Record the missing data and analyze again.")

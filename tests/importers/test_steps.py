@@ -460,6 +460,13 @@ def test_a_run_without_sides_is_judged_by_its_longest_phase(
     assert ("outside" in why) is bool(outside)
 
 
+def test_the_longest_phase_may_be_one_with_a_plural_name(tmp_path: Path) -> None:
+    metrics = {"timing_s/gen": 3.0, "timing_s/ref": 5.0, "timing_s/update_actor": 2.0, "timing_s/step": 10.0}
+    analysis = analyze(console(tmp_path / "a.log", range(9), metrics), page=False)
+    assert verdict_words.headline(analysis).startswith("Log-probabilities take 50.0% of the time")
+    assert verdict_words.next_step(analysis).startswith("To go faster, recompute log-probabilities in larger")
+
+
 def test_a_run_without_sides_has_its_phases_beside_a_loss_of_more_than_a_tenth(tmp_path: Path) -> None:
     metrics = {"timing_s/gen": 5.0, "timing_s/update_actor": 3.0, "timing_s/update_weights": 2.0, "timing_s/step": 10.0}
     analysis = analyze(console(tmp_path / "a.log", range(9), metrics), page=False)

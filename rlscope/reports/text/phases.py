@@ -30,6 +30,10 @@ _NEXT: Final[Mapping[str, str]] = {
         "To go faster, look up what the trainer does in this time, such as preparing batches or writing files, and "
         "move it into the background."
     ),
+    state_of("logprobs").label: (
+        "To go faster, recompute log-probabilities in larger micro-batches, or take those of the policy from the "
+        "engines."
+    ),
     "training": "To go faster, shorten training: use larger micro-batches, or a faster parallel layout.",
     state_of("eval").label: "To go faster, evaluate less often, on fewer prompts, or on GPUs that do not train.",
     state_of("checkpoint").label: "To go faster, save less often, or in the background.",
@@ -111,9 +115,9 @@ def label(longest: StepPhase) -> str:
 
 def headline(longest: StepPhase) -> str:
     """Name the longest phase and its share, without a full stop."""
-    return (
-        f"{longest.name.capitalize()} takes {fmt.percent(longest.share_ratio)} of the time, more than any other phase"
-    )
+    takes = "take" if longest.name.endswith("s") else "takes"
+    share = fmt.percent(longest.share_ratio)
+    return f"{longest.name.capitalize()} {takes} {share} of the time, more than any other phase"
 
 
 def why(phases: list[StepPhase], analysis: AnalysisResult) -> str:

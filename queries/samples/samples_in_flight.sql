@@ -5,6 +5,7 @@
 -- arg  to_ns               BIGINT  its end, exclusive
 -- out  in_flight_mean      DOUBLE  samples between first schedule and last token, mean over the interval
 -- out  environment_mean    DOUBLE  samples in flight that wait outside the engine; 0 if no wait was recorded
+-- out  between_turns_mean  DOUBLE  those of them that are between two segments; each segment is a request
 -- out  queued_mean         DOUBLE  segments submitted but not yet scheduled; NULL if never recorded
 -- out  finished_samples    BIGINT  samples whose last token is in the interval
 -- out  preemptions         BIGINT  preemptions of the segments that end in it; NULL if not recorded
@@ -55,6 +56,7 @@ in_segments AS (
 SELECT
     (in_segments.inside_ns + between_turns.inside_ns) / ($to_ns - $from_ns)::DOUBLE AS in_flight_mean,
     (in_segments.outside_ns + between_turns.outside_ns) / ($to_ns - $from_ns)::DOUBLE AS environment_mean,
+    between_turns.outside_ns / ($to_ns - $from_ns)::DOUBLE AS between_turns_mean,
     queued_ns / ($to_ns - $from_ns)::DOUBLE AS queued_mean,
     finished_samples,
     preemptions

@@ -104,6 +104,7 @@ def observe(
         began_samples=int(answers["length_counts"]["samples"].sum()),
         finished_samples=in_flight["finished_samples"],
         environment_samples=in_flight["environment_mean"],
+        between_turns_samples=in_flight["between_turns_mean"],
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         delivered=_delivered(answers["judged_outcomes"]),
         **_updates(answers["weight_update_latency"], stretch, state_s),

@@ -100,8 +100,9 @@ def calibrate(
     draw_count = draw_count or DRAWS
     fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count)
     training, steps_per_version = _training(observed, others, rng, draw_count), _steps_per_version(observed, admission)
-    limit, update = _running_limit(observed), _update(observed)
     workload = _workload(observed, steps_per_version, prefetched_batches / steps_per_version, delivery)
+    workload = replace(workload, environment_place_held=_holds_place(observed, admission))
+    limit, update = _running_limit(observed, workload), _update(observed)
     engines = [engine_of(observed, curve) for curve in (fit.curve, *fit.draws)]
     trainers = _trainers(observed, training, steps_per_version)
     parts = zip(engines, trainers, strict=True)
@@ -266,9 +267,24 @@ def _update(observed: Observed) -> WeightUpdateCost:
     )
 
 
-def _running_limit(observed: Observed) -> int:
-    """Current limit: the setting, or the maximum that ran if that is less. Samples outside hold a place too."""
+def _holds_place(observed: Observed, admission: Admission) -> bool:
+    """Whether samples outside the engine hold a place under its limit on running requests.
+
+    They do not if each turn is a request of its own, and either more samples run or are outside than there are places,
+    or a limit on samples in flight may explain why no more do. Else the number of clients, which is unknown, may.
+    """
+    most, limits = observed.max_running, (admission.max_running_samples, admission.max_in_flight_samples)
+    if most is None or limits[0] is not None or observed.between_turns_samples <= observed.environment_samples / 2.0:
+        return True
+    samples = (observed.load.running_samples or 0.0) + observed.environment_samples
+    return limits[1] is None and samples <= most * observed.engines
+
+
+def _running_limit(observed: Observed, workload: Workload) -> int:
+    """Current limit: the setting, or the maximum that ran if that is less, with the samples that hold a place too."""
     passes = observed.passes
+    if observed.max_running and not workload.environment_place_held:
+        return observed.max_running
     order = np.argsort(passes.running)
     below = np.cumsum(passes.passes[order]) / passes.passes.sum()
     seen = int(passes.running[order][np.searchsorted(below, _LIMIT_QUANTILE)])

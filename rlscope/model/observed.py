@@ -190,6 +190,8 @@ class Observed:
     """(staleness of the oldest token, samples trained in the steady state), by staleness; empty if unknown."""
     environment_waits_s: tuple[float, ...] = ()
     """Equally likely waits of a sample outside the engine; empty if none was recorded."""
+    between_turns_samples: float = 0.0
+    """Part of environment_samples: those between two segments; each segment is a request of its own."""
     one_engine_groups_ratio: float | None = None
     """Share of groups whose samples all began on one engine; None if there is one engine, or no group."""
     prefetched_batches: float | None = None

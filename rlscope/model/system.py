@@ -34,11 +34,13 @@ class Workload:
     kept_ratio: float = 1.0
     """Samples trained over samples that are neither dropped as stale nor lost; below 1 if groups are filtered."""
     environment_s: float = 0.0
-    """Mean seconds of a sample outside the engine (tools and reward), while it holds its place in the concurrency."""
+    """Mean seconds of a sample outside the engine (tools and reward)."""
     turnaround_s: float = 0.0
     """Seconds of environment_s after the sample's last token; the rest is somewhere before it."""
     delivered_after_ratio: float = 1.0
     """Share of turnaround_s after which the sample is delivered; for the rest only its place stays empty."""
+    environment_place_held: bool = True
+    """Whether a sample that will go on holds its place among the running requests of its engine meanwhile."""
     environment_kv_held: bool = False
     """Whether the KV of a sample that will go on stays in its engine's cache meanwhile."""
     environment_kv_voided: bool = False
@@ -50,6 +52,11 @@ class Workload:
     delivery: Delivery = "group"
     batches_per_version: int = 1
     """Equal batches that the trainers take one after the other, and train on, between two publications."""
+
+    @property
+    def place_held_s(self) -> float:
+        """Mean seconds in which a sample outside holds its place; it always does after its last token."""
+        return self.environment_s if self.environment_place_held else min(self.turnaround_s, self.environment_s)
 
     @property
     def unit_samples(self) -> int:

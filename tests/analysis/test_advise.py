@@ -73,7 +73,9 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "group_members": rows(
             "group_id output_tokens is_ended", ("a", 50, True), ("a", 150, True), ("b", 100, True), ("b", 100, True)
         ),
-        "samples_in_flight": rows("in_flight_mean environment_mean finished_samples", (12.0, 3.0, 40)),
+        "samples_in_flight": rows(
+            "in_flight_mean environment_mean between_turns_mean finished_samples", (12.0, 3.0, 1.0, 40)
+        ),
         "environment_waits": rows("part wait_s samples", (1, 0.0, 1), (2, 3.0, 1)),
         "batches_ahead": taken(batches_ahead=0.75),
         "preemptions": rows("preemptions prefill_tokens prompt_tokens segments", (3, 100, 80, 8)),
@@ -264,6 +266,7 @@ def test_groups_are_together_as_recorded_where_there_are_several_engines(
 ):
     run = seen(answers(group_engines=rows("groups one_engine_groups engines", groups)))
     assert run.one_engine_groups_ratio == together_ratio
+    assert (run.environment_samples, run.between_turns_samples) == (3.0, 1.0)
     assert run.environment_waits_s == (0.0, 3.0)  # they vary as recorded
 
 

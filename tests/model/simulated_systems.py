@@ -59,6 +59,7 @@ CASES = {
     "cache is computed again": case(replace(STARVED, update=replace(UPDATE, kv_kept=False))),
     "late weights": case(replace(STARVED, update=replace(UPDATE, delay_s=2.5))),
     "environment": case(AWAY),
+    "environment, each turn a request of its own": case(with_workload(AWAY, environment_place_held=False)),
     "environment, cache overflows": case(with_workload(OVERFLOWING, environment_s=0.4, environment_kv_held=True)),
     "environment, cache let go": case(with_workload(OVERFLOWING, environment_s=0.4, environment_kv_voided=True)),
     "turnaround": case(with_workload(AWAY, turnaround_s=0.4)),

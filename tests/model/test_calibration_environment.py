@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.observed import Observed, PreemptionCounts
+from rlscope.model.observed import Observed, PreemptionCounts, SeenLoad
+from rlscope.model.system import Admission
 from tests.model.known_run import LENGTHS, TODAY, calibration_of, observed
 
 AWAY = 12.0
@@ -53,6 +54,24 @@ def recomputing(of_away: float, **changed: object) -> Observed:
 def test_kv_outside_is_voided_where_updates_have_at_least_half_of_it_computed_again(run: Observed, is_voided: bool):
     workload = calibration_of(run).system.workload
     assert workload.environment_kv_voided is is_voided
+
+
+@pytest.mark.parametrize(
+    ("between_turns", "in_flight", "running", "is_held"),
+    [
+        (0.51, 600, None, False),  # a limit on samples in flight may keep the engines from running more
+        (0.49, 600, None, True),  # most samples wait within a request
+        (0.51, None, 6 * 37.0, False),  # with 12 outside, an engine has 49 samples for 48 places
+        (0.51, None, 6 * 36.0, True),
+    ],
+)
+def test_samples_outside_hold_no_place_where_each_turn_is_a_request_and_the_limit_on_samples_is_known(
+    between_turns: float, in_flight: int | None, running: float | None, is_held: bool
+):
+    run = replace(holding(0.0), max_running=48, load=SeenLoad(running))
+    run = replace(run, between_turns_samples=between_turns * run.environment_samples)
+    found = calibration_of(run, Admission(max_in_flight_samples=in_flight))
+    assert found.system.workload.environment_place_held is is_held
 
 
 def test_without_a_recorded_cache_or_a_wait_nothing_is_held():

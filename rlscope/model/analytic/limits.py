@@ -157,17 +157,18 @@ def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
 
 
 def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Account for samples outside: they hold one of an engine's places, and count as in flight."""
-    environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
-    if environment_s == 0.0:
+    """Account for samples outside: they may hold one of an engine's places, and count as in flight."""
+    workload, cap = fleet.system.workload, fleet.system.admission.max_in_flight_samples
+    if workload.environment_s == 0.0:
         return most
     most_in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
     tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
 
     def is_full(running: Reals) -> Flags:
-        outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
+        finished_per_s = fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
+        outside, held = workload.environment_s * finished_per_s, workload.place_held_s * finished_per_s
         in_flight = tail_ratio * running + outside + fleet.untrained(running) / fleet.engines
-        return (running + outside > places) | (in_flight > most_in_flight)
+        return (running + held > places) | (in_flight > most_in_flight)
 
     return _until(is_full, most)
 

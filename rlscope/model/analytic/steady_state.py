@@ -70,8 +70,7 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     """Solve the steady state of each layout, or return why it cannot run; one call for many layouts is much cheaper.
 
     A layout's max_running is the limit that is set. If the samplers are the faster side and are held back, they
-    run the smallest batch that keeps up; if their surplus is dropped, they run at the limit. A sample that waits for
-    its environment holds one of an engine's places.
+    run the smallest batch that keeps up; if their surplus is dropped, they run at the limit.
     """
     return _solved((system,), layouts)
 

@@ -27,7 +27,7 @@ class EngineFleet:
         """Running and waiting requests, and held places."""
         self._held_places = [0] * len(self.engines)
         """Part of the load: requests that wait outside their engine."""
-        self._max_running = terms[0].max_running
+        self._max_running, self._away_place_held = terms[0].max_running, terms[0].away_place_held
         self.free_places = places_per_engine * len(self.engines)
         self.idle_engines = len(self.engines)
         self._boundaries: list[tuple[float, int, int]] = []
@@ -63,7 +63,7 @@ class EngineFleet:
             self._note_load(index, -len(finished))
         self.paused = engine.paused
         if engine.paused:
-            self._hold(index, len(engine.paused))
+            self._send_away(index, len(engine.paused))
         if engine.new_version != NEVER:
             engine.take_weights()
         return finished
@@ -107,9 +107,15 @@ class EngineFleet:
     def come_back(self, sample: int) -> None:
         """Resume a sample, on its engine, that left for its environment between two tokens; call `wake` afterwards."""
         index = self._samples.engine[sample]
-        self._hold(index, -1)
+        self._send_away(index, -1)
         self.engines[index].back.append(sample)
         self.call(index)
+
+    def _send_away(self, index: int, samples: int) -> None:
+        if self._away_place_held:
+            self._hold(index, samples)
+        else:
+            self._note_load(index, -samples)
 
     def _hold(self, index: int, places: int) -> None:
         self._held_places[index] += places

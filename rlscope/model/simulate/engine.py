@@ -45,6 +45,8 @@ class EngineTerms:
     pause_s: float
     """Seconds of a weight update."""
     kv_kept: bool
+    away_place_held: bool = True
+    """Whether requests that wait for their environment count among the running ones."""
     away_kv_held: bool = False
     """Whether requests that wait for their environment keep their KV in the cache."""
     away_kv_voided: bool = False

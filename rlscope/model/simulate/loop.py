@@ -114,6 +114,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             prefill_pass_s=slowness * engine.prefill_pass_s,
             pause_s=update.engine_pause_s,
             kv_kept=update.kv_kept,
+            away_place_held=system.workload.environment_place_held,
             away_kv_held=system.workload.environment_kv_held,
             away_kv_voided=system.workload.environment_kv_voided and not update.kv_kept,
         )

@@ -96,6 +96,8 @@ def test_waits_for_the_environment_leave_the_batch_unfilled() -> None:
     found = state(system(workload=workload(environment_s=300.0)), layout(10, running=48))
     outside = 1024 / found.step_s * 300.0 / 6
     assert found.running + outside == pytest.approx(48.0)
+    apart = workload(environment_s=300.0, environment_place_held=False)
+    assert state(system(workload=apart), layout(10, running=48)).running == pytest.approx(48.0)
 
 
 def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:

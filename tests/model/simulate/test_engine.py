@@ -154,6 +154,22 @@ def test_what_waits_for_its_environment_runs_no_pass_and_keeps_its_cache_where_i
     assert engine.totals_at(back_s + 19.0).tokens == 10
 
 
+@pytest.mark.parametrize(("held", "free", "most_running"), [(True, 0, 1), (False, 1, 2)])
+def test_a_sample_outside_its_engine_leaves_its_place_to_others_unless_it_holds_it(
+    held: bool, free: int, most_running: int
+) -> None:
+    terms = replace(TERMS, max_running=2, away_place_held=held)
+    fleet = EngineFleet([terms], 2, started([4, 6], Pausing))
+    fleet.give(0, (0, 1))
+    fleet.wake(0.0)
+    fleet.reach_boundary()
+    fleet.leave_boundary(0.0)
+    fleet.reach_boundary()
+    assert (list(fleet.paused), fleet.free_places, fleet.engines[0].most_running) == ([0], free, most_running)
+    fleet.come_back(0)
+    assert (fleet.free_places, fleet.engines[0].most_running) == (0, 2)
+
+
 @pytest.mark.parametrize("voided", [True, False])
 def test_what_an_update_voids_meanwhile_is_computed_again_on_return(voided: bool) -> None:
     terms = replace(TERMS, away_kv_held=True, away_kv_voided=voided, kv_kept=False, prefill_s_per_token=0.25)

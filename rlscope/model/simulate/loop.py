@@ -19,13 +19,14 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rlscope.model.hardware.kv_cache import steady_kv_load
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.queue import Gate, GroupQueue, IdleEngines, IdleReason
 from rlscope.model.simulate.results import NeverTrains, RunningSums, Simulated, summarize
 from rlscope.model.simulate.samples import FILTERED, NEVER, TRAINED, Draws, Samples
-from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
+from rlscope.model.simulate.settings import DEFAULTS, MOST_PLACES, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Layout, System
 
@@ -74,10 +75,11 @@ def _in_short_periods(system: System, steps: int) -> System:
 
 
 def _within_cap(system: System, layout: Layout) -> Layout:
-    """Turn a cap on running samples over all engines into each one's share: a router fills the engines alike."""
-    most = system.admission.max_running_samples
-    if most is None:
-        return layout
+    """Turn a cap on running samples over all engines into each one's share: a router fills the engines alike.
+
+    No run has more than MOST_PLACES, so that a higher limit holds nothing back.
+    """
+    most = min(system.admission.max_running_samples or MOST_PLACES, MOST_PLACES)
     share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
     return replace(layout, max_running=min(layout.max_running, share))
 
@@ -123,14 +125,22 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
 
 
 def samples_at_start(system: System, layout: Layout) -> int:
-    """Samples that start at once: as many as the places and the limits on samples in flight allow."""
+    """Samples that start at once: as many as the places, the cache and the limits on samples in flight allow."""
     workload, admission = system.workload, system.admission
-    limits = [layout.sampler_gpus // system.engine.gpus * layout.max_running]
+    limits = [layout.sampler_gpus // system.engine.gpus * round(min(layout.max_running, _cached_samples(system)))]
     if admission.max_in_flight_samples is not None:
         limits.append(admission.max_in_flight_samples)
     if admission.max_staleness is not None and admission.staleness_policy != "drop":
         limits.append((admission.max_staleness + 1) * workload.samples_per_step)
     return min(limits)
+
+
+def _cached_samples(system: System) -> float:
+    """Mean number of running requests of an engine whose cache is full; infinite if its capacity is unknown."""
+    capacity_tokens, workload = system.engine.kv_capacity_tokens, system.workload
+    if capacity_tokens is None:
+        return math.inf
+    return max(1.0, capacity_tokens / steady_kv_load(workload.prompt_tokens, workload.lengths).mean_tokens)
 
 
 class EventLoop:

@@ -29,7 +29,7 @@ class Settings:
 
 DEFAULTS: Final = Settings()
 MOST_PLACES: Final = 1_000_000
-"""Maximum concurrent requests of a simulation: more than any run has, too few to fill the memory."""
+"""Maximum concurrent requests of a simulation, over all engines: more than any run has, too few to fill the memory."""
 
 
 def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) -> None:
@@ -38,8 +38,6 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     engines = layout.sampler_gpus // engine.gpus
     if engines < 1 or layout.trainer_gpus < 1 or layout.max_running < 1:
         raise ValueError(f"{layout} has no whole engine, no trainer or no request to run")
-    if engines * layout.max_running > MOST_PLACES:
-        raise ValueError(f"{engines * layout.max_running} requests at once are more than the {MOST_PLACES} at most")
     batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     # Samples taken one by one leave the queue before the batch is full, and also the in-flight count, if it ends there.
     queued = 1 if settings.dequeue == "as_they_come" else batch

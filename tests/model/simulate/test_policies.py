@@ -8,7 +8,7 @@ import pytest
 from rlscope.model.lengths import GroupLengths, LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull
-from rlscope.model.simulate.loop import EventLoop, engine_terms
+from rlscope.model.simulate.loop import EventLoop, engine_terms, samples_at_start
 from rlscope.model.simulate.queue import Gate, GroupQueue
 from rlscope.model.simulate.results import Ages, Simulated
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples
@@ -483,7 +483,6 @@ WAITING = {"staleness_policy": "publication_waits", "max_staleness": 1}
         (STARVED, Layout(1, 0, 8), {}, "no whole engine"),
         (STARVED, Layout(0, 3, 8), {}, "no trainer"),
         (STARVED, Layout(1, 3, 0), {}, "no request"),
-        (STARVED, Layout(1, 3, 10**9), {}, "3000000000 requests at once"),
     ],
 )
 def test_what_no_step_can_pass_is_refused_by_name(
@@ -504,6 +503,15 @@ def test_a_cache_that_holds_as_many_of_the_longest_as_run_at_once_is_no_limit(
     runs = [simulate(each, LAYOUT, steps=12, seed=1) for each in (cached, unlimited)]
     np.testing.assert_array_equal(*(each.step_periods_s for each in runs))
     assert runs[0].engine_totals.preemptions == 0
+
+
+def test_a_limit_above_every_load_is_no_limit_and_leaves_the_first_samples_as_they_are() -> None:
+    # An engine holds 7 requests on average: the others wait, and none of them has generated a token at the start.
+    system = with_engine(STARVED, kv_capacity_tokens=270, max_running=10**9)
+    limits = (6, 7, 8, 10**4)
+    assert [samples_at_start(system, replace(LAYOUT, max_running=most)) for most in limits] == [18, 21, 21, 21]
+    runs = [simulate(system, replace(LAYOUT, max_running=most), steps=40, seed=1) for most in (10**4, 10**9)]
+    assert runs[1].trained_tokens_per_s == pytest.approx(runs[0].trained_tokens_per_s, rel=0.02)
 
 
 def test_a_warm_up_that_leaves_nothing_is_refused() -> None:

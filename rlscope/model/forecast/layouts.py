@@ -27,7 +27,7 @@ from rlscope.model.system import Engine, Layout, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory", "never_trains"]
 """Reasons to exclude a layout. trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer state.
-never_trains: under its limits, no step ever starts."""
+never_trains: fewer than about one sample in a hundred is trained."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 _SEED: Final = 2

@@ -327,7 +327,7 @@ def changed(calibration: Calibration, change: Callable[[System], System]) -> Cal
 
 
 def simulated_run(calibration: Calibration, layout: Layout) -> Simulated | None:
-    """Simulate a layout with the best estimate; None if its limits never let a step start."""
+    """Simulate a layout with the best estimate; None if hardly any sample is trained."""
     engines = layout.sampler_gpus // calibration.system.engine.gpus
     slowness = slowness_at(calibration.engine_slowness, engines)
     settings = replace(calibration.settings, engine_slowness=slowness)
@@ -337,7 +337,7 @@ def simulated_run(calibration: Calibration, layout: Layout) -> Simulated | None:
 
 
 def why_never_trains(calibration: Calibration, layout: Layout) -> str:
-    """Return why `simulated_run` finds that no step of a layout starts."""
+    """Return why `simulated_run` finds that hardly any sample of a layout is trained."""
     try:
         refuse_what_can_not_run(calibration.system, layout, calibration.settings)
     except ValueError as error:

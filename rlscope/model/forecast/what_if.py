@@ -27,7 +27,7 @@ from rlscope.model.warnings import ModelWarning
 
 Obstacle = Refusal | Literal["queue_capacity_samples", "in_flight_cap", "never_trains"]
 """Reason why a run cannot run. queue_capacity_samples, in_flight_cap: smaller than what a step takes at a time.
-never_trains: no step ever starts for another reason."""
+never_trains: fewer than about one sample in a hundred is trained."""
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.FLAT_STEPS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave the answer without any measurement to rest on."""

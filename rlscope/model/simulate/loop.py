@@ -32,8 +32,9 @@ from rlscope.model.system import Layout, System
 
 Moment = Literal["step_end", "offer", "free"]
 
-_LONGEST_WAIT_STEPS: Final = 100
-"""Steps' worth of samples that may finish while the trainer waits for one step; beyond that, no step will come."""
+_LONGEST_WAITS_STEPS: Final = 100
+"""Steps' worth of samples that may finish while the trainer waits, per step so far; beyond that, hardly any is trained.
+"""
 _WARM_UP_RATIO: Final = 0.2
 _WARM_UP_FILLS: Final = 2
 """Number of times that everything in flight is replaced before the run counts as steady."""
@@ -56,7 +57,8 @@ def simulate(
     first fifth, and at least the steps that replace everything in flight twice, but never more than half; then as many
     as leave whole periods of the trainers' rarest phase. The same arguments give the same result. Raises ValueError if
     the limits let no step start (the message names the limit), for fewer than 2 steps, or if nothing remains after the
-    warm-up. Raises NeverTrains if fewer than about one sample in a hundred is trained.
+    warm-up. Raises NeverTrains if fewer than about one sample in a hundred is trained of those that finish while the
+    trainer waits for samples.
     """
     system, layout = _in_short_periods(system, steps), _within_cap(system, layout)
     refuse_what_can_not_run(system, layout, settings)
@@ -184,7 +186,8 @@ class EventLoop:
         self._moments_made = 0
         self._horizon_s = math.inf
         """Time of the next event other than a boundary."""
-        self._finished_groups = self._finished_at_wait = 0
+        self._groups_of_waits = 0
+        """Groups that finished while the trainer waited for samples."""
         self._starter.fill(0, 0.0)
         self._note_idle(0.0)
 
@@ -286,7 +289,7 @@ class EventLoop:
         if self._cap is not None:
             self._cap.open_groups.discard(group)
         samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
-        self._finished_groups += 1
+        self._groups_of_waits += self.trainer.waits_for == "samples"
         if samples.group_is_kept[group] or self._filters_taken:
             self._starter.finish(group, self.version, now_s)
         else:
@@ -337,14 +340,14 @@ class EventLoop:
         while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):
-            self._await_samples(now_s)
+            self.trainer.wait("samples", now_s)
             self._give_up_on_waits()
             return
         if self._cap is not None and self._cap.waits_for_one(self.version + 1):
             self.trainer.wait("staleness_cap", now_s)
             return
         if self.trainer.waits_for is None:
-            self._await_samples(now_s)
+            self.trainer.wait("samples", now_s)
         self._take(missing, now_s)
         if len(self._taken) < needed:  # Some of them were filtered.
             self._try_step(now_s)
@@ -353,11 +356,6 @@ class EventLoop:
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
         self._needed_groups = self.gate.groups_of(self.trainer.batches + 1)
-
-    def _await_samples(self, now_s: float) -> None:
-        if self.trainer.waits_for != "samples":
-            self._finished_at_wait = self._finished_groups
-        self.trainer.wait("samples", now_s)
 
     def _take(self, groups: int, now_s: float) -> None:
         for group in self.queue.take(groups, now_s):
@@ -368,9 +366,9 @@ class EventLoop:
                 self._filter(group, now_s)
 
     def _give_up_on_waits(self) -> None:
-        finished = (self._finished_groups - self._finished_at_wait) * self.samples.group_size
-        if finished > _LONGEST_WAIT_STEPS * self._system.workload.samples_per_step:
-            raise NeverTrains(f"{finished} samples finished while the trainer waited for one step")
+        finished, steps = self._groups_of_waits * self.samples.group_size, len(self.step_ends_s)
+        if finished > _LONGEST_WAITS_STEPS * (steps + 1) * self._system.workload.samples_per_step:
+            raise NeverTrains(f"{finished} samples finished while the trainer waited for samples, over {steps} steps")
 
     def _end_step(self, now_s: float) -> None:
         samples, step = self.samples, self.trainer.steps

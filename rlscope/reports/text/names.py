@@ -59,7 +59,7 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "synchronous": "only a synchronous run keeps this staleness cap",
     "too_stale": "staleness above the cap",
     "trainer_memory": "too few trainer GPUs for the training state",
-    "never_trains": "no training step could start under the limits",
+    "never_trains": "fewer than one sample in a hundred would be trained",
 }
 EVIDENCE: Final[Mapping[Grade, str]] = {
     "measured": "decode speed measured at this batch size",

@@ -409,6 +409,14 @@ def test_a_run_that_throws_nearly_everything_away_has_no_end(filters_taken: bool
         filtered(0.001)
 
 
+def test_rare_long_waits_are_simulated_while_more_than_one_sample_in_a_hundred_is_trained() -> None:
+    # Each version takes 40 s to reach the engines: five steps, then some 380 steps' worth of samples that are too old.
+    late = replace(with_workload(STARVED, lengths=constant(3)), update=WeightUpdateCost(delay_s=40.0))
+    run = simulate(with_admission(late, max_staleness=4, staleness_policy="drop"), LAYOUT, steps=40, seed=1)
+    assert sum(run.step_dropped_tokens) == pytest.approx(76 * sum(run.step_trained_tokens), rel=0.01)
+    assert max(run.step_periods_s) == pytest.approx(39.4, rel=0.01)
+
+
 def test_trainers_that_filter_what_they_took_wait_for_the_rest_of_a_batch_and_the_queue_drops_more() -> None:
     # The queue holds little more than a batch, and samplers are ahead. Half of what a full queue holds is kept.
     system, layout, _ = CASES["oldest dropped"]

@@ -22,6 +22,7 @@ from rlscope.model.forecast.change import Change, applied, warnings_of
 from rlscope.model.forecast.layouts import Forecast, anchored
 from rlscope.model.forecast.predict import changed, closed_rates, predict, predict_layouts
 from rlscope.model.forecast.result import ModelConfig, ModelResult
+from rlscope.model.simulate.part import part_of
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
 
@@ -35,6 +36,8 @@ _FAILED_CHECKS: Final = frozenset({ModelWarning.NOT_EXPLAINED, ModelWarning.PRED
 """Warnings that the model failed a check against its own run."""
 _MOST_SAMPLES: Final = 100_000
 """Maximum samples per version: more take over a minute to simulate."""
+_MOST_ENGINES: Final = 512
+"""Maximum engines, unless the run has more: the simulations of more take minutes."""
 _MOST_GPUS_RATIO: Final = 16
 """Maximum GPUs for a target, as a multiple of the run's. The model knows nothing of what starts to limit beyond."""
 _NOISE_RATIO: Final = 0.01
@@ -68,14 +71,26 @@ class WhatIf:
 def what_if(model: ModelResult, change: Change) -> WhatIf:
     """Forecast a run with a change, beside the run as it is.
 
-    Raises ImpossibleChangeError if the GPUs make no layout, if a version has too many samples to simulate, or if a
-    target is not reached.
+    Raises ImpossibleChangeError if the GPUs make no layout, if there are too many samples in a version or too many
+    engines to simulate, or if a target is not reached.
     """
     asked = _asked(model, change)
     forecast = partial(_forecast, model, asked, change)
     if change.target_tokens_per_s is not None:
         return _with_fewest_gpus(model, asked, change, forecast)
-    return forecast(asked_layouts(model.calibration.layout, change, model.model_config.granularity))
+    layouts = asked_layouts(model.calibration.layout, change, model.model_config.granularity)
+    if not asked.synchronous:
+        _check_engines(asked, max(layouts, key=lambda layout: layout.sampler_gpus))
+    return forecast(layouts)
+
+
+def _check_engines(asked: Calibration, layout: Layout) -> None:
+    """Refuse a layout that no smaller part stands for in its simulation, if it has too many engines."""
+    part, engine_gpus = part_of(asked.system, layout, asked.settings), asked.system.engine.gpus
+    engines = part.layout.sampler_gpus // engine_gpus
+    most = max(_MOST_ENGINES, asked.layout.sampler_gpus // engine_gpus)
+    if engines > most:
+        raise ImpossibleChangeError(f"these GPUs make up to {engines:,} engines; at most {most:,} can be simulated")
 
 
 def _with_fewest_gpus(

@@ -292,6 +292,13 @@ def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, 
         asked_layouts(Layout(4, 4, 8), change, PAIRS)
 
 
+@pytest.mark.parametrize("change", [Change(total_gpus=514), Change(trainer_gpus=1, sampler_gpus=513)])
+def test_more_engines_than_can_be_simulated_are_refused_unless_the_run_needs_no_simulation(change: Change):
+    with pytest.raises(ImpossibleChangeError, match="513 engines; at most 512 can be simulated"):
+        what_if(model(), change)
+    assert what_if(synchronous_model(), change).predicted.layout.gpus == 514
+
+
 @pytest.mark.parametrize(
     ("change", "support", "cap"),
     [

@@ -61,10 +61,10 @@ def decoder_of(file: PlanFile) -> Counted:
     stated: dict[str, Any] = {each.name: getattr(model, each.name, None) for each in fields(ModelShape)}
     stated |= {name: int(stated[name]) for name in ("parameters", "active_parameters") if stated[name] is not None}
     shape = replace(counted.shape, **{name: value for name, value in stated.items() if value is not None})
-    _refuse_contradictions(file, shape)
     width = counted.attention_width
     if model.attention_heads is not None and shape.head_dim is not None:
         width = model.attention_heads * shape.head_dim
+    _refuse_contradictions(file, shape, width)
     return Counted(shape, width, model.hidden_size or counted.hidden_size or width)
 
 
@@ -93,7 +93,13 @@ def _refuse_gaps(file: PlanFile) -> None:
             raise file.error(f"model.{name}", found="no such key", expected=f"{', '.join(needed)}, or config_json")
 
 
-def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
+def _refuse_contradictions(file: PlanFile, shape: ModelShape, attention_width: int) -> None:
+    if file.model.kv_heads is not None and shape.kv_latent_dim is not None:
+        expected = "one of them: a compressed KV cache has no heads"
+        raise file.error("model.kv_heads", found="both kv_heads and kv_latent_dim", expected=expected)
+    if (shape.kv_heads or 0) * (shape.head_dim or 0) > attention_width:
+        expected = f"at most the model's {attention_width // (shape.head_dim or 1)} attention heads"
+        raise file.error("model.kv_heads", found=str(shape.kv_heads), expected=expected)
     given = [name for name in _MIXTURE if getattr(shape, name) is not None]
     if given and len(given) < len(_MIXTURE):
         missing = next(name for name in _MIXTURE if name not in given)

@@ -136,6 +136,8 @@ EXPERTS, LIMITS = HEADS + "experts = 8\n", END + "[limits]\n"
         (END, LIMITS + "queue_capacity_samples = 1023\n", "expected at least 1024, the whole groups of a step"),
         (END, END + "group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
         (END, END + "[current]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "at most gpus.total, 16"),
+        (HEADS, HEADS + "kv_latent_dim = 576\n", "found both kv_heads and kv_latent_dim; expected one of them"),
+        ("\nkv_heads = 8\n", "\nkv_heads = 33\n", "found 33; expected at most the model's 32 attention heads"),
         # A mixture of experts is described whole.
         (HEADS, EXPERTS, "model.experts_per_token: found no such key"),
         (HEADS, EXPERTS + "experts_per_token = 9\nactive_parameters = 1e9\n", "expected at most the model's 8 experts"),

@@ -132,7 +132,7 @@ def check(
         RunFolderError: A folder is not a run, or this version cannot read it.
         ImportFileError: No importer can read a file.
         RuleError: A rule cannot be used.
-        AnalysisError: The JSON document of the baseline cannot be read.
+        AnalysisError: The JSON document of the baseline cannot be read, or has no value that the run has too.
         ArgumentError: An argument is out of range.
     """
     from rlscope import pipeline

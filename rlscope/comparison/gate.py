@@ -58,7 +58,7 @@ def check_against(
     the rules; this process reads the baseline and the run's noise itself.
 
     Raises RunFolderError if a folder is not a run, ImportFileError if no importer can read a file, AnalysisError if a
-    document cannot be read, or RuleError if a rule is invalid.
+    document cannot be read or no rule that needs the baseline can be judged, or RuleError if a rule is invalid.
     """
     own = [baseline_rule(text) for text in one_offs if names_baseline(text)]
     plain = [text for text in one_offs if not names_baseline(text)]
@@ -70,7 +70,15 @@ def check_against(
     missing = [each for each in wanted if not math.isfinite(known.values.get(each.metric, math.nan))]
     made = tuple(_rule(each, known, folder) for each in wanted if each not in missing)
     report = check(folder, replace(rules, rules=(*rules.rules, *made)), fail_on_finding, divide)
-    return with_unjudged(report, missing, known.name)
+    report = with_unjudged(report, missing, known.name)
+    if {each.name for each in wanted} <= {outcome.rule.name for outcome in report.unjudged}:
+        raise AnalysisError.of(
+            baseline,
+            found=f"no value that {folder} has too, of {', '.join(dict.fromkeys(each.metric for each in wanted))}",
+            expected="two runs that recorded at least one of them",
+            next_step="`rlscope doctor` shows what a run lacks; `rlscope compare` also compares the rates of logs.",
+        )
+    return report
 
 
 def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:

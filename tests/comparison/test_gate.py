@@ -8,7 +8,7 @@ import pytest
 import rlscope
 from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule
 from rlscope.alerts.config import built_in_rules
-from rlscope.errors import RuleError
+from rlscope.errors import AnalysisError, RuleError
 from tests.comparison.conftest import TRACES
 from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
 
@@ -156,8 +156,17 @@ def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Anal
     document["throughput"]["counted_tokens"] = 37_980
     document["later"] = {"key": 1}
     (tmp_path / "a.json").write_text(json.dumps(document))
-    report = rlscope.check(FAST, fail_if=AGAINST, baseline=tmp_path / "a.json")
+    report = rlscope.check(FAST, baseline=tmp_path / "a.json")
     assert "has no value of throughput.steady_tokens_per_s" in report.to_text("text")
+    with pytest.raises(AnalysisError, match=r"no value that .*starved_trainer_after has too, of throughput"):
+        rlscope.check(FAST, fail_if=AGAINST, baseline=tmp_path / "a.json")
+
+
+def test_a_run_without_data_passes_no_gate_and_is_no_baseline(tmp_path: Path) -> None:
+    empty = write_run(tmp_path, [worker("t0", "trainer", 0, SECOND)])
+    for run, baseline in ((empty, FAST), (FAST, empty)):
+        with pytest.raises(AnalysisError, match="expected two runs that recorded at least one of them"):
+            rlscope.check(run, baseline=baseline)
 
 
 def test_braces_in_the_name_of_a_run_are_text() -> None:

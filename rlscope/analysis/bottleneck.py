@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.ledger import AUXILIARY_ROLE, GENERATING, IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
+from rlscope.analysis.ledger import (
+    AUXILIARY_ROLE,
+    GENERATING,
+    IDLE_STATES,
+    SAMPLER_ROLES,
+    TRAINER_ROLES,
+    auxiliary_kinds,
+)
 from rlscope.analysis.result import Loss, SteadyWindow, Verdict
 from rlscope.format import counted
 from rlscope.model.causes import Bottleneck, Cause, LossCause
@@ -35,8 +42,6 @@ LEAST_STEPS_TO_JUDGE: Final = 3
 
 # A tenth more samples would fill these GPUs.
 _FULL_RATIO: Final = 0.90
-_NUMBER: Final = r"[-_.]?[0-9]+(\.[0-9a-f]+)?$"
-"""Number of a worker at the end of its name, perhaps with the suffix that tells workers of several nodes apart."""
 
 DROPPED: Final = ("dropped_stale", "abandoned")
 """Outcomes of samples that were generated in vain."""
@@ -151,19 +156,10 @@ def auxiliary_busy_ratio(inside: pl.DataFrame) -> float | None:
 
 
 def _auxiliary_busy_ratios(inside: pl.DataFrame) -> dict[str, float]:
-    """Return the share of the interval that the auxiliary GPUs of each kind work, 0..1, by the name of the kind.
-
-    Workers whose names differ only in a number at the end are of one kind: judge-0 and judge-1, but not ranker-0.
-    """
-    auxiliary = inside.filter(role=AUXILIARY_ROLE)
-    if auxiliary.is_empty():
-        return {}
-    kinds = auxiliary.with_columns(kind=pl.col("worker_id").str.replace(_NUMBER, "")).group_by(
-        "kind", maintain_order=True
-    )
+    """Return the share of the interval that the auxiliary GPUs of each kind work, 0..1, by the name of the kind."""
     return {
-        str(kind): _gpu_s(rows, pl.col("state").is_in(_WORK)) / gpu_s
-        for (kind,), rows in kinds
+        kind: _gpu_s(rows, pl.col("state").is_in(_WORK)) / gpu_s
+        for kind, rows in auxiliary_kinds(inside).items()
         if (gpu_s := float(rows["gpu_s"].sum()))
     }
 

@@ -20,6 +20,8 @@ SAMPLER_ROLES: Final = ("sampler", "colocated")
 """Roles whose GPUs train, and roles whose GPUs sample."""
 AUXILIARY_ROLE: Final = "auxiliary"
 """Role of workers whose model is not trained. The ledger has their GPU time; the verdict leaves it out."""
+_NUMBER: Final = r"[-_.]?[0-9]+(\.[0-9a-f]+)?$"
+"""Number of a worker at the end of its name, perhaps with the suffix that tells workers of several nodes apart."""
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row. GPU readings cannot tell them apart."""
 GENERATING: Final = (*ENGINE_STATES, "generating")
@@ -94,6 +96,15 @@ def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
         .select(*key, (pl.col("gpu_ns") / 1e9).alias("gpu_s"))
         .sort("role", "bucket_start_ns", "state", "reason", "worker_id")
     )
+
+
+def auxiliary_kinds(timeline: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return the rows of each kind of auxiliary workers in a ledger over time, by the name of the kind.
+
+    Workers whose names differ only in a number at the end are of one kind: judge-0 and judge-1, but not ranker-0.
+    """
+    kinds = timeline.filter(role=AUXILIARY_ROLE).with_columns(kind=pl.col("worker_id").str.replace(_NUMBER, ""))
+    return {str(kind): rows for (kind,), rows in kinds.group_by("kind", maintain_order=True)}
 
 
 def split_decoding(

@@ -24,6 +24,8 @@ training."""
 class CompareWarningKind(StrEnum):
     """The kind of a warning."""
 
+    SAME_RUN = "same_run"
+    """Both are the same recording."""
     NO_WINDOW = "no_window"
     """A run never reaches steady state."""
     COUNTS_PROMPTS = "counts_prompts"
@@ -73,6 +75,8 @@ def warnings_of(
 
 
 def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[CompareWarning]:
+    if (before.run, before.settings) == (after.run, after.settings):
+        yield CompareWarning(CompareWarningKind.SAME_RUN, after.name)
     for run in (before, after):
         if run.table is None:
             yield CompareWarning(CompareWarningKind.NO_WINDOW, run.name)

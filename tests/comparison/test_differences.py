@@ -157,13 +157,13 @@ def test_runs_of_one_id_get_names_of_their_own() -> None:
     assert [run.name for run in named([runs[0], made_run("other")], [Path("/a"), Path("/b")])] == ["same", "other"]
 
 
-def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
+def test_a_run_against_itself_differs_in_nothing_and_is_named(before: rlscope.Analysis) -> None:
     run = run_of(before)
     (pair,) = compare_runs(run, [run]).pairs
     assert all(row.difference.change in (0.0, None) for row in pair.differences.quantities)
     assert not any(row.difference.is_significant for row in pair.differences.quantities)
     assert pair.attribution.causes == () and pair.attribution.promise is None
-    assert pair.warnings == ()
+    assert [each.kind for each in pair.warnings] == [CompareWarningKind.SAME_RUN]
 
 
 def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:

@@ -318,6 +318,7 @@ def _prices(promise: Promise) -> str:
 
 
 _WARNINGS: Final[Mapping[CompareWarningKind, str]] = {
+    CompareWarningKind.SAME_RUN: "A and {letter} are the same run: a recording is compared with itself.",
     CompareWarningKind.NO_WINDOW: (
         "{about} never reaches steady state: whole runs are compared, startup included, and nothing is tested."
     ),

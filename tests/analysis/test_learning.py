@@ -48,6 +48,15 @@ def test_the_interval_is_as_wide_as_steps_differ() -> None:
     assert list(found.per_version.reward) == pytest.approx([-2.0, -2.0 - 1.645 / 7**0.5, -2.0 + 1.645 / 7**0.5])
 
 
+def test_rewards_that_are_all_equal_are_the_same_in_words() -> None:
+    found = learning_of(pl.concat([in_each(8, (0, 100, 1.0), (1, 100, 1.0)), in_each(8, (1, 100, 1.0), band=0)]))
+    assert found is not None
+    assert list(learning_sentences(found)) == [
+        "Within a step, stale and fresh samples of similar length have the same reward.",
+        "Within a step, truncated and finished responses of equal staleness have the same reward.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

@@ -55,20 +55,24 @@ def learning_sentences(learning: Learning) -> Iterator[str]:
 _STALE: Final = (
     "A sample that is one version staler has a reward {}, compared with samples of similar length in the same step. "
     "This is how older policies score, not how much a sample teaches.",
-    "Within a step, stale and fresh samples of similar length {} per version of staleness.",
+    "Within a step, stale and fresh samples of similar length {}.",
+    " per version of staleness",
 )
 _TRUNCATED: Final = (
     "Truncated responses have a reward {}, compared with finished ones of equal staleness in the same step.",
     "Within a step, truncated and finished responses of equal staleness {}.",
+    "",
 )
 
 
-def _compared(found: RewardDifference, if_clear: str, if_unclear: str) -> str:
+def _compared(found: RewardDifference, if_clear: str, if_unclear: str, per: str) -> str:
     """Write a difference; both ends of the interval of a clear one have the sign of its value."""
     if not found.is_clear:
+        if not any(found.reward):
+            return if_unclear.format("have the same reward")
         value, low, high = map(fmt.signed(lambda reward: fmt.significant(reward, 2)), found.reward)
         differ = "do not clearly differ" if found.reward.low <= 0.0 <= found.reward.high else "may differ"
-        return if_unclear.format(f"{differ} in reward: {value} (90% interval {low} to {high})")
+        return if_unclear.format(f"{differ} in reward: {value} (90% interval {low} to {high}){per}")
     value, *ends = (abs(each) for each in found.reward)
     low, high = (fmt.significant(each, 2) for each in sorted(ends))
     side = "lower" if found.reward.value < 0.0 else "higher"

@@ -270,6 +270,12 @@ def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of
     assert [outcome.rule.name for outcome in both.rules] == ["one", limit]
 
 
+def test_a_path_with_a_name_that_no_file_can_have_is_an_error_of_the_user(tmp_path: Path) -> None:
+    for ask in (rlscope.analyze, rlscope.check, rlscope.doctor, rlscope.open, rlscope.list_runs):
+        with pytest.raises(errors.RunFolderError, match="File name too long; expected the path of a run"):
+            ask(tmp_path / ("x" * 300))
+
+
 def test_a_check_refuses_other_forms_and_severities_than_there_are(run_dir: Path) -> None:
     checked = rlscope.check(run_dir)
     assert json.loads(checked.to_text("json"))["fail_on"] == "critical"

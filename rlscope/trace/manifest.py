@@ -38,7 +38,15 @@ class RunManifest:
 
 
 def run_folder(path: Path) -> Path:
-    """Return the run folder that a path refers to: the folder of a run.json, otherwise the path itself."""
+    """Return the run folder that a path refers to: the folder of a run.json, otherwise the path itself.
+
+    Raises RunFolderError if the path cannot be looked up, such as one with a name that is too long.
+    """
+    try:
+        path.exists()
+    except OSError as error:
+        expected, found = "the path of a run", error.strerror or str(error)
+        raise RunFolderError.of(path, found=found, expected=expected, next_step="Check the path.") from error
     return path.parent if path.name == RUN_FILE and path.is_file() else path
 
 

@@ -215,7 +215,7 @@ def list_runs(
     *,
     sort: str = "started_ns",
     reverse: bool = False,
-    filters: Sequence[str] = (),
+    filters: str | Sequence[str] = (),
     cache: bool = True,
     progress: "Progress | None" = None,
 ) -> "RunList":
@@ -237,6 +237,7 @@ def list_runs(
     from rlscope.pipeline import say_nothing
     from rlscope.results import RunList
 
+    filters = (filters,) if isinstance(filters, str) else filters
     # Reject an invalid column or filter before hours of analysis.
     sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
     entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing, filters=filters)

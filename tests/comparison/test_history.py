@@ -220,6 +220,8 @@ def test_a_run_that_a_filter_on_its_path_leaves_out_is_not_analyzed(tmp_path: Pa
     runs = rlscope.list_runs(tmp_path / "runs", filters=["path ~ monday", "steps != 5", "path != monday/b"])
     assert [each.path for each in runs.runs] == ["monday/a"]
     assert [run.name for run in analyzed] == ["a"] and analyzed[0].parent.name == "monday"
+    alone = rlscope.list_runs(tmp_path / "runs", filters="path ~ monday/a")
+    assert [each.path for each in alone.runs] == ["monday/a"]
 
 
 def test_the_list_says_which_run_it_is_at_and_what_is_being_done(tmp_path: Path, analyzed: list[Path]) -> None:

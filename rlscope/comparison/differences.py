@@ -305,7 +305,7 @@ def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
 def _reached(curve: pl.DataFrame, at: Place, where: float, column: str) -> StepSeries | None:
     """Return the last steps up to a point, weighted by samples if known; None if nothing was recorded."""
     weighted = curve.with_columns(pl.col("samples").fill_null(1))
-    up_to = weighted.filter((pl.col(at) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
+    up_to = weighted.filter((pl.col(at) <= where) & pl.col(column).is_finite() & (pl.col("samples") > 0))
     last = up_to.tail(LEARNING_STEPS)
     if last.is_empty():
         return None

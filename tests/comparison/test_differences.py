@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlscope
+from rlscope.comparison import differences
 from rlscope.comparison.differences import Breakdown, Differences, differences_of
 from rlscope.comparison.facts import (
     NOT_RUNNING,
@@ -164,6 +165,13 @@ def test_a_run_against_itself_differs_in_nothing_and_is_named(before: rlscope.An
     assert not any(row.difference.is_significant for row in pair.differences.quantities)
     assert pair.attribution.causes == () and pair.attribution.promise is None
     assert [each.kind for each in pair.warnings] == [CompareWarningKind.SAME_RUN]
+
+
+def test_steps_whose_loss_is_no_number_are_left_out() -> None:
+    curve = pl.DataFrame({"step": [1, 2, 3, 4], "samples": [2] * 4, "loss": [1.0, float("nan"), float("inf"), None]})
+    reached = differences._reached(curve, "step", 4.0, "loss")
+    assert reached is not None and (list(reached.numerators), list(reached.denominators)) == ([2.0], [2.0])
+    assert differences._reached(curve[1:], "step", 4.0, "loss") is None
 
 
 def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:

@@ -136,9 +136,9 @@ def queue_row(worker_id: str, time_ns: int, depth: int, queue: str = "samples", 
     return {"queue": queue, "worker_id": worker_id, "time_ns": time_ns, "depth": depth} | more
 
 
-def gpu_row(worker_id: str, time_ns: int, busy_ratio: float | None = None, gpu_id: str = "0", **more: Any) -> Row:
+def gpu_row(worker_id: str, time_ns: int, busy_ratio: float | None = None, **more: Any) -> Row:
     """A row of gpu_samples."""
-    reading = {"worker_id": worker_id, "gpu_id": gpu_id, "time_ns": time_ns, "busy_ratio": busy_ratio}
+    reading = {"worker_id": worker_id, "gpu_id": "0", "time_ns": time_ns, "busy_ratio": busy_ratio}
     return reading | {"source": "nvml"} | more
 
 

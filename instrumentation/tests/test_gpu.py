@@ -68,9 +68,9 @@ class FakeNvml:
         request.metrics[0].value = 25.0
 
 
-def read_thrice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple[object, ...]]:
+def read_thrice(nvml: FakeNvml) -> list[tuple[object, ...]]:
     buffer = RowBuffer(limit=100, pressed_at=100, wake=lambda: None)
-    gpus = gpu.find_gpus(nvml, gpu_ids, len(gpu_ids))
+    gpus = gpu.find_gpus(nvml, ("0",), 1)
     sampler = gpu.GpuSampler(nvml, gpus, buffer, lambda: 7, 1.0)
     for _ in range(3):
         sampler.read()

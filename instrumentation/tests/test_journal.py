@@ -26,8 +26,8 @@ def _message(depths: Sequence[int], first_row: int, head: bytes = HEAD) -> bytes
     return journal.sealed(pa.RecordBatch.from_pylist(rows, schema=schema), first_row, zlib.crc32(head))
 
 
-def _found(content: bytes, head: bytes = HEAD) -> list[tuple[int, int]]:
-    return [(batch.first_row, batch.rows) for batch in journal.whole_batches(content, len(head), zlib.crc32(head))]
+def _found(content: bytes) -> list[tuple[int, int]]:
+    return [(batch.first_row, batch.rows) for batch in journal.whole_batches(content, len(HEAD), zlib.crc32(HEAD))]
 
 
 def test_a_journal_cut_at_any_byte_gives_its_whole_batches_and_nothing_else():

@@ -61,9 +61,9 @@ def judged(
     )
 
 
-def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str, float]:
+def lost_to(states: list[State]) -> dict[str, float]:
     """GPU-seconds by cause, without those that cost nothing."""
-    losses = measure_losses(clipped(timeline(states)), dropped_tokens_ratio)
+    losses = measure_losses(clipped(timeline(states)), 0.0)
     return {loss.cause: pytest.approx(loss.gpu_s) for loss in losses if loss.gpu_s}
 
 

@@ -13,7 +13,8 @@ from rlscope.trace.journals import fitted
 from tests import journals
 from tests.closed_files import write_table
 
-SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
+SOURCE: Final = Path(__file__).parents[2] / "sample_traces" / "capped_staleness"
+STEPS: Final = 24
 FILES_OF_A_TABLE: Final = 3
 FLUSHES_OF_A_JOURNAL: Final = 4
 Recorder = Literal["closed", "open", "plain"]
@@ -21,33 +22,28 @@ Recorder = Literal["closed", "open", "plain"]
 Parquet files of another program, without numbered rows, and the number of rows alone."""
 
 
-def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness", steps: int = 24) -> Path:
+def store_run(folder: Path, recorder: Recorder) -> Path:
     """The first steps of a sample trace, each table of each worker in several files."""
-    source = SAMPLE_TRACES / trace
-    until_ns = _end_of_step(source, steps)
-    manifest = json.loads((source / "run.json").read_text(encoding="utf-8"))
+    steps = pa.concat_tables(pq.read_table(path) for path in (SOURCE / "train_steps").glob("*.parquet"))
+    until_ns = sorted(steps["end_ns"].to_pylist())[STEPS - 1] + 1
+    manifest = json.loads((SOURCE / "run.json").read_text(encoding="utf-8"))
     (folder / "workers").mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
-    for path in (source / "workers").glob("*.json"):
+    for path in (SOURCE / "workers").glob("*.json"):
         worker = json.loads(path.read_text(encoding="utf-8"))
         worker |= {"stopped_ns": until_ns, "last_flush_ns": until_ns, "rows": {}, "closed": {}}
         for table in TABLES:
-            _store_table(source, folder, manifest["run_id"], worker, table, until_ns, recorder)
+            _store_table(folder, manifest["run_id"], worker, table, until_ns, recorder)
         if recorder == "plain":
             del worker["closed"]
         (folder / "workers" / path.name).write_text(json.dumps(worker), encoding="utf-8")
     return folder
 
 
-def _end_of_step(source: Path, steps: int) -> int:
-    rows = pa.concat_tables(pq.read_table(path) for path in sorted((source / "train_steps").glob("*.parquet")))
-    return int(sorted(rows["end_ns"].to_pylist())[steps - 1]) + 1
-
-
 def _store_table(
-    source: Path, folder: Path, run_id: str, worker: dict[str, Any], table: str, until_ns: int, recorder: Recorder
+    folder: Path, run_id: str, worker: dict[str, Any], table: str, until_ns: int, recorder: Recorder
 ) -> None:
-    path = source / table / f"{worker['worker_id']}-000001.parquet"
+    path = SOURCE / table / f"{worker['worker_id']}-000001.parquet"
     worker["rows"][table] = 0
     if not path.exists():
         return

@@ -57,8 +57,8 @@ CONFIG = f"""{PREFIX}{{'actor_rollout_ref': {{'rollout': {{'n': 4,
 """
 
 
-def verl_line(step: int, metrics: dict[str, float], prefix: str = PREFIX) -> str:
-    return f"{prefix}step:{step} - " + " - ".join(f"{name}:{value}" for name, value in metrics.items()) + "\n"
+def verl_line(step: int, metrics: dict[str, float]) -> str:
+    return f"{PREFIX}step:{step} - " + " - ".join(f"{name}:{value}" for name, value in metrics.items()) + "\n"
 
 
 def console(path: Path, steps: Iterable[int], metrics: dict[str, float], head: str = "") -> Path:

@@ -12,11 +12,9 @@ STATES = (("decoding", None), ("no_requests", "environment"), ("applying_weights
 WORST_STRETCH_S = (300, 360)
 
 
-def timeline_analysis(
-    workers: int = 5, *, prefix: str = "sampler-", updates: int = 30, parts: int = PARTS
-) -> AnalysisResult:
+def timeline_analysis(workers: int = 5, *, updates: int = 30, parts: int = PARTS) -> AnalysisResult:
     """The full analysis of the other fixture, and what a timeline needs: a trainer and so many samplers less one."""
-    names = ["trainer-0", *(f"{prefix}{n}" for n in range(workers - 1))]
+    names = ["trainer-0", *(f"sampler-{n}" for n in range(workers - 1))]
     alone = workers <= LANES
     lanes = [(name, 1) for name in names] if alone else [(None, -(-workers // LANES))] * LANES
     end = (0, DURATION_S)

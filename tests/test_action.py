@@ -13,6 +13,7 @@ from tests.trace_folder import train_row, worker, write_run
 
 ACTION: Any = yaml.safe_load((Path(__file__).parents[1] / "action.yml").read_text(encoding="utf-8"))
 (STEP,) = ACTION["runs"]["steps"]
+SECOND = 10**9
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,8 @@ def test_the_script_writes_the_summary_and_ends_as_the_check(
     command = tmp_path / "bin" / "rlscope"
     command.write_text(f"#!{sys.executable}\nfrom rlscope.cli import main\nmain()\n")
     command.chmod(0o755)
-    steps = [train_row("t0", 10 * step, 10 * step + 5, step) for step in range(8)]
-    write_run(tmp_path / "-a run", [worker("t0", stop_ns=100)], train_steps=steps)
+    steps = [train_row("t0", 10 * step * SECOND, (10 * step + 5) * SECOND, step) for step in range(8)]
+    write_run(tmp_path / "-a run", [worker("t0", stop_ns=100 * SECOND)], train_steps=steps)
     given = {"RUN": "-a run", "BASELINE": "-a run", "OPTIONS": options, "PYTHON": "", "ACTION": ""}
     outputs = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "GITHUB_OUTPUT": str(tmp_path / "output")}
     environment = os.environ | given | outputs | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}

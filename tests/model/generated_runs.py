@@ -249,9 +249,9 @@ def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
             for reason, seconds in simulated.idle_s.items()
         ),
     ]
-    rows = [(role, state, reason, 0, gpu_s) for role, state, reason, gpu_s in states]
-    names = {"role": pl.String, "state": pl.String, "reason": pl.String, "bucket_start_ns": pl.Int64, "gpu_s": float}
-    return pl.DataFrame(rows, schema=names, orient="row")
+    rows = [(role, role, state, reason, 0, gpu_s) for role, state, reason, gpu_s in states]
+    texts = dict.fromkeys(("role", "worker_id", "state", "reason"), pl.String)
+    return pl.DataFrame(rows, schema={**texts, "bucket_start_ns": pl.Int64, "gpu_s": float}, orient="row")
 
 
 def _dropped_ratio(simulated: Simulated) -> float:

@@ -62,10 +62,7 @@ TITLE: Final = "Recommended actions"
 _VERIFY: Final = (
     f"To verify an action, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
 )
-_INTERVALS: Final = (
-    "Ranges in parentheses are 90% intervals, left out if both ends round to the value. Each gain is for that change "
-    "alone."
-)
+_INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 GAIN: Final = "predicted gain"
 STALENESS: Final = "sample staleness p95"
 DROPPED: Final = "tokens dropped"

@@ -145,9 +145,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 _HELD: Final[Mapping[frozenset[str], str]] = {
-    frozenset(
-        {"trainer"}
-    ): "trainers delayed publications for {gpu_time}, because new weights would have made samples staler than the cap",
+    frozenset({"trainer"}): "trainers delayed publications for {gpu_time} to keep samples within the staleness cap",
     frozenset({"sampler"}): "samplers paused for {gpu_time} because of the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""

@@ -281,8 +281,8 @@ def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_
     analysis = replace(full_analysis(), model=model())
     (_, alone) = actions.actions_part([fix("trainer_speed")], analysis).blocks
     assert alone.text == (
-        "Ranges in parentheses are 90% intervals, left out if both ends round to the value. Each gain is for that "
-        "change alone. To verify an action, record 20 steps with it and run `rlscope compare BEFORE AFTER`."
+        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify an action, record 20 "
+        "steps with it and run `rlscope compare BEFORE AFTER`."
     )
     shown = [action(), fix("trainer_speed"), action("asynchronous", "lockstep"), action(is_staler=True)]
     (table, explained) = actions.actions_part(shown, analysis).blocks

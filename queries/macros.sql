@@ -20,6 +20,10 @@ list_transform(
     lambda place: origin_ns + place * cell_ns
 );
 
+-- Does a time lie in one of some spans with from_ns and to_ns, or begin one? NULL has none.
+CREATE MACRO starts_in_any(at_ns, spans) AS
+spans IS NOT NULL AND len(list_filter(spans, lambda span: at_ns >= span.from_ns AND at_ns < span.to_ns)) > 0;
+
 -- The engine rows of the policy's engines. Those of auxiliary engines are another model's.
 CREATE MACRO policy_rows() AS TABLE
 SELECT engine_steps.* FROM engine_steps

@@ -33,6 +33,7 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
+from rlscope.model.update_slowdown import slowdown_during_updates, without_slowdown
 from rlscope.model.warnings import ModelWarning
 
 DRAWS: Final = 200
@@ -97,9 +98,9 @@ def calibrate(
     unit that is queued. others: runs of the same model that show how training scales. draw_count: posterior draws of
     the system; None: DRAWS. Raises UncalibratableError, which names the missing data.
     """
-    draw_count = draw_count or DRAWS
+    draw_count, steps_per_version = draw_count or DRAWS, _steps_per_version(observed, admission)
     fit, slowness, observed = _decode_curves(observed, prior, rng, form, draw_count)
-    training, steps_per_version = _training(observed, others, rng, draw_count), _steps_per_version(observed, admission)
+    training = _training(observed, others, rng, draw_count)
     workload = _workload(observed, steps_per_version, prefetched_batches / steps_per_version, delivery)
     workload = replace(workload, environment_place_held=_holds_place(observed, admission))
     limit, update = _running_limit(observed, workload), _update(observed)
@@ -127,6 +128,7 @@ def _decode_curves(
     """Fit the curve of the mean engine; return each engine's time factor on it, and the run as equal engines show it.
 
     The first curve is drawn through fast and slow engines at once, which bends it; that of evened passes is not bent.
+    Passes that updates slow down are evened before, and what they cost more belongs to the updates.
     """
 
     def fitted(run: Observed) -> CurveFit:
@@ -136,7 +138,12 @@ def _decode_curves(
             raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
         return fit
 
-    fit, slowness, evened = fitted(observed), None, observed
+    fit = fitted(observed)
+    slowdown = slowdown_during_updates(observed.passes, fit.curve)
+    if slowdown > 1.0:
+        observed = without_slowdown(observed, slowdown)
+        fit = fitted(observed)
+    slowness, evened = None, observed
     for _ in range(_EVENED_ROUNDS):
         slowness = unequal_engines(observed.passes, fit.curve) or slowness
         if slowness is None:
@@ -258,7 +265,7 @@ def _between_s(observed: Observed) -> float:
 def _update(observed: Observed) -> WeightUpdateCost:
     """Cost of one publication; if the cap skips some, of those that were made."""
     blocked_s = float(observed.steps.publish_s.sum()) / observed.publications
-    pause_s = observed.apply_s or 0.0
+    pause_s = (observed.apply_s or 0.0) + observed.update_slowdown_s
     return WeightUpdateCost(
         engine_pause_s=pause_s,
         trainer_blocked_s=blocked_s,
@@ -300,5 +307,6 @@ def _warnings(observed: Observed, limit: int, engines_differ: bool) -> tuple[Mod
         ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
         ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > HOST_TIME_RATIO * trainer_s,
         ModelWarning.UNEQUAL_ENGINES: engines_differ,
+        ModelWarning.UPDATES_SLOW_PASSES: observed.update_slowdown_s > 0.0,
     }
     return tuple(warning for warning, holds in found.items() if holds)

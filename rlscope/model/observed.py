@@ -78,6 +78,8 @@ class PassCosts:
     kv_tokens: Reals
     """Mean resident tokens over the passes; NaN if not recorded."""
     prefills: Flags
+    in_update: Flags
+    """Whether weights were moved to the engine, or loaded into it, while it generated."""
     rows: Counts
     """Number of measurements."""
     passes: Counts
@@ -200,6 +202,8 @@ class Observed:
     batches_per_step: float = 1.0
     """Batches that trainers take, and train on, one after the other for an optimizer step; below 1 if several steps
     share one batch."""
+    update_slowdown_s: float = 0.0
+    """Seconds of an engine per version by which updates that do not pause it slow its passes; `passes` exclude them."""
     preemption_counts: PreemptionCounts | None = None
     """None if engines do not count preemptions."""
     scheduling: SeenScheduling = SeenScheduling()

@@ -19,6 +19,8 @@ class ModelWarning(StrEnum):
     """So much of a step is unattributed that waits for samples may be part of it."""
     UNEQUAL_ENGINES = "unequal_engines"
     """Some engines are much slower than others: which ones a layout keeps is an assumption."""
+    UPDATES_SLOW_PASSES = "updates_slow_passes"
+    """Passes take longer during weight updates that do not pause the engines; their excess is a cost of the update."""
 
     NO_PASSES = "no_passes"
     """No decode pass could be used: the curve rests on the hardware alone."""

@@ -59,10 +59,10 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             response_tokens=pl.lit(800),
         ),
         "pass_costs": rows(
-            "worker_id running prefills rows passes busy_s between_s pass_p50_s decode_tokens prefill_tokens "
+            "worker_id running in_update prefills rows passes busy_s between_s pass_p50_s decode_tokens prefill_tokens "
             "kv_used_tokens",
-            ("e0", 4, False, 5, 10, 0.1, 0.01, 0.009, 40, 0, 200.0),
-            ("e1", 8, True, 6, 12, 0.2, 0.02, 0.015, 96, 64, None),
+            ("e0", 4, False, False, 5, 10, 0.1, 0.01, 0.009, 40, 0, 200.0),
+            ("e1", 8, False, True, 6, 12, 0.2, 0.02, 0.015, 96, 64, None),
         ),
         "length_counts": rows(
             "output_tokens ending samples prompt_tokens",

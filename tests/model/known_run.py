@@ -144,6 +144,7 @@ def pass_costs(running: Counts, kv_tokens: Reals, passes: Counts, pass_s: Reals,
     given = {
         "engine": nothing.astype(np.int64),
         "prefills": nothing > 0.0,
+        "in_update": nothing > 0.0,
         "rows": passes,
         "busy_s": passes * pass_s,
         "between_s": nothing,

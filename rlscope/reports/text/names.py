@@ -87,6 +87,10 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Engines differ in speed: a layout with fewer is predicted with the first ones by name, and an added engine "
         "with the usual speed."
     ),
+    ModelWarning.UPDATES_SLOW_PASSES: (
+        "Forward passes took longer while new weights were moved to the engines; the extra time counts as a cost of "
+        "weight updates."
+    ),
     ModelWarning.NO_PASSES: "No forward pass could be used: its time is estimated from the GPU type and the LLM alone.",
     ModelWarning.NO_HARDWARE_PRIOR: (
         "GPU type or LLM is unknown: beyond the measured batch sizes, the time of a forward pass is extrapolated from "

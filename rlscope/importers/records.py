@@ -37,6 +37,19 @@ _LIST: Final = re.compile(rb'\s*(?:\[|\{\s*"[^"]{1,200}":\s*\{\s*"\d{1,9}":)')
 _LARGEST_STATE_BYTES: Final = 256 << 20
 """Limit on the size of trainer_state.json; a log_history of a million rows is smaller."""
 
+# Each reads the run that was written to last, if there are several.
+_MLFLOW_ROWS: Final = """
+SELECT key, value, timestamp, step FROM metrics
+WHERE run_uuid = (SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1) ORDER BY step, timestamp
+"""
+_MLFLOW_PARAMS: Final = """
+SELECT key, value FROM params WHERE run_uuid = (SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1)
+"""
+_TRACKIO_ROWS: Final = """
+SELECT timestamp, step, metrics FROM metrics
+WHERE run_name = (SELECT run_name FROM metrics ORDER BY timestamp DESC LIMIT 1) ORDER BY step, timestamp
+"""
+
 
 def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     return filter(None, map(row_of, LogFile(path, tally).records()))
@@ -127,19 +140,10 @@ def _sqlite_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
     tally.count(path.stat().st_size)
 
 
-def _last_run(connection: sqlite3.Connection, run: str, columns: str, tally: Tally) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the run that was written to last, if there are several. run: column of its id."""
-    last = f"SELECT {run} FROM metrics ORDER BY timestamp DESC LIMIT 1"
-    for row in connection.execute(f"SELECT {columns} FROM metrics WHERE {run} = ({last}) ORDER BY step, timestamp"):
-        tally.lines += 1
-        yield row
-
-
 def _last_params(connection: sqlite3.Connection) -> Iterator[tuple[Any, Any]]:
     """Yield the settings of the run of MLflow that was written to last."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'params' AND type = 'table'").fetchone():
-        last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
-        yield from connection.execute(f"SELECT key, value FROM params WHERE run_uuid = ({last})")
+        yield from connection.execute(_MLFLOW_PARAMS)
 
 
 def _settings(params: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
@@ -150,7 +154,8 @@ def _settings(params: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 
 def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
     """Yield each value with its time, which is in milliseconds."""
-    for key, value, timestamp, step in _last_run(connection, "run_uuid", "key, value, timestamp, step", tally):
+    for key, value, timestamp, step in connection.execute(_MLFLOW_ROWS):
+        tally.lines += 1
         if isinstance(key, str) and isinstance(value, int | float) and isinstance(timestamp, int | float):
             yield MetricRow(epoch_ns(timestamp / 1e3), step if isinstance(step, int) else None, {key: real(value)})
         else:
@@ -158,7 +163,8 @@ def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[Metri
 
 
 def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
-    for timestamp, step, text in _last_run(connection, "run_name", "timestamp, step, metrics", tally):
+    for timestamp, step, text in connection.execute(_TRACKIO_ROWS):
+        tally.lines += 1
         document = parsed_json(text) if isinstance(text, str | bytes) else None
         if row := row_of(mapping(document)):
             yield MetricRow(instant_ns(timestamp), step if isinstance(step, int) else row.step, row.values)

@@ -226,7 +226,7 @@ def library_of(tracker: Tracker) -> Any:  # noqa: ANN401
         return import_module(module)
     except ImportError as error:
         raise RlscopeError.of(
-            f"--{tracker}",
+            tracker,
             found=f"no package {module}",
             expected="the package, which writes to the tracker",
             next_step=f"Install it: pip install 'rlscope[{tracker}]'.",
@@ -242,7 +242,7 @@ def _without_credentials(tracker: Tracker) -> Generator[None]:
         raise
     except Exception as error:
         raise RlscopeError.of(
-            f"--{tracker}",
+            tracker,
             found=f"{type(error).__name__}: {redacted(str(error))}",
             expected="a tracker that accepts the results",
             next_step="Check the tracker's address and your login, which its own client settings define.",

@@ -5,6 +5,7 @@
 -- out  worker_id     VARCHAR  engine
 -- out  running       INTEGER  requests in the batch
 -- out  passes        BIGINT   forward passes that only decoded
+-- out  decode_tokens BIGINT   tokens that they produced: several per request and pass with speculative decoding
 -- out  pass_mean_s   DOUBLE   mean time of a pass, seconds
 -- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds; NULL if no row was taken
 -- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds; NULL if no row was taken
@@ -17,6 +18,7 @@ WITH batches AS (
         worker_id,
         running,
         sum(forward_passes) AS passes,
+        sum(decode_tokens)::BIGINT AS decode_tokens,
         sum(busy_ns) AS busy_ns,
         sum(end_ns - start_ns - busy_ns) AS between_ns,
         quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) FILTER (is_one_in(start_ns, $one_row_in))
@@ -29,6 +31,7 @@ SELECT
     worker_id,
     running,
     passes::BIGINT AS passes,
+    decode_tokens,
     busy_ns / passes / 1e9 AS pass_mean_s,
     pass_quantiles_ns[1] / 1e9 AS pass_p50_s,
     pass_quantiles_ns[2] / 1e9 AS pass_p95_s,

@@ -15,9 +15,9 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
-from rlscope.model.decode.measurements import decode_points, prefill_points
+from rlscope.model.decode.measurements import NO_POINTS, decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.engine_cost import HOST_TIME_RATIO, engine_of
+from rlscope.model.engine_cost import HOST_TIME_RATIO, engine_of, tokens_per_pass
 from rlscope.model.engine_speeds import evened_passes, unequal_engines
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.policies import Delivery
@@ -132,7 +132,9 @@ def _decode_curves(
     """
 
     def fitted(run: Observed) -> CurveFit:
-        points, prefills = decode_points(run.passes), prefill_points(run.passes)
+        # A pass that verifies drafts computes more rows than requests, so prompts of as many tokens take another time.
+        prefills = NO_POINTS if tokens_per_pass(run.passes) > 1.0 else prefill_points(run.passes)
+        points = decode_points(run.passes)
         fit = fit_decode_curve(points, prior, rng, form=form, draw_count=draw_count, prefills=prefills)
         if fit is None:
             raise UncalibratableError("no decode-only pass was recorded, so the cost of a decode pass is unknown")
@@ -307,6 +309,7 @@ def _warnings(observed: Observed, limit: int, engines_differ: bool) -> tuple[Mod
         ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
         ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > HOST_TIME_RATIO * trainer_s,
         ModelWarning.UNEQUAL_ENGINES: engines_differ,
+        ModelWarning.SPECULATIVE_DECODING: tokens_per_pass(observed.passes) > 1.0,
         ModelWarning.UPDATES_SLOW_PASSES: observed.update_slowdown_s > 0.0,
     }
     return tuple(warning for warning, holds in found.items() if holds)

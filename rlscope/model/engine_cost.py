@@ -18,6 +18,8 @@ from rlscope.model.system import Engine
 
 HOST_TIME_RATIO: Final = 0.10
 """Share of an engine's time that may be unattributed and still count as time between passes; more may be anything."""
+SPECULATIVE_RATIO: Final = 1.05
+"""Tokens per request and pass from which engines verify drafted tokens: without drafts, a pass makes exactly one."""
 _LEAST_SPREAD: Final = 0.2
 """Coefficient of variation of a pass's prompt tokens above which a line can be fitted through its seconds."""
 _OTHER_WORK: Final = ("train", "logprobs", "checkpoint", "eval", "reward", "other")
@@ -27,7 +29,11 @@ _UNBOUNDED: Final = 1_000_000
 
 
 def engine_of(observed: Observed, curve: RooflineCurve) -> Engine:
-    """Build an engine whose passes take as long as measured in total; the curve determines only their shape."""
+    """Build an engine whose passes take as long as measured in total; the curve determines only their shape.
+
+    The engine makes one token per request and pass. Where a pass makes several, each of them takes its part of the
+    pass.
+    """
     curve_s = curve_seconds(observed.passes, curve)
     host_s = _host_s(observed, curve_s)
     prefill = prefill_cost(observed, curve, host_s, curve_s)
@@ -52,19 +58,26 @@ def _host_s(observed: Observed, curve_s: Reals) -> float:
     return over_s + between_s / float(passes.passes.sum())
 
 
-def _with_other_time(curve: RooflineCurve, host_s: float, observed: Observed) -> RooflineCurve:
-    """Add the time between passes to each pass, and the engines' other work between passes in proportion to the tokens.
+def tokens_per_pass(passes: PassCosts) -> float:
+    """Mean tokens that a decode-only pass makes for a request: 1 without speculative decoding."""
+    clean = (passes.decode_tokens > 0) & ~passes.prefills
+    requests = float((passes.running * passes.passes)[clean].sum())
+    made = float(passes.decode_tokens[clean].sum()) / requests if requests else 1.0
+    return made if made >= SPECULATIVE_RATIO else 1.0
 
-    An evaluation comes after a number of steps, however many requests run at once.
+
+def _with_other_time(curve: RooflineCurve, host_s: float, observed: Observed) -> RooflineCurve:
+    """Return the curve of a token per request, with the time between passes and the engines' other work.
+
+    That work is in proportion to the tokens: an evaluation comes after a number of steps, however many requests run at
+    once.
     """
     states, tokens = observed.engine_state_s, float(observed.passes.decode_tokens.sum())
     work_s = math.fsum(seconds for (state, _), seconds in states.items() if state in _OTHER_WORK)
     least_s = float(curve.pass_s(1.0)) - curve.overhead_s
-    return replace(
-        curve,
-        overhead_s=max(curve.overhead_s + host_s, -0.9 * least_s),
-        other_s_per_request=work_s / tokens if tokens else 0.0,
-    )
+    whole = replace(curve, overhead_s=max(curve.overhead_s + host_s, -0.9 * least_s))
+    of_token = whole.sped_up(tokens_per_pass(observed.passes))
+    return replace(of_token, other_s_per_request=work_s / tokens if tokens else 0.0)
 
 
 class PrefillCost(NamedTuple):

@@ -203,7 +203,7 @@ class Observed:
     """Batches that trainers take, and train on, one after the other for an optimizer step; below 1 if several steps
     share one batch."""
     update_slowdown_s: float = 0.0
-    """Seconds of an engine per version by which updates that do not pause it slow its passes; `passes` exclude them."""
+    """Seconds per version that an engine loses to passes slowed by updates that do not pause it; `passes` lack them."""
     preemption_counts: PreemptionCounts | None = None
     """None if engines do not count preemptions."""
     scheduling: SeenScheduling = SeenScheduling()

@@ -1,4 +1,4 @@
-"""How much slower engines generate while weights are moved to them, and what that costs per version.
+"""Slowdown of the engines' passes while weights are moved to them, and what it costs per version.
 
 An update that does not pause the engines is not free: it takes bandwidth and kernels from their passes. Those passes
 are compared with the others on one decode curve, so batches and contexts may differ. Not covered: a slowdown of all of

@@ -19,6 +19,8 @@ class ModelWarning(StrEnum):
     """So much of a step is unattributed that waits for samples may be part of it."""
     UNEQUAL_ENGINES = "unequal_engines"
     """Some engines are much slower than others: which ones a layout keeps is an assumption."""
+    SPECULATIVE_DECODING = "speculative_decoding"
+    """Passes make several tokens per request; as many are assumed at every batch size."""
     UPDATES_SLOW_PASSES = "updates_slow_passes"
     """Passes take longer during weight updates that do not pause the engines; their excess is a cost of the update."""
 

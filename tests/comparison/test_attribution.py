@@ -103,6 +103,12 @@ def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engi
     assert slower < 0.9
 
 
+def test_a_pass_that_makes_three_tokens_per_request_in_twice_the_time_is_half_as_fast_again(before):
+    run = run_of(before)
+    drafted = with_pass_s(run, 2.0).answers["pass_latency"].with_columns(pl.col("decode_tokens") * 3)
+    assert engine_speed(run, with_passes(run, drafted)) == pytest.approx(1.5)
+
+
 def with_passes(run: ComparedRun, passes: pl.DataFrame) -> ComparedRun:
     return replace(run, answers={**run.answers, "pass_latency": passes})
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.decode.curves import RooflineCurve
-from rlscope.model.engine_cost import PrefillCost, curve_seconds, prefill_cost
+from rlscope.model.engine_cost import PrefillCost, curve_seconds, engine_of, prefill_cost
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
 from tests.model.known_run import observed as known_run
@@ -15,6 +15,7 @@ from tests.model.known_run import pass_costs
 
 CURVE = RooflineCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
 """10 ms at 8 requests."""
+EVAL = {("eval", None): 8.0}
 MEAN_TOKENS = 16.0
 PROMPT_TOKENS = 100.0
 
@@ -93,6 +94,20 @@ def test_an_update_that_voids_the_kv_takes_a_pass_of_every_engine_and_its_tokens
     assert updates > 0
     assert found.pass_s * (500 * float(passes_per_sample(MEAN_TOKENS, 8.0)) + updates) == pytest.approx(400 * 0.005)
     assert found.tokens_per_s == pytest.approx(50_000 / 1.0)
+
+
+@pytest.mark.parametrize(("made", "counted"), [(1.0, 1.0), (1.049, 1.0), (1.05, 1.05), (2.5, 2.5)])
+def test_a_pass_that_makes_several_tokens_per_request_is_shared_by_them(made: float, counted: float) -> None:
+    costs = passes([(300, 100, 0.007)])
+    drafted = replace(costs, decode_tokens=np.rint(made * costs.decode_tokens).astype(np.int64))
+    once, several = (engine_of(run(each, samples=300), CURVE).curve for each in (costs, drafted))
+    assert several.decode_s(8.0, 0.0) == pytest.approx(once.decode_s(8.0, 0.0) / counted)
+
+
+def test_work_besides_passes_is_a_cost_of_a_token_however_many_a_pass_makes() -> None:
+    costs = passes([(300, 100, 0.007)])
+    evaluated = replace(run(replace(costs, decode_tokens=2 * costs.decode_tokens), samples=300), engine_state_s=EVAL)
+    assert engine_of(evaluated, CURVE).curve.other_s_per_request == pytest.approx(8.0 / (2 * 8 * 1000))
 
 
 def test_no_pass_over_prompts_costs_nothing() -> None:

@@ -198,6 +198,7 @@ def _answers(
         for n, worker in enumerate(workers)
         for t in buckets
     ]
+    last = len(workers) - 1
     rows: dict[str, list[tuple[object, ...]]] = {
         "token_staleness_by_step": [
             (s, 46_000 + s, 2.1 + 0.6 * math.sin(s / 17), 2, 4 + (s % 31 == 0), 5, 5 + (s % 31 == 0), 0.8, 1.3)
@@ -208,7 +209,7 @@ def _answers(
         "waiting_requests": [(w, t, max(0.0, m - 20)) for w, t, m, _ in engine_rows],
         "kv_use": [(w, t, 1_800.0 * m, 262_144) for w, t, m, _ in engine_rows],
         "pass_latency": [
-            (w, b, 900 - 12 * b, m := 0.011 + 0.00028 * b + (0.012 if n == len(workers) - 1 else 0), m * 0.97, m * 1.3)
+            (w, b, p := 900 - 12 * b, b * p, m := 0.011 + 0.00028 * b + 0.012 * (n == last), m * 0.97, m * 1.3)
             for n, w in enumerate(workers[:8])
             for b in range(1, 48, 2)
         ],

@@ -2,8 +2,7 @@
 
 A pass reads the weights once or computes each request, whichever takes longer; a mixture of experts also reads the
 experts that its tokens hit. A constant overhead and a term for the tokens resident in the KV cache come on top. All
-equations take arrays as well as numbers, so that many curves can be evaluated at once. Not covered: prefill, and passes
-that verify drafted tokens.
+equations take arrays as well as numbers, so that many curves can be evaluated at once. Not covered: prefill.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 Passes are averaged within cells of similar batch size and similar resident KV, so that a batch size seen a million
 times does not outweigh the shape of the curve. The grade of a prediction follows from its distance to the cells alone,
-so it is known before anything is fitted. Not covered: passes that verify drafted
-tokens, engines that differ, and the width of a prediction, which the fitted sample of curves gives.
+so it is known before anything is fitted. Not covered: engines that differ, and the width of a prediction, which the
+fitted sample of curves gives.
 """
 
 import math

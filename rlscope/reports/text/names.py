@@ -87,6 +87,10 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Engines differ in speed: a layout with fewer is predicted with the first ones by name, and an added engine "
         "with the usual speed."
     ),
+    ModelWarning.SPECULATIVE_DECODING: (
+        "A decode step yields several tokens per request (speculative decoding); predictions assume as many at every "
+        "batch size."
+    ),
     ModelWarning.UPDATES_SLOW_PASSES: (
         "Forward passes took longer while new weights were moved to the engines; the extra time counts as a cost of "
         "weight updates."

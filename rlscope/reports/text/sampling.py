@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
+import polars as pl
+
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.diagnose.evidence import weighted_mean
+from rlscope.model.engine_cost import SPECULATIVE_RATIO
 from rlscope.reports.text.phases import judged_states
 from rlscope.reports.text.states import state_of
 
@@ -21,6 +24,7 @@ _BY_FINDING: Final = {
     "underfilled_engines": "More requests per engine would take hardly more time.",
 }
 _DECODING: Final = "At this batch size, quantization, speculative decoding or tensor parallelism speeds up decoding."
+_DECODING_OF_DRAFTS: Final = "At this batch size, quantization or tensor parallelism speeds up decoding."
 
 
 def sampling_words(analysis: AnalysisResult) -> str:
@@ -60,4 +64,11 @@ def _remedy(analysis: AnalysisResult, shares: Mapping[str, float]) -> str:
     found = {finding.rule for finding in analysis.findings}
     by_finding = (remedy for rule, remedy in _BY_FINDING.items() if rule in found)
     by_state = (remedy for state, (ratio, remedy) in _BY_STATE.items() if shares.get(state, 0.0) >= ratio)
-    return [*by_finding, *by_state, _DECODING][0]
+    return [*by_finding, *by_state, _DECODING_OF_DRAFTS if _is_speculative(analysis) else _DECODING][0]
+
+
+def _is_speculative(analysis: AnalysisResult) -> bool:
+    """Whether a decode pass makes several tokens per request."""
+    passes = analysis.answers["pass_latency"]
+    requests = passes.select(pl.col("running").cast(pl.Int64) * pl.col("passes")).sum().item()
+    return bool(passes["decode_tokens"].sum() >= SPECULATIVE_RATIO * max(requests, 1))

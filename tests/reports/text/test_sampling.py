@@ -26,8 +26,20 @@ def run(*rules: str, **gpu_s: float) -> AnalysisResult:
     return replace(
         analysis,
         findings=tuple(Finding(rule, "warning", None, {}, None, None) for rule in rules),
-        answers={"ledger_timeline": timeline, "engine_speed": engines},
+        answers={"ledger_timeline": timeline, "engine_speed": engines, "pass_latency": passes_of(1.0)},
     )
+
+
+def passes_of(tokens: float) -> pl.DataFrame:
+    """1,000 passes over 8 requests that make so many tokens for each."""
+    return pl.DataFrame({"running": [8], "passes": [1_000], "decode_tokens": [round(8_000 * tokens)]})
+
+
+@pytest.mark.parametrize(("tokens", "already"), [(1.0, False), (1.049, False), (1.05, True), (3.0, True)])
+def test_speculative_decoding_is_no_remedy_where_it_is_already_used(tokens: float, already: bool) -> None:
+    analysis = run(decoding=100.0)
+    said = sampling_words(replace(analysis, answers={**analysis.answers, "pass_latency": passes_of(tokens)}))
+    assert ("speculative decoding" not in said) == already
 
 
 def test_the_shares_of_the_samplers_time_are_named_down_to_5_percent() -> None:

@@ -153,7 +153,7 @@ def prediction_check(model: ModelResult) -> Fact:
     off, margin = prediction.residual_ratio, fmt.percent(prediction.margin_ratio)
     ran = f"the last {last} steps ran {fmt.percent(abs(off))} {'faster' if off > 0 else 'slower'}"
     result = "passed" if prediction.agrees else "failed"
-    return Fact(title, result, f"{ran} than predicted from the {fitted} before (tolerance: {margin})")
+    return Fact(title, result, f"{ran} than predicted from the first {fitted} (tolerance: {margin})")
 
 
 def _staleness_fact(analysis: AnalysisResult) -> Fact:
@@ -162,7 +162,7 @@ def _staleness_fact(analysis: AnalysisResult) -> Fact:
     no_cap = "no cap" if imported is None else "no cap in the log"
     cap_words = no_cap if cap is None else f"cap {cap}"
     if tokens is not None and cap is not None and tokens.max > cap and analysis.run.settings.get("batches_ahead"):
-        cap_words += " (checked when a batch is fetched; tokens get staler until they are trained on)"
+        cap_words += " (checked when a batch is fetched; tokens can be staler once they are trained on)"
     if tokens is not None:
         spread = f"p95 {tokens.p95}, max {tokens.max}, {cap_words}{_version_words(analysis)}"
         return Fact("Token staleness, whole run", f"mean {fmt.significant(tokens.mean)} versions", spread)

@@ -27,12 +27,12 @@ _COSTS: Final[Mapping[Cost, str]] = {
     "engineering": "engineering work",
 }
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper: overlap the transfer with generation, without flushing KV caches",
+    "weight_updates": "Make weight updates cheaper: overlap the transfer with generation and keep KV caches",
     "environment": "Make the environment faster, or run more environments in parallel",
     "checkpoints": "Save or evaluate less often, in the background, or on other GPUs",
     "slow_engines": "Fix the slow engines",
-    "trainer_speed": "Speed up training: shorten the training step, or add trainer GPUs",
-    "engine_speed": "Speed up sampling: use faster engines, or add sampler GPUs",
+    "trainer_speed": "Make training steps faster, or add trainer GPUs",
+    "engine_speed": "Make the engines faster, or add sampler GPUs",
     "colocated": "Colocate: all GPUs sample, then all GPUs train",
 }
 _LIMITS: Final[Mapping[ActionWhat, tuple[str, str]]] = {
@@ -60,7 +60,8 @@ _IF: Final[Mapping[ActionWhat, str]] = {
 """The gain of a fix, with its condition."""
 TITLE: Final = "Recommended actions"
 _VERIFY: Final = (
-    f"To verify an action, record {fmt.count(STEPS_TO_PREDICT)} steps with it and run `rlscope compare BEFORE AFTER`."
+    f"To verify a gain, record {fmt.count(STEPS_TO_PREDICT)} steps with the change and run "
+    "`rlscope compare BEFORE AFTER`."
 )
 _INTERVALS: Final = "Ranges in parentheses are 90% intervals. Each gain is for that change alone."
 GAIN: Final = "predicted gain"
@@ -88,7 +89,7 @@ def _doubt(action: Action) -> str:
     price = costly_words(action.price, action.price_before)
     if action.kind != "probe":
         return price
-    doubt = price or ("its gain may be under 5%" if action.gain_ratio.low > 0.0 else "it may be slower")
+    doubt = price or ("the gain may be under 5%" if action.gain_ratio.low > 0.0 else "throughput may fall")
     return f"{doubt}: test it for {fmt.count(STEPS_TO_PREDICT)} steps first"
 
 
@@ -105,7 +106,7 @@ def limit_words(in_flight_limit: int | None) -> str:
 
 
 def _in_flight_limit(limit: float | None) -> str:
-    return f"a limit of {fmt.count(limit)} samples in flight (being generated or queued)"
+    return f"a limit of {fmt.count(limit)} samples in flight, generating or queued"
 
 
 def _single_imperative(action: Action) -> str:
@@ -237,7 +238,7 @@ def actions_part(shown: Sequence[Action], analysis: AnalysisResult) -> Part | No
 
 def _group(action: Action) -> str:
     if action.is_staler:
-        return f"Changes that raise staleness p95 by more than {STALER_RATIO - 1.0:.0%}"
+        return f"Settings that raise staleness p95 by more than {STALER_RATIO - 1.0:.0%}"
     return "Engineering work" if action.takes_engineering else "Settings"
 
 
@@ -329,7 +330,7 @@ def _cap_words(action: Action, model: ModelResult) -> str:
     steps_then, own, after = action.steps_per_version(steps), model.forecasts.today.staleness, action.staleness
     words = ""
     if action.what == "publish_every" and cap:
-        words = f"; the cap stays {fmt.counted(cap, 'version')}, which are then {_age(cap * steps_then)} steps"
+        words = f"; the cap of {fmt.counted(cap, 'version')} is then {_age(cap * steps_then)} steps"
     ratio = 1.0 if own is None or after is None else after.steps_per_version / own.steps_per_version
     if own is None or after is None or _SOONER_RATIO < ratio < 1.0 / _SOONER_RATIO:
         return words

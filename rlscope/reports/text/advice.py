@@ -85,8 +85,8 @@ def _why_not_the_fastest(model: ModelResult) -> Iterator[str]:
         yield "Faster layouts are staler, drop more tokens or are less certain."
     elif gain_ratio < most_ratio and fmt.gain(gain_ratio) != fmt.gain(most_ratio):
         yield (
-            f"Of layouts within {TIE_RATIO:.0%} of each other, rlscope prefers those at whose request limit this run "
-            "measured decode speed, then fewer drops, then lower staleness."
+            f"Among layouts within {TIE_RATIO:.0%} of each other, measured decode speed decides, then fewer drops, "
+            "then lower staleness."
         )
 
 

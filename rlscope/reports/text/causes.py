@@ -145,7 +145,7 @@ WORDS: Final[Mapping[Bottleneck, CauseWords]] = {
 
 
 _HELD: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"trainer"}): "trainers delayed publications for {gpu_time} to keep samples within the staleness cap",
+    frozenset({"trainer"}): "trainers held back weight updates for {gpu_time} to stay within the staleness cap",
     frozenset({"sampler"}): "samplers paused for {gpu_time} because of the staleness cap",
 }
 """Effect of a staleness cap, by the roles of the workers that it blocked."""

@@ -21,10 +21,8 @@ REASONS: Final[Mapping[Reason, str]] = {
         "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --length-factor` "
         "shows the effect of longer responses."
     ),
-    "best_already": "No other split between trainer and sampler GPUs or limit on running requests is faster.",
-    "small_gain": (
-        "No other split between trainer and sampler GPUs or limit on running requests is likely to be 5% faster."
-    ),
+    "best_already": "No other split of the GPUs and no other limit on running requests is faster.",
+    "small_gain": ("No other split of the GPUs and no other limit on running requests is likely to be 5% faster."),
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady state is too short to test a prediction: that takes {STEPS_TO_PREDICT} steps."

@@ -82,18 +82,18 @@ OF_EACH_KIND = [
     (action("publish_every", before=1, after=2), "Publish weights every 2 optimizer steps instead of every step"),
     (
         fix("weight_updates", "weight_updates"),
-        "Make weight updates cheaper: overlap the transfer with generation, without flushing KV caches",
+        "Make weight updates cheaper: overlap the transfer with generation and keep KV caches",
     ),
     (fix("environment", "environment"), "Make the environment faster, or run more environments in parallel"),
     (fix("slow_engines"), "Fix the slow engines"),
     (fix("slow_engines", engines=("a", "b", "c")), "Fix the slow engines: a, b and c"),
     (fix("slow_engines", engines=("a", "b", "c", "d", "e")), "Fix the slow engines: a, b, c and 2 more"),
-    (fix("trainer_speed"), "Speed up training: shorten the training step, or add trainer GPUs"),
+    (fix("trainer_speed"), "Make training steps faster, or add trainer GPUs"),
     (
         fix("checkpoints", "checkpoints"),
         "Save or evaluate less often, in the background, or on other GPUs",
     ),
-    (fix("engine_speed"), "Speed up sampling: use faster engines, or add sampler GPUs"),
+    (fix("engine_speed"), "Make the engines faster, or add sampler GPUs"),
     (fix("colocated"), "Colocate: all GPUs sample, then all GPUs train"),
 ]
 
@@ -110,20 +110,20 @@ def test_every_kind_of_action_is_written_here():
         (action(after=Layout(6, 2, 16)), "Use 6 trainer GPUs and 2 sampler GPUs instead of 4 and 4"),
         (
             action("in_flight_limit", kind="fresher", before=None, after=64),
-            "Add a limit of 64 samples in flight (being generated or queued)",
+            "Add a limit of 64 samples in flight, generating or queued",
         ),
         (
             action("running_limit", after=Layout(4, 4, 24), in_flight_limit=1152),
-            "Raise the limit on running requests per engine from 16 to 24, and add a limit of 1,152 samples in flight "
-            "(being generated or queued)",
+            "Raise the limit on running requests per engine from 16 to 24, and add a limit of 1,152 samples in flight, "
+            "generating or queued",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2),
-            "Raise the staleness cap from 1 to 2 versions (its gain may be under 5%: test it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (the gain may be under 5%: test it for 20 steps first)",
         ),
         (
             action("staleness_cap", kind="probe", before=1, after=2, gains=GAINS - 0.1),
-            "Raise the staleness cap from 1 to 2 versions (it may be slower: test it for 20 steps first)",
+            "Raise the staleness cap from 1 to 2 versions (throughput may fall: test it for 20 steps first)",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_an_action_is_an_imperative(made, words):
         (
             action("publish_every", before=1, after=2, price=Price(aged(3))),
             model(2, cap=4),
-            "2 → 6 steps; the cap stays 4 versions, which are then 8 steps",
+            "2 → 6 steps; the cap of 4 versions is then 8 steps",
         ),
         (action("publish_every", before=1, after=2, price=Price(aged(3))), model(2), "2 → 6 steps"),
         (fix("colocated", price=Price(aged(0))), model(2), "2 → 0 steps"),
@@ -212,7 +212,7 @@ def test_a_row_has_the_setting_the_price_the_work_and_the_rate_to_expect():
     assert list(actions.action_row(made, analysis, model()).items()) == [
         (
             "what",
-            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); its gain may be "
+            "Lower the limit on samples in flight from 128 to 64 (max_in_flight_samples); the gain may be "
             "under 5%: test it for 20 steps first",
         ),
         ("predicted gain", "+20% (+10% to +30%)"),
@@ -281,8 +281,8 @@ def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_
     analysis = replace(full_analysis(), model=model())
     (_, alone) = actions.actions_part([fix("trainer_speed")], analysis).blocks
     assert alone.text == (
-        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify an action, record 20 "
-        "steps with it and run `rlscope compare BEFORE AFTER`."
+        "Ranges in parentheses are 90% intervals. Each gain is for that change alone. To verify a gain, record 20 "
+        "steps with the change and run `rlscope compare BEFORE AFTER`."
     )
     shown = [action(), fix("trainer_speed"), action("asynchronous", "lockstep"), action(is_staler=True)]
     (table, explained) = actions.actions_part(shown, analysis).blocks
@@ -290,7 +290,7 @@ def test_actions_stand_in_groups_and_below_them_it_says_what_their_columns_mean_
         "Settings",
         "Engineering work",
         "Engineering work",
-        "Changes that raise staleness p95 by more than 50%",
+        "Settings that raise staleness p95 by more than 50%",
     ]
     assert "tokens dropped" not in table.columns
     assert "Sample staleness is in optimizer steps;" in explained.text

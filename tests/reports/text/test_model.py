@@ -126,7 +126,7 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds_beside_oth
     ("of_fastest", "words"),
     [
         (1.0, ""),
-        (0.985, "Of layouts within 2% of each other, rlscope prefers those at whose request limit this run measured"),
+        (0.985, "Among layouts within 2% of each other, measured decode speed decides, then fewer drops,"),
         (0.97, "Faster layouts are staler,"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_recommended_layout_that_is_not_the_fastest_says_why(of_fastest, words
         drawn_tokens_per_s=of_fastest * fastest.drawn_tokens_per_s,
     )
     said = advice.why(replace(made, recommendation=replace(made.recommendation, best=best)))
-    reasons = [each for each in ("Of layouts within", "Faster layouts") if each in said]
+    reasons = [each for each in ("Among layouts within", "Faster layouts") if each in said]
     assert words in said and len(reasons) == bool(words)
 
 

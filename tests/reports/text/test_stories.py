@@ -84,5 +84,5 @@ def test_a_measured_rate_says_how_far_it_is_from_its_prediction_and_whether_that
     off = f"the last {prediction.held_out_steps} steps ran {fmt.percent(prediction.residual_ratio)} faster"
     margin = f"(tolerance: {fmt.percent(prediction.margin_ratio)})"
     said = prediction_check(model)
-    told = f"{off} than predicted from the {prediction.calibrated_steps} before {margin}"
+    told = f"{off} than predicted from the first {prediction.calibrated_steps} {margin}"
     assert (said.value, said.note) == ("passed", told)

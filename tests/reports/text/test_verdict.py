@@ -178,7 +178,7 @@ def test_trainers_that_wait_for_what_the_cap_drops_are_one_story(policy, dropped
     [
         (
             [("trainer", "waiting_for_staleness_cap", None)],
-            "trainers delayed publications for 2 GPU-s (25.0% of all GPU time) to keep samples within",
+            "trainers held back weight updates for 2 GPU-s (25.0% of all GPU time) to stay within",
         ),
         (
             [("sampler", "no_requests", "staleness_cap")],

@@ -15,18 +15,10 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rlscope.alerts.durations import parse_duration, parse_window
+from rlscope.alerts.evaluate import ANNOTATION_FIELDS
 from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.receiver import Receiver, receivers_of
-from rlscope.alerts.types import (
-    INTERVAL_NS,
-    WARM_UP_STEPS,
-    WHOLE_RUN,
-    Direction,
-    Rule,
-    RuleKind,
-    RuleSet,
-    RuleWindow,
-)
+from rlscope.alerts.types import INTERVAL_NS, WARM_UP_STEPS, Direction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.document import extended
 from rlscope.errors import RuleError
@@ -34,19 +26,6 @@ from rlscope.input_file import FileKind, ParsedFile, Place, did_you_mean, parse_
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and the window of Prometheus' own examples."""
-ANNOTATION_FIELDS: Final = (
-    "rule",
-    "metric",
-    "value",
-    "worst",
-    "threshold",
-    "window",
-    "for",
-    "evidence",
-    "worker",
-    "run",
-)
-"""Fields that an annotation may use in braces."""
 RULE_FILE: Final = FileKind(
     "a file of alert rules",
     "`rlscope rules --example` shows rules.",
@@ -102,7 +81,7 @@ class RuleTable:
     labels: _Texts = field(default_factory=dict[str, str])
     """Labels of its alerts; `severity` is info, warning or critical."""
     annotations: _Texts = field(default_factory=dict[str, str])
-    """Texts of its alerts, with ANNOTATION_FIELDS in braces."""
+    """Texts of its alerts, with ANNOTATION_FIELDS of `evaluate` in braces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +144,7 @@ def rules_in(source: ParsedFile) -> RuleFile:
 
 
 def one_off(text: str) -> Rule:
-    """Return a rule such as `staleness.tokens.p95 > 4`: critical, over the whole run after warm-up. Raises RuleError.
-
-    It has no minimum evidence, because a one-line question about one run deserves an answer.
-    """
+    """Return a critical rule over the whole run, such as `staleness.tokens.p95 > 4`. Raises RuleError."""
     found = _ONE_OFF.fullmatch(text.strip())
     if found is None or not abs(threshold := float(found["threshold"])) <= _MOST:
         if names_baseline(text):
@@ -187,16 +163,7 @@ def one_off(text: str) -> Rule:
         raise refused_line(text, f"unknown metric {metric!r}", "one of " + ", ".join(BY_NAME), step)
     if not _is_reachable(metric, threshold):
         raise refused_line(text, found["threshold"], _SHARE, "Otherwise it always or never fires.")
-    return Rule(
-        name=text,
-        metric=metric,
-        direction="above" if found["sign"] == ">" else "below",
-        threshold=threshold,
-        window=WHOLE_RUN,
-        kind="alarm",
-        min_evidence=1,
-        labels={"severity": "critical"},
-    )
+    return Rule.over_run(text, metric, "above" if found["sign"] == ">" else "below", threshold)
 
 
 def names_baseline(text: str) -> bool:

@@ -13,7 +13,7 @@ hints have no data.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -105,20 +105,24 @@ def condition(rule: Rule) -> str:
     return f"{rule.metric} over {write_window(rule.window)} {sign} {written(rule, rule.threshold)}"
 
 
+_FIELDS: Final[Mapping[str, Callable[[Rule, RuleState], str]]] = {
+    "rule": lambda rule, _: rule.name,
+    "metric": lambda rule, _: rule.metric,
+    "value": lambda rule, state: written(rule, state.value),
+    "worst": lambda rule, state: written(rule, state.worst_value),
+    "threshold": lambda rule, _: written(rule, rule.threshold),
+    "window": lambda rule, _: write_window(rule.window),
+    "for": lambda rule, _: write_duration(rule.for_ns),
+    "evidence": lambda _, state: count(state.evidence),
+    "worker": lambda _, state: state.worker_id or "no worker",
+}
+ANNOTATION_FIELDS: Final = (*_FIELDS, "run")
+"""Fields that an annotation may use in braces."""
+
+
 def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
     """The rule's annotations with the current values filled in."""
-    fields = {
-        "rule": rule.name,
-        "metric": rule.metric,
-        "value": written(rule, state.value),
-        "worst": written(rule, state.worst_value),
-        "threshold": written(rule, rule.threshold),
-        "window": write_window(rule.window),
-        "for": write_duration(rule.for_ns),
-        "evidence": count(state.evidence),
-        "worker": state.worker_id or "no worker",
-        "run": run_id,
-    }
+    fields = {**{name: of(rule, state) for name, of in _FIELDS.items()}, "run": run_id}
     return {key: text.format_map(fields) for key, text in rule.annotations.items()}
 
 

@@ -59,6 +59,17 @@ class Rule:
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Texts of the rule, with places for values."""
 
+    @classmethod
+    def over_run(
+        cls, name: str, metric: str, direction: Direction, threshold: float, severity: Severity = "critical"
+    ) -> "Rule":
+        """Return an alarm over the whole run after warm-up.
+
+        It has no minimum evidence, because a question about one run deserves an answer.
+        """
+        labels = {"severity": severity}
+        return cls(name, metric, direction, threshold, WHOLE_RUN, kind="alarm", min_evidence=1, labels=labels)
+
     @computed_field
     @property
     def severity(self) -> Severity:

@@ -1,9 +1,12 @@
 """Checks a run against alert rules and against a baseline, whose values are the thresholds of regression rules.
 
-The baseline is a run, or the JSON document of an analysis, which has only the rate, staleness and idle shares.
+A rule names the baseline as in `throughput.steady_tokens_per_s < 0.95 * baseline`: the value of the metric over the
+whole run after warm-up, computed as for a rule. The baseline is a run, or the JSON document of an analysis, which has
+only the rate, staleness and idle shares.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +14,11 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, values_of, with_unjudged
-from rlscope.alerts.config import names_baseline
+from rlscope.alerts.config import NUMBER, names_baseline, one_off, refused_line
+from rlscope.alerts.evaluate import written
 from rlscope.alerts.metrics import STEADY
-from rlscope.alerts.offline import RuleReport
-from rlscope.alerts.types import Rule, RuleSet
+from rlscope.alerts.offline import RuleOutcome, RuleReport, evaluate_rules
+from rlscope.alerts.types import Direction, Rule, RuleSet
 from rlscope.analysis.ledger import IDLE_STATES, SAMPLER_ROLES, TRAINER_ROLES
 from rlscope.analysis.result import Ledger, RunFacts, Severity, Staleness, Throughput
 from rlscope.analysis.run_facts import steady_window
@@ -32,6 +35,63 @@ _ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "idle.trainer_ratio": TRAINER_ROLES,
     "idle.sampler_ratio": SAMPLER_ROLES,
 }
+_FORM: Final = re.compile(
+    rf"(?P<metric>\S+)\s*(?P<sign>[<>])\s*(?:(?P<factor>{NUMBER})\s*\*\s*)?baseline"
+    rf"(?:\s*(?P<side>[+-])\s*(?P<offset>{NUMBER}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRule:
+    """A rule with a threshold of factor * baseline + offset."""
+
+    name: str
+    metric: str
+    direction: Direction
+    factor: float = 1.0
+    offset: float = 0.0
+    severity: Severity = "critical"
+    allows_noise: bool = False
+    """Whether the threshold is lowered if the noise of the two runs requires it."""
+
+    def rule(self, value: float, note: str) -> Rule:
+        """Return the rule with the threshold for a value of the baseline; `note` names the source of the value."""
+        threshold = self.factor * value + self.offset
+        plain = Rule.over_run(self.name, self.metric, self.direction, threshold, self.severity)
+        text = f"{written(plain, value)} in {note}".replace("{", "{{").replace("}", "}}")
+        return replace(plain, annotations={"baseline": text})
+
+
+REGRESSIONS: Final[tuple[BaselineRule, ...]] = (
+    # A restart costs more than 5% is worth. If the steps of the runs vary by more, their noise counts instead.
+    BaselineRule("throughput_regressed", STEADY, "below", factor=0.95, allows_noise=True),
+    # Versions are whole numbers, so one more may be rounding.
+    BaselineRule("staleness_regressed", "staleness.tokens.p95", "above", offset=1.0, severity="warning"),
+    # One GPU in ten.
+    BaselineRule("trainers_more_idle", "idle.trainer_ratio", "above", offset=0.1, severity="warning"),
+    BaselineRule("samplers_more_idle", "idle.sampler_ratio", "above", offset=0.1, severity="warning"),
+    BaselineRule("more_dropped_stale", "dropped_stale_ratio", "above", offset=0.05, severity="warning"),
+    BaselineRule("weight_updates_regressed", "weight_update.gpu_ratio", "above", offset=0.05, severity="warning"),
+)
+"""The built-in rules of `rlscope check --baseline`."""
+
+_WHY: Final = {
+    STEADY: ", which counts response tokens; `rlscope compare` tests the rates of logs, whose tokens include prompts"
+}
+"""Why a metric may have no value, and what has."""
+
+
+def baseline_rule(text: str) -> BaselineRule:
+    """Return a critical rule from one line. Raises RuleError if its form or its metric is unknown."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        expected = "'METRIC < 0.95 * baseline', 'METRIC > baseline + 0.1' or 'METRIC > baseline'"
+        raise refused_line(text, "a baseline in another form", expected)
+    # `one_off` checks the metric, with a threshold that is valid for every metric.
+    metric, sign = found["metric"], found["sign"]
+    direction = one_off(f"{metric} {sign} 0").direction
+    offset = float(found["offset"] or 0.0) * (-1.0 if found["side"] == "-" else 1.0)
+    return BaselineRule(text, metric, direction, float(found["factor"] or 1.0), offset)
 
 
 class _Baseline(NamedTuple):
@@ -70,7 +130,7 @@ def check_against(
     missing = [each for each in wanted if not math.isfinite(known.values.get(each.metric, math.nan))]
     made = tuple(_rule(each, known, folder) for each in wanted if each not in missing)
     report = check(folder, replace(rules, rules=(*rules.rules, *made)), fail_on_finding, divide)
-    report = with_unjudged(report, missing, known.name)
+    report = _with_unjudged(report, missing, known.name)
     if {each.name for each in wanted} <= {outcome.rule.name for outcome in report.unjudged}:
         raise AnalysisError.of(
             baseline,
@@ -79,6 +139,15 @@ def check_against(
             next_step="`rlscope doctor` shows what a run lacks; `rlscope compare` also compares the rates of logs.",
         )
     return report
+
+
+def _with_unjudged(report: RuleReport, missing: Sequence[BaselineRule], baseline: str) -> RuleReport:
+    """Return the report with the rules for which the baseline has no value: not evaluated, with a note on why."""
+    outcomes = tuple(RuleOutcome(each.rule(math.nan, baseline), (), 1, 0) for each in missing)
+    warnings = tuple(
+        f"{each.name}: {baseline} has no value of {each.metric}{_WHY.get(each.metric, '')}" for each in missing
+    )
+    return replace(report, rules=(*report.rules, *outcomes), warnings=(*report.warnings, *warnings))
 
 
 def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
@@ -119,7 +188,15 @@ def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
         document = _read_document(baseline)
         return _Baseline(document.run.run_id, document.metrics, None)
     folder = resolve(baseline)
-    return read_run(folder.path, lambda run: _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run)))
+    return read_run(folder.path, lambda run: _Baseline(run.run_id, _values_of(run, metrics, rules), steady_steps(run)))
+
+
+def _values_of(run: OpenRun, metrics: Sequence[str], rules: RuleSet) -> Mapping[str, float]:
+    """Return each metric over the whole run after warm-up, without the metrics that have no value."""
+    # A rule that always fires reports the value.
+    always = tuple(Rule.over_run(metric, metric, "above", -math.inf, "info") for metric in dict.fromkeys(metrics))
+    alerts = evaluate_rules(run, replace(rules, rules=always)).alerts
+    return {alert.rule: alert.value for alert in alerts if alert.value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import rlscope
-from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule
 from rlscope.alerts.config import built_in_rules
+from rlscope.comparison.gate import REGRESSIONS, BaselineRule, baseline_rule
 from rlscope.errors import AnalysisError, RuleError
 from tests.comparison.conftest import TRACES
 from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run

@@ -11,13 +11,10 @@ from rlscope.analysis.result import RunFacts
 from rlscope.reports.blocks import Block, flat
 from rlscope.reports.charts.encoding import Chart, spec, unchecked
 from rlscope.reports.charts.series import drawable
-from rlscope.reports.text.states import reason_label, state_of
 from rlscope.trace.questions import questions
 
 WIDTH_PX: Final = 760
 TABLE_ROWS_MAX: Final = 120
-_NOT_OF_EVERY_ROW: Final = ("reason", "worker_id")
-"""Columns in which an empty cell does not mean missing data."""
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
 
 
@@ -93,11 +90,8 @@ def _heading(column: str) -> str:
 def _cell(column: str, value: object) -> str:
     """A value without its unit, which is in the heading."""
     if value is None:
-        return "–" if column in _NOT_OF_EVERY_ROW else fmt.NO_DATA
-    if column in ("state", "reason"):
-        return state_of(str(value)).label if column == "state" else reason_label(str(value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+        # A lane of several workers has no name.
+        return "–" if column == "worker_id" else fmt.NO_DATA
     if isinstance(value, int | float):
         return fmt.percent(value) if column.endswith("_ratio") else fmt.significant(value, 4)
     return str(value)

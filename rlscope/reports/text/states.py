@@ -71,15 +71,12 @@ def state_of(name: str) -> StateStyle:
     return _BY_NAME.get(name) or unknown._replace(name=name, is_known=False, **words)
 
 
-def reason_label(reason: str | None) -> str:
-    """The label of a reason; empty without one."""
-    return "" if reason is None else _REASONS.get(reason, reason.replace("_", " "))
-
-
 def state_label(name: str, reason: str | None) -> str:
     """The label of a state, with its reason unless the label already says it."""
-    label, why = state_of(name).label, reason_label(reason)
-    return f"{label} ({why})" if why and not name.startswith("waiting_for_") else label
+    label = state_of(name).label
+    if not reason or name.startswith("waiting_for_"):
+        return label
+    return f"{label} ({_REASONS.get(reason, reason.replace('_', ' '))})"
 
 
 UNDERFILLED: Final = "lost to small batches"

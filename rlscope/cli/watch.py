@@ -19,9 +19,9 @@ from rlscope.cli.imported import with_import_options
 from rlscope.text_out import for_terminal
 
 if TYPE_CHECKING:
-    from rlscope.alerts.live.watch import Look
+    from rlscope.alerts.live.facts import LiveView
 
-Show = Callable[["Look"], None]
+Show = Callable[["LiveView"], None]
 State = Annotated[
     Path | None,
     typer.Option(
@@ -107,4 +107,4 @@ def _display(plain: bool) -> Generator[Show]:
     from rlscope.reports.text.watch import screen
 
     with Live(console=Console(), auto_refresh=False) as live:
-        yield lambda look: live.update(on_terminal(screen(look), live.console.width), refresh=True)
+        yield lambda view: live.update(on_terminal(screen(view), live.console.width), refresh=True)

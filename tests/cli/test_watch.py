@@ -31,7 +31,7 @@ class Clock:
         return 0.0
 
 watch.WatchClock = Clock
-watch.Couriers = lambda receivers: Couriers(receivers, start=lambda work: work())
+watch.Couriers = lambda receivers, state: Couriers(receivers, state, start=lambda work: work())
 main()
 """
 """The command on a clock that counts its naps alone: a slow machine leaves no receiver less time."""

@@ -33,14 +33,6 @@ class SideState:
 
 
 @dataclass(frozen=True, slots=True)
-class SilentWorker:
-    """A worker that has not recorded its stop and sends no data."""
-
-    worker_id: str
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class LiveFacts:
     """The run at its last evaluated tick, over the last five minutes with data; None means no data."""
 
@@ -61,8 +53,8 @@ class LiveFacts:
     staleness: TokenStaleness | None
     queue_depth_samples: float | None
     trained_tokens_per_s: float | None
-    silent_workers: tuple[SilentWorker, ...]
-    """Workers without data for SILENT_S or longer."""
+    silent_s: Mapping[str, float]
+    """Seconds without data, by worker: those that have not recorded their stop and send none for SILENT_S or longer."""
     straggler: Straggler | None
     """The slowest engine, if it is slower than the others by as much as the finding of `analyze` needs."""
     stall: Mapping[str, EvidenceValue] | None
@@ -88,6 +80,8 @@ class LiveView:
     """Whether every worker recorded its stop and all files were read, or no worker sent data for a long time."""
     problems: tuple[str, ...]
     """Problems with the data, one sentence each."""
+    troubles: tuple[str, ...] = ()
+    """Problems with sending notifications, saving the state or the cost of a poll, one sentence each."""
 
 
 SHOWN_NS: Final = 300_000_000_000
@@ -132,7 +126,7 @@ def facts_of(
         staleness=_staleness(timeline),
         queue_depth_samples=_value(timeline, "queue.depth"),
         trained_tokens_per_s=_trained_tokens_per_s(timeline, is_imported=manifest.imported is not None),
-        silent_workers=_silent(workers, now_ns),
+        silent_s=_silent_s(workers, now_ns),
         straggler=_straggler(timeline),
         stall=_stall(workers, longest_ns),
         hides_samplers=hides_samplers,
@@ -226,7 +220,6 @@ def _staleness(timeline: Timeline) -> TokenStaleness | None:
     return token_staleness(tuple((level, count) for level, count in zip(levels, counts, strict=True) if count))
 
 
-def _silent(workers: LiveWorkers, now_ns: int) -> tuple[SilentWorker, ...]:
-    left = (life for life in workers.lives if life.worker_id not in workers.over)
-    silent = [life for life in left if now_ns - life.last_ns >= SILENT_S * 1e9]
-    return tuple(SilentWorker(life.worker_id, (now_ns - life.last_ns) / 1e9) for life in silent)
+def _silent_s(workers: LiveWorkers, now_ns: int) -> dict[str, float]:
+    left = {life.worker_id: now_ns - life.last_ns for life in workers.lives if life.worker_id not in workers.over}
+    return {worker_id: silent_ns / 1e9 for worker_id, silent_ns in left.items() if silent_ns >= SILENT_S * 1e9}

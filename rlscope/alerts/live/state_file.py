@@ -30,7 +30,7 @@ class WatchState:
     run: RunProgress | None
     """State of `LiveRun` or `LiveLog`; None for a watch that begins."""
     receivers: Mapping[str, OutboxState]
-    """State for `Couriers.restore`."""
+    """State of `Couriers`."""
     worst: Severity | None
     """The highest severity so far; None while nothing fired."""
     format: Literal["rlscope-watch"] = "rlscope-watch"

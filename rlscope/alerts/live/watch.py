@@ -55,15 +55,6 @@ Followed = LiveRun | LiveLog
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The result of one poll, and the state of the notifications."""
-
-    view: LiveView
-    troubles: tuple[str, ...]
-    """Problems with sending notifications, saving the state or the cost of a poll, one sentence each."""
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """Outcome of a watch."""
 
@@ -87,7 +78,7 @@ class RunWatch:
     couriers: Couriers
     _: KW_ONLY
     state_file: StateFile | None
-    show: Callable[[Look], None]
+    show: Callable[[LiveView], None]
     interval_s: float
     clock: WatchClock
     worst: Severity | None = None
@@ -136,7 +127,7 @@ class RunWatch:
             self.couriers.take((of_run(alert, view.facts.run_id) for alert in alerts), now_ns)
 
     def _show_look(self, view: LiveView) -> None:
-        self.show(Look(view, (*self.couriers.troubles, *self._own_troubles())))
+        self.show(replace(view, troubles=(*self.couriers.troubles, *self._own_troubles())))
 
     def _own_troubles(self) -> Iterator[str]:
         yield from filter(None, (each.trouble() for each in self.scrapers))
@@ -216,7 +207,7 @@ def watch_run(
     rules_file: Path | None,
     state_path: Path | None,
     interval_s: float,
-    show: Callable[[Look], None],
+    show: Callable[[LiveView], None],
     interruptions: Callable[[], int],
     note: Callable[[str], None],
     clock: WatchClock | None = None,
@@ -244,8 +235,6 @@ def watch_run(
         scraping(scrape, engines, options.gpus_per_engine or 1) as scrapers,
     ):
         state = state_file.read()
-        couriers = Couriers(receivers)
-        couriers.restore(state.receivers)
         saved = state.run
         if saved and not is_saved_with(rules, saved):
             note("the rules changed since the last watch; evaluating the run from its start")
@@ -253,8 +242,8 @@ def watch_run(
         folder = None if given == path else given
         run = LiveLog(path, rules, options, saved, folder) if is_log else LiveRun(path, rules, state=saved)
         watch = RunWatch(
-            run, couriers, state_file=state_file, show=show, interval_s=interval_s, clock=clock or WatchClock(),
-            worst=state.worst, scrapers=scrapers,
+            run, Couriers(receivers, state.receivers), state_file=state_file, show=show, interval_s=interval_s,
+            clock=clock or WatchClock(), worst=state.worst, scrapers=scrapers,
         )  # fmt: skip
         outcome = watch.follow(interruptions)
     if is_log and scrape:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from rlscope.alerts.notify.message import DeliveryError, Message
-from rlscope.alerts.notify.outbox import Outbox, OutboxState
+from rlscope.alerts.notify.outbox import NOTHING_SENT, Outbox, OutboxState
 from rlscope.alerts.notify.senders import SENDERS
 from rlscope.alerts.receiver import Receiver
 from rlscope.analysis.result import Alert
@@ -83,8 +83,16 @@ def start_thread(work: Callable[[], None]) -> None:
 class Couriers:
     """All receivers of a watch."""
 
-    def __init__(self, receivers: Iterable[Receiver], *, start: Start = start_thread) -> None:
-        self._desks = {receiver.name: _Desk(Outbox(receiver)) for receiver in receivers}
+    def __init__(
+        self,
+        receivers: Iterable[Receiver],
+        state: Mapping[str, OutboxState] | None = None,
+        *,
+        start: Start = start_thread,
+    ) -> None:
+        """Begin, or resume from the result of `saved`; receivers that are gone are dropped."""
+        known = state or {}
+        self._desks = {each.name: _Desk(Outbox(each, known.get(each.name, NOTHING_SENT))) for each in receivers}
         self._start = start
 
     @property
@@ -126,9 +134,3 @@ class Couriers:
     def saved(self) -> Mapping[str, OutboxState]:
         """Return the messages sent to each receiver, without secrets."""
         return {name: desk.outbox.saved() for name, desk in self._desks.items()}
-
-    def restore(self, state: Mapping[str, OutboxState]) -> None:
-        """Resume from the result of `saved`; removed receivers are dropped."""
-        for name, desk in self._desks.items():
-            if name in state:
-                desk.outbox.restore(state[name])

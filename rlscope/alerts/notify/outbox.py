@@ -7,6 +7,7 @@ watch restarted with the saved state sends nothing twice.
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rlscope.alerts.notify.message import Message
 from rlscope.alerts.receiver import Receiver
@@ -37,15 +38,18 @@ class OutboxState:
     known: tuple[KnownAlert, ...]
 
 
+NOTHING_SENT: Final = OutboxState(None, ())
+
+
 class Outbox:
     """The messages of one receiver."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, state: OutboxState = NOTHING_SENT) -> None:
+        """Begin, or resume from the result of `saved`."""
         self.receiver = receiver
-        self._known: dict[str, KnownAlert] = {}
+        self._known = {known.alert.fingerprint: known for known in state.known}
         """By fingerprint."""
-        self._sent_ns: int | None = None
-        """When a message was last delivered; None before the first."""
+        self._sent_ns = state.sent_ns
 
     def take(self, alerts: Collection[Alert], now_ns: int) -> None:
         """Accept the alerts of one poll: all that are firing, and those resolved since the last poll.
@@ -93,13 +97,8 @@ class Outbox:
                 known.told = False
 
     def saved(self) -> OutboxState:
-        """Return the alerts, for `restore`."""
+        """Return the state that a later outbox resumes from."""
         return OutboxState(self._sent_ns, tuple(self._known.values()))
-
-    def restore(self, saved: OutboxState) -> None:
-        """Resume from the result of `saved`."""
-        self._sent_ns = saved.sent_ns
-        self._known = {known.alert.fingerprint: known for known in saved.known}
 
     def _take(self, alert: Alert) -> None:
         known = self._known.get(alert.fingerprint)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.alerts.live.facts import LiveFacts, SideState
-from rlscope.alerts.live.watch import Look
+from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState
 from rlscope.analysis.ledger import AUXILIARY_ROLE, TRAINER_ROLES
 from rlscope.analysis.result import SEVERITIES, Alert, Finding
 from rlscope.diagnose.straggling_engine import Straggler
@@ -69,9 +68,11 @@ def alert_words(alert: Alert, now_ns: int) -> str:
     return f"{alert.rule}: {text} (for {fmt.duration((end_ns - alert.start_ns) / 1e9)})"
 
 
-def silence_words(facts: LiveFacts) -> list[str]:
+def silence_words(facts: LiveFacts) -> dict[str, str]:
     """One sentence for each silent worker."""
-    return [f"no data from {worker.worker_id} for {fmt.duration(worker.silent_s)}" for worker in facts.silent_workers]
+    return {
+        worker: f"no data from {worker} for {fmt.duration(silent_s)}" for worker, silent_s in facts.silent_s.items()
+    }
 
 
 def stall_words(facts: LiveFacts) -> list[str]:
@@ -81,37 +82,36 @@ def stall_words(facts: LiveFacts) -> list[str]:
     return [sentence(Finding("stalled", "critical", None, facts.stall, None, None)).rstrip(".")]
 
 
-def moment_ns(look: Look) -> int:
+def moment_ns(view: LiveView) -> int:
     """The time that durations are measured to, UTC epoch: now, or the end of a run that has ended."""
-    view = look.view
     return view.evaluated_ns if view.ended and view.evaluated_ns is not None else view.now_ns
 
 
-def state_words(look: Look) -> str:
+def state_words(view: LiveView) -> str:
     """Whether the run has started, and whether it has ended."""
-    if look.view.facts is None:
+    if view.facts is None:
         return "waiting for the run to start"
-    return f"run {look.view.facts.run_id}" + (" has ended" if look.view.ended else "")
+    return f"run {view.facts.run_id}" + (" has ended" if view.ended else "")
 
 
-def screen(look: Look) -> list[Block]:
+def screen(view: LiveView) -> list[Block]:
     """Return what a terminal shows after one poll: firing alerts, facts, and the states of each role."""
-    facts = look.view.facts
-    silences = [*stall_words(facts), *silence_words(facts)] if facts is not None else []
-    notes = [*silences, *look.troubles, *look.view.problems]
-    head = Paragraph(f"{state_words(look)}  {fmt.instant(look.view.now_ns)}", "headline")
+    facts = view.facts
+    silences = [*stall_words(facts), *silence_words(facts).values()] if facts is not None else []
+    notes = [*silences, *view.troubles, *view.problems]
+    head = Paragraph(f"{state_words(view)}  {fmt.instant(view.now_ns)}", "headline")
     told: list[Block] = [Bullets(notes)] if notes else []
     if facts is None:
         return [head, *told]
-    rows = [Fact(name, value) for name, value in fact_rows(facts, moment_ns(look))]
-    return [head, *_firing(look), *told, Facts(rows), *(_side(side) for side in sides_of(facts))]
+    rows = [Fact(name, value) for name, value in fact_rows(facts, moment_ns(view))]
+    return [head, *_firing(view), *told, Facts(rows), *(_side(side) for side in sides_of(facts))]
 
 
-def _firing(look: Look) -> list[Block]:
+def _firing(view: LiveView) -> list[Block]:
     # What fired until the end of the run stays on the last screen.
-    firing = [alert for alert in look.view.alerts if alert.end_ns is None or look.view.ended]
+    firing = [alert for alert in view.alerts if alert.end_ns is None or view.ended]
     gravest = sorted(firing, key=lambda alert: -SEVERITIES.index(alert.severity))
-    return [Callout(each.severity, alert_words(each, moment_ns(look))) for each in gravest] or [Paragraph("no alerts")]
+    return [Callout(each.severity, alert_words(each, moment_ns(view))) for each in gravest] or [Paragraph("no alerts")]
 
 
 def _side(side: SideState) -> Part:
@@ -133,47 +133,46 @@ class Lines:
         self._firing: frozenset[str] = frozenset()
         self._said: Mapping[str, str] = {}
 
-    def show(self, look: Look) -> None:
+    def show(self, view: LiveView) -> None:
         """Print the changes of one poll."""
-        now_ns = look.view.now_ns
+        now_ns = view.now_ns
 
         def say(text: str) -> None:
             # Text from the run never breaks a line.
             self._write(f"{fmt.instant(now_ns)} {printable(text)}")
 
-        if (state := state_words(look)) != self._state:
+        if (state := state_words(view)) != self._state:
             self._state, self._status_ns = state, None
             say(state)
-        self._show_alerts(look, say)
-        self._show_troubles(look, say)
+        self._show_alerts(view, say)
+        self._show_troubles(view, say)
         # The last look is shown a second time, with the outcome of the last messages.
         is_due = self._status_ns is None or now_ns - self._status_ns >= max(1, self._status_every_ns)
-        if look.view.facts is not None and is_due:
+        if view.facts is not None and is_due:
             self._status_ns = now_ns
-            rows = [f"{name} {value}" for name, value in fact_rows(look.view.facts, moment_ns(look))]
-            say("; ".join([*rows, *map(side_words, sides_of(look.view.facts))]))
+            rows = [f"{name} {value}" for name, value in fact_rows(view.facts, moment_ns(view))]
+            say("; ".join([*rows, *map(side_words, sides_of(view.facts))]))
 
-    def _show_alerts(self, look: Look, say: Callable[[str], None]) -> None:
-        firing = {alert.fingerprint: alert for alert in look.view.alerts if alert.end_ns is None}
-        for alert in look.view.alerts:
+    def _show_alerts(self, view: LiveView, say: Callable[[str], None]) -> None:
+        firing = {alert.fingerprint: alert for alert in view.alerts if alert.end_ns is None}
+        for alert in view.alerts:
             if alert.end_ns is not None:
-                say(f"resolved {alert.severity} {alert_words(alert, moment_ns(look))}")
+                say(f"resolved {alert.severity} {alert_words(alert, moment_ns(view))}")
         for fingerprint, alert in firing.items():
             if fingerprint not in self._firing:
-                say(f"FIRING {alert.severity} {alert_words(alert, moment_ns(look))}")
+                say(f"FIRING {alert.severity} {alert_words(alert, moment_ns(view))}")
         self._firing = frozenset(firing)
 
-    def _show_troubles(self, look: Look, say: Callable[[str], None]) -> None:
+    def _show_troubles(self, view: LiveView, say: Callable[[str], None]) -> None:
         """Problems with the data or with notifications, once each, and their end, once each."""
-        facts, words = look.view.facts, dict[str, str]()
+        facts, words = view.facts, dict[str, str]()
         if facts is not None:
-            named = (f"silent {each.worker_id}" for each in facts.silent_workers)
-            words = dict(zip(named, silence_words(facts), strict=True))
+            words = {f"silent {worker}": said for worker, said in silence_words(facts).items()}
             words |= {f"silent {number} in a stall": said for number, said in enumerate(stall_words(facts))}
         # A problem is not printed again when only its count grows.
-        words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
+        words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in view.problems}
         # Nor if its reason changes. The colon of an address has no space.
-        words |= {f"trouble {trouble.split(': ')[0]}": trouble for trouble in look.troubles}
+        words |= {f"trouble {trouble.split(': ')[0]}": trouble for trouble in view.troubles}
         for key, text in words.items():
             if key not in self._said:
                 say(f"note: {text}")

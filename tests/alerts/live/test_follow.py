@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from rlscope.alerts.config import built_in_rules
-from rlscope.alerts.live.facts import LiveView, SilentWorker
+from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import GRACE_NS, LiveRun, RunProgress
 from rlscope.alerts.live.workers import GIVEN_UP_NS
 from rlscope.alerts.types import RuleSet, RuleWindow
@@ -172,7 +172,7 @@ def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard
     assert live.poll(90 * S + GRACE_NS).alerts == ()
     view = live.poll(100 * S + GRACE_NS)
     assert [alert.annotations["summary"] for alert in view.alerts] == ["t0 for 1 min 10 s"]
-    assert view.facts.silent_workers == (SilentWorker("t0", 100.0),)
+    assert view.facts.silent_s == {"t0": 100.0}
     assert not view.ended
     assert not live.poll(30 * S + GIVEN_UP_NS - 1).ended
     assert live.poll(30 * S + GIVEN_UP_NS).ended
@@ -251,7 +251,7 @@ def test_killed_workers_are_silent_until_they_are_started_again_and_then_end_wit
     assert ([alert.rule for alert in view.alerts], view.ended) == (["silent"], False)
     write_run(folder, [again("e0", "sampler", None), again("t0", "trainer", None)])
     view = live.poll(200 * S)
-    assert (seconds(view), view.ended, view.facts.silent_workers) == ([(90, 100)], False, ())
+    assert (seconds(view), view.ended, view.facts.silent_s) == ([(90, 100)], False, {})
     write_run(folder, [again("e0", "sampler", 210), again("t0", "trainer", 220)])
     assert live.poll(220 * S + GRACE_NS).ended
     assert check(folder, silent).alerts == ()
@@ -264,10 +264,10 @@ def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_g
     assert check(folder, built_in_rules()).alerts == ()
     write_run(folder, [worker("c0", "controller", 0, None, last_flush_ns=150 * S)])
     live = LiveRun(folder, built_in_rules())
-    silent = live.poll(28 * S + GRACE_NS - 1).facts.silent_workers
-    assert silent == (SilentWorker("e0", 29.999999999),)
+    silent = live.poll(28 * S + GRACE_NS - 1).facts.silent_s
+    assert silent == {"e0": 29.999999999}
     view = live.poll(150 * S)
-    assert (view.ended, view.alerts, view.facts.silent_workers) == (False, (), ())
+    assert (view.ended, view.alerts, view.facts.silent_s) == (False, (), {})
 
 
 @pytest.mark.parametrize(("tokens", "slow"), [(80, Straggler("e0", 80.0, 100.0, 1.0)), (81, None)])

@@ -12,7 +12,7 @@ import pytest
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.log import LiveLog
-from rlscope.alerts.live.watch import Look, WatchClock, watch_run
+from rlscope.alerts.live.watch import WatchClock, watch_run
 from rlscope.importers.join import resolve
 from rlscope.importers.target import NO_OPTIONS
 from rlscope.pipeline import analyze
@@ -247,10 +247,10 @@ def test_a_run_ends_with_the_last_step_that_its_log_announces(growing: Growing, 
 def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
     path = tmp_path / "run.log"
     path.write_text("".join(LINES), encoding="utf-8")
-    shown = list[Look]()
+    shown = list[LiveView]()
     stop: Iterator[int] = iter([0, 1, 1, 1, 1])
     outcome = watch_run(path, None, None, 0.01, shown.append, lambda: next(stop, 2), print)
-    assert not outcome.ended and shown[-1].view.facts is not None
+    assert not outcome.ended and shown[-1].facts is not None
     assert (tmp_path / "run.log.watch_state.json").is_file()
 
 
@@ -271,9 +271,9 @@ def test_the_next_file_of_a_run_that_was_started_again_is_followed_with_the_firs
         nonlocal now_ns
         now_ns += round(seconds * S)
 
-    def show(look: Look) -> None:
-        assert look.view.facts is not None
-        steps.append(look.view.facts.steps)
+    def show(view: LiveView) -> None:
+        assert view.facts is not None
+        steps.append(view.facts.steps)
         if len(steps) == 1:
             write(2, events[cut:])
 
@@ -286,8 +286,8 @@ def test_the_next_file_of_a_run_that_was_started_again_is_followed_with_the_firs
 def test_while_a_log_stands_still_its_engines_are_read_on_and_are_not_called_silent(tmp_path: Path):
     growing = Growing(tmp_path, engine_logs=(tmp_path / "engines",))
     growing.write("".join(LINES))
-    assert all(each.worker_id != "engine-0" for each in growing.look().facts.silent_workers)
+    assert "engine-0" not in growing.look().facts.silent_s
     engine_run(tmp_path / "engines", START_NS, -30, 59)
     facts = growing.look(60.0).facts
     assert facts.running_per_engine == 4
-    assert {each.worker_id for each in facts.silent_workers} == {"trainer"}
+    assert facts.silent_s.keys() == {"trainer"}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import rlscope_otel
 
+from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.scrape import engines_folder, scraping
-from rlscope.alerts.live.watch import Look, watch_run
+from rlscope.alerts.live.watch import watch_run
 from rlscope.api import analyze
 from rlscope.errors import ArgumentError
 from rlscope.importers.options import import_options
@@ -72,11 +73,11 @@ class Training:
     """A trainer that logs a step every eighth of a second: it waits for three quarters of it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.looks, self._steps = path, list[Look](), 0
+        self.path, self.looks, self._steps = path, list[LiveView](), 0
         self._next_s = time.time() + STEP_S
         self.ends_s = time.monotonic() + TIME_LIMIT_S
 
-    def see(self, look: Look) -> None:
+    def see(self, look: LiveView) -> None:
         self.looks.append(look)
         while time.time() >= self._next_s:
             self._steps += 1
@@ -86,7 +87,7 @@ class Training:
 
     def interruptions(self) -> int:
         """Two, which end the watch, as soon as the engine was seen for some steps."""
-        facts = self.looks[-1].view.facts if self.looks else None
+        facts = self.looks[-1].facts if self.looks else None
         is_seen = facts is not None and facts.running_per_engine and self._steps >= 8
         return 2 if is_seen or time.monotonic() > self.ends_s else 0
 
@@ -101,7 +102,7 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
         training.path, rules, None, 0.1, training.see, training.interruptions, notes.append,
         options=options, scrape=[address(server)],
     )  # fmt: skip
-    facts = training.looks[-1].view.facts
+    facts = training.looks[-1].facts
     assert facts.running_per_engine == 3
     folder = engines_folder(training.path)
     assert notes == [
@@ -110,7 +111,7 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
     joined = import_options(phases=PHASES, gpus="trainer=1,sampler=2", engine_logs=[str(folder)])
     analysis = analyze(training.path, page=False, options=joined)
     assert analysis.verdict.bottleneck == facts.verdict.bottleneck == "samplers"
-    assert dict(fact_rows(facts, training.looks[-1].view.now_ns))["verdict"].startswith(f"{label(analysis)}. ")
+    assert dict(fact_rows(facts, training.looks[-1].now_ns))["verdict"].startswith(f"{label(analysis)}. ")
     assert (analysis.run.trainer_gpus, analysis.run.sampler_gpus) == (1, 2)
     assert headline(analysis).startswith("Trainers wait for samples") and "the log does not show" not in headline(
         analysis
@@ -120,21 +121,21 @@ def test_a_watch_of_a_log_and_a_metrics_page_has_the_verdict_of_their_analysis(s
 
 @pytest.mark.usefixtures("quick")
 def test_the_engines_of_a_run_folder_are_recorded_into_it(server: Server, tmp_path: Path) -> None:
-    rules, looks, ends_s = tmp_path / "rules.toml", list[Look](), time.monotonic() + TIME_LIMIT_S
+    rules, looks, ends_s = tmp_path / "rules.toml", list[LiveView](), time.monotonic() + TIME_LIMIT_S
     rules.write_text('interval = "1s"')
 
-    def train(look: Look) -> None:
+    def train(look: LiveView) -> None:
         looks.append(look)
         with run.train_step(len(looks), version_in=0, tokens=1):
             pass
 
     def interruptions() -> int:
-        facts = looks[-1].view.facts if looks else None
+        facts = looks[-1].facts if looks else None
         return 2 * bool((facts and facts.running_per_engine) or time.monotonic() > ends_s)
 
     with rlscope_otel.start_run(tmp_path / "run", "trainer", "t0", gpu_count=1, flush_interval_s=0.1) as run:
         watch_run(tmp_path / "run", rules, None, 0.1, train, interruptions, print, scrape=[address(server)])
-    facts = looks[-1].view.facts
+    facts = looks[-1].facts
     assert {side.role for side in facts.sides} == {"trainer", "sampler"} and facts.running_per_engine == 3
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
+from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState
 from rlscope.alerts.live.follow import RunProgress
 from rlscope.alerts.live.state_file import NO_STATE, StateFile, WatchState, read_state
-from rlscope.alerts.live.watch import Look, Outcome, RunWatch
+from rlscope.alerts.live.watch import Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import KnownAlert, OutboxState
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
@@ -54,7 +54,7 @@ FACTS = LiveFacts(
     staleness=TokenStaleness(mean=1.25, p50=1, p95=4, p99=5, max=6, histogram=((1, 1),)),
     queue_depth_samples=12.0,
     trained_tokens_per_s=5300.0,
-    silent_workers=(),
+    silent_s={},
     straggler=None,
     stall=None,
 )
@@ -90,7 +90,7 @@ def watch_of(
     run: FakeRun,
     couriers: Couriers,
     file: StateFile | None = None,
-    show: Callable[[Look], None] = lambda _: None,
+    show: Callable[[LiveView], None] = lambda _: None,
     clock: FakeClock | None = None,
     worst: Any = None,
 ) -> RunWatch:
@@ -106,7 +106,7 @@ def follow(
     state_path: Path | None = None,
     interrupt_after: int | None = None,
     clock: FakeClock | None = None,
-    seen: list[Look] | None = None,
+    seen: list[LiveView] | None = None,
     **receiving: Any,
 ) -> tuple[Outcome, FakeRun]:
     """One watch over these views, from the state that an earlier one left; interrupted once so many were shown."""
@@ -117,7 +117,7 @@ def follow(
     with nullcontext() if state_path is None else StateFile(state_path) as file:
         if file is not None:
             state = file.read()
-            couriers.restore(state.receivers)
+            couriers = Couriers(to, state.receivers, start=at_once)
             run.shown, worst = state.run.evaluated if state.run else 0, state.worst
         watch = watch_of(run, couriers, file, show=([] if seen is None else seen).append, clock=clock, worst=worst)
         outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
@@ -154,7 +154,7 @@ def test_pauses_are_nineteen_times_as_long_as_looks_take_cpu_time_and_longer_one
             """Read at the beginning and at the end of each look."""
             return next(spent_s)
 
-    seen: list[Look] = []
+    seen: list[LiveView] = []
     _, run = follow([*(view() for _ in looks_s), view(ended=True)], clock=Busy(), seen=seen)
     assert [(after - before) / S for before, after in pairwise(run.polls_ns)] == list(pauses_s)
     assert [look.troubles for look in seen[: len(looks_s)]][-1] == said
@@ -171,11 +171,11 @@ def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:
 
 
 def test_an_end_is_shown_once_though_it_is_the_run_s_last_news() -> None:
-    seen: list[Look] = []
+    seen: list[LiveView] = []
     follow([view(alert(), alert("stale")), view(alert(end_s=4), alert("stale"), ended=True)], seen=seen)
-    ended = [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen]
+    ended = [[each.rule for each in look.alerts if each.end_ns is not None] for look in seen]
     assert ended == [[], ["starved"], ["stale"]]
-    assert [each.rule for each in seen[-1].view.alerts] == ["stale"]
+    assert [each.rule for each in seen[-1].alerts] == ["stale"]
 
 
 def test_what_fires_at_the_end_of_the_run_is_resolved_there_and_a_later_watch_says_nothing(
@@ -209,7 +209,7 @@ def test_what_was_over_before_the_watch_began_is_not_told_but_counts(listener: L
 
 def test_a_folder_that_appears_late_is_waited_for(listener: Listener, tmp_path: Path) -> None:
     state_path = tmp_path / "run" / "watch_state.json"
-    seen: list[Look] = []
+    seen: list[LiveView] = []
     outcome, _ = follow([NOTHING, NOTHING, view(alert(), ended=True)], listener, state_path=state_path, seen=seen)
     assert (outcome.ended, told(listener)) == (True, [("starved", "firing"), ("starved", "resolved")])
     assert not state_path.parent.exists()
@@ -300,7 +300,7 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
 
 
 def test_the_last_message_is_tried_again_as_long_as_that_can_help(listener: Listener) -> None:
-    clock, seen = FakeClock(), list[Look]()
+    clock, seen = FakeClock(), list[LiveView]()
     listener.answers = [503, 503]
     outcome, _ = follow([view(alert(), ended=True)], listener, clock=clock)
     assert (outcome.untold, told(listener)) == (0, [("starved", "firing")] * 3 + [("starved", "resolved")])
@@ -325,7 +325,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     path = tmp_path / "state.json"
     path.mkdir()
     (path / "in the way").touch()
-    seen: list[Look] = []
+    seen: list[LiveView] = []
     with StateFile(path) as file:
         watch_of(FakeRun([view(ended=True)]), Couriers([]), file, seen.append).follow(lambda: 0)
     why = f"cannot write {path}: found Is a directory; expected"
@@ -371,7 +371,7 @@ def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, 
     assert path.read_text() == text
 
 
-SILENT = replace(FACTS, silent_workers=(SilentWorker("sampler-1", 75.0),))
+SILENT = replace(FACTS, silent_s={"sampler-1": 75.0})
 STALL = {
     "waiting_worker_id": "trainer-0",
     "waits_for": "samples",
@@ -395,7 +395,7 @@ def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = (), each_look:
     written: list[str] = []
     shown = Lines(written.append, each_look=each_look)
     for number, each in enumerate(views):
-        shown.show(Look(each, troubles[number] if number < len(troubles) else ()))
+        shown.show(replace(each, troubles=troubles[number] if number < len(troubles) else ()))
     return [line.removeprefix("2026-01-01 12:00:") for line in written]
 
 
@@ -452,7 +452,7 @@ def test_a_slow_engine_is_named() -> None:
     slow = view(facts=replace(FACTS, straggler=Straggler("sampler-3", 429.0, 920.0, 50.0)))
     words = "sampler-3 generates 429 tokens/s, the median engine 920 tokens/s"
     assert f"; slow engine {words}; newest data" in lines(slow)[-1]
-    assert words in drawn(Look(slow, ()))
+    assert words in drawn(slow)
 
 
 def test_a_verdict_that_is_not_known_says_why() -> None:
@@ -486,7 +486,7 @@ def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
     ]
 
 
-def drawn(look: Look, width: int = 100) -> str:
+def drawn(shown: LiveView, width: int = 100) -> str:
     from io import StringIO
 
     from rich.console import Console
@@ -495,17 +495,13 @@ def drawn(look: Look, width: int = 100) -> str:
     from rlscope.reports.text.watch import screen
 
     console = Console(file=StringIO(), width=width, force_terminal=False, color_system=None)
-    console.print(on_terminal(screen(look), width))
+    console.print(on_terminal(screen(shown), width))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fires_gravest_first() -> None:
-    text = drawn(
-        Look(
-            view(alert("slow"), alert("dead", severity="critical"), facts=SILENT, problems=("a file is damaged",)),
-            ("receiver a: down",),
-        )
-    )
+    firing = (alert("slow"), alert("dead", severity="critical"))
+    text = drawn(view(*firing, facts=SILENT, problems=("a file is damaged",), troubles=("receiver a: down",)))
     silence = "no data from sampler-1 for 1 min 15 s"
     for words in ("run monday", "1 trainer, 4 GPUs", "waiting for samples", "p95 4", silence, "receiver a: down"):
         assert words in text
@@ -513,7 +509,7 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
 
 
 def test_the_screen_says_that_nothing_fires_that_nothing_is_known_and_that_nothing_has_begun() -> None:
-    assert "no alerts" in drawn(Look(view(facts=EMPTY), ()))
-    assert "no data" in drawn(Look(view(facts=EMPTY), ()), width=60)
-    assert drawn(Look(view(facts=None, evaluated_ns=None), ())).startswith("waiting for the run to start")
-    assert "\x1b" not in drawn(Look(view(alert(annotations={"summary": "\x1b[2J"})), ()))
+    assert "no alerts" in drawn(view(facts=EMPTY))
+    assert "no data" in drawn(view(facts=EMPTY), width=60)
+    assert drawn(view(facts=None, evaluated_ns=None)).startswith("waiting for the run to start")
+    assert "\x1b" not in drawn(view(alert(annotations={"summary": "\x1b[2J"})))

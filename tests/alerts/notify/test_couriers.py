@@ -66,7 +66,7 @@ def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgot
     first = Couriers([receiver(url=listener.url), receiver(url=listener.url, name="gone")], start=at_once)
     look(first, 0)
     assert len(listener.requests) == 2
-    again = Couriers([receiver(url=listener.url), receiver(url=listener.url, name="new")], start=at_once)
-    again.restore(first.saved())
+    kept = [receiver(url=listener.url), receiver(url=listener.url, name="new")]
+    again = Couriers(kept, first.saved(), start=at_once)
     look(again, 60)
     assert [body["receiver"] for body in listener.bodies[2:]] == ["new"]

@@ -22,7 +22,7 @@ from rlscope.model.observed import OtherRun
 from rlscope.model.system import Admission
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
-from rlscope.reports.documents.layouts import training_scaling
+from rlscope.reports.documents.model import training_scaling
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks

@@ -13,16 +13,17 @@ from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat
 from rlscope.model.forecast.result import ModelResult, TimeToFinish
 from rlscope.model.step_bounds import StepBound, StepBounds, StepPhases
 from rlscope.model.system import Layout
-from rlscope.reports.documents.layouts import ToldPrice, told_price
 from rlscope.reports.documents.model import (
     Latency,
     ModelDetails,
     ModeledThroughput,
     RankedLayouts,
+    ToldPrice,
     latency,
     model_details,
     modeled_throughput,
     ranked_layouts,
+    told_price,
 )
 from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import step_bounds

@@ -7,8 +7,7 @@ from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.plan import PlanResult, PoorScaling, UnknownCost
 from rlscope.model.forecast.result import TimeAndCost
 from rlscope.planning.schema import PlanFile
-from rlscope.reports.documents.layouts import NO_GAIN, Candidate, candidate, modeled_layout
-from rlscope.reports.documents.model import RecommendedLayout
+from rlscope.reports.documents.model import NO_GAIN, Candidate, RecommendedLayout, candidate, modeled_layout
 from rlscope.reports.text import plan as plan_words
 
 

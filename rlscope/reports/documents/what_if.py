@@ -8,7 +8,7 @@ from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.documents.layouts import ModeledLayout, TrainingScaling, modeled_layout, training_scaling
+from rlscope.reports.documents.model import ModeledLayout, TrainingScaling, modeled_layout, training_scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,9 @@ from rlscope.importers.quantities import (
 )
 from rlscope.importers.records import CSV, JSONL, MLFLOW_FILES, PARQUET, SQLITE, TRAINER_STATE
 from rlscope.importers.rows import Carrier, MetricRow, Tally
-from rlscope.importers.swanlab import SWANLAB
 from rlscope.importers.target import ImportTarget
 from rlscope.importers.tensorboard import TENSORBOARD
-from rlscope.importers.wandb import WANDB
+from rlscope.importers.wandb import SWANLAB, WANDB
 
 CARRIERS: Final = (WANDB, SWANLAB, TENSORBOARD, SQLITE, PARQUET, MLFLOW_FILES, TRAINER_STATE, JSONL, CSV, CONSOLE)
 """All carriers; those with unmistakable formats come first."""

@@ -1,9 +1,10 @@
-"""`.wandb` files, which a W&B client writes on the machine of the run, online and offline.
+"""`.wandb` files of W&B and `backup.swanlab` of SwanLab, which their clients write on the machine of the run.
 
 The file is a log of 32 KiB blocks after a header of 7 bytes. A record that reaches the end of a block is split into
 parts, each with a CRC-32 of its type and data. A part with a wrong checksum ends its record, not the file. A killed run
 leaves a torn last block. The layout is that of LevelDB's log
-(https://github.com/google/leveldb/blob/main/doc/log_format.md), and records are messages of wandb_internal.proto.
+(https://github.com/google/leveldb/blob/main/doc/log_format.md). W&B's records are messages of wandb_internal.proto,
+SwanLab's are JSON objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,19 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlscope.importers.protobuf import LARGEST_RECORD, BrokenMessageError, fields, messages, real, signed, text
-from rlscope.importers.rows import Carrier, MetricRow, Tally, begins_with, parsed_json, row_of
+from rlscope.importers.quantities import number
+from rlscope.importers.rows import (
+    Carrier,
+    MetricRow,
+    Tally,
+    begins_with,
+    instant_ns,
+    joined_by_step,
+    mapping,
+    parsed_json,
+    row_of,
+)
 
-_MAGIC: Final = b":W&B"
 _HEADER_BYTES: Final = 7
 _BLOCK_BYTES: Final = 32768
 _PART_BYTES: Final = 7
@@ -33,8 +44,8 @@ _VALUES: Final[Mapping[int, Callable[[int | bytes], Any]]] = {
 """Functions that read the value of an item, by the field that holds it."""
 
 
-def _rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
-    for record in records_of_blocks(path, tally):
+def _wandb_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    for record in _records_of_blocks(path, tally):
         try:
             yield from _read_record(record, tally)
         except BrokenMessageError:
@@ -58,7 +69,22 @@ def _items(message: bytes) -> Iterator[tuple[str, Any]]:
         yield name, next((read(held[part]) for part, read in _VALUES.items() if part in held), None)
 
 
-def records_of_blocks(path: Path, tally: Tally) -> Iterator[bytes]:
+def _swanlab_rows(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    return joined_by_step(_scalars(path, tally))
+
+
+def _scalars(path: Path, tally: Tally) -> Iterator[MetricRow]:
+    """Yield each number by itself; other records hold the console, charts and media."""
+    for raw in _records_of_blocks(path, tally):
+        record = mapping(parsed_json(raw))
+        data = mapping(record.get("data"))
+        metric = mapping(data.get("metric"))
+        value, step = number(metric.get("data")), number(data.get("step"))
+        if record.get("model_type") == "Scalar" and value is not None and step is not None:
+            yield MetricRow(instant_ns(metric.get("create_time")), step, {str(data.get("key")): value})
+
+
+def _records_of_blocks(path: Path, tally: Tally) -> Iterator[bytes]:
     """Yield the records of a file of such blocks, whatever its header says."""
     with path.open("rb") as file:
         tally.bytes += len(file.read(_HEADER_BYTES))
@@ -100,4 +126,5 @@ def _parts(file: BufferedReader, tally: Tally) -> Iterator[tuple[int, bytes]]:
         size = _BLOCK_BYTES
 
 
-WANDB: Final = Carrier("wandb", ("*.wandb",), begins_with(_MAGIC), _rows)
+WANDB: Final = Carrier("wandb", ("*.wandb",), begins_with(b":W&B"), _wandb_rows)
+SWANLAB: Final = Carrier("swanlab", ("*.swanlab",), begins_with(b":SWL"), _swanlab_rows)

@@ -1,5 +1,6 @@
 """The analysis as one HTML file that needs no network: scripts, styles, charts and numbers are inside.
 
+The templates render blocks, each by the macro that has the name of its class.
 Its content policy lists every script by hash, so no other script runs. Chart data are stored by column, and no chart
 has more than a few thousand marks, so that a page of a thousand workers takes 1.5 MB. In a notebook the first screen is
 a card without scripts, and the charts of the page are there by name.
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, cached_property, partial
-from importlib import metadata
-from typing import Final
+from importlib import metadata, resources
+from typing import Any, Final
 
 import vl_convert
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
@@ -28,15 +30,17 @@ from rlscope.reports.blocks import Block, Bullets, Paragraph, Part
 from rlscope.reports.card import first_screen
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.figure import WIDTH_PX, Drawn, figures_in
-from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import DATA_QUALITY, Section, sections_of
 from rlscope.reports.text import verdict
 from rlscope.reports.text.origin import about, start_words
 from rlscope.reports.text.states import STATES
-from rlscope.text_out import write_file
+from rlscope.text_out import for_terminal, write_file
 
 SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "panel.js")
 """Scripts of the report, in the order in which they run after the bundle."""
+_CODE: Final = re.compile(r"`([^`\n]+)`")
+CHART_CONFIG: Final = "chart_config.json"
+"""Appearance of every chart, live or static."""
 
 
 def render(analysis: AnalysisResult) -> str:
@@ -168,3 +172,58 @@ class Charts:
 def charts_of(analysis: AnalysisResult) -> Charts:
     """Return the charts of a report."""
     return Charts(lambda: (figure for section in sections_of(analysis) for figure in figures_in(section.blocks)))
+
+
+def filled(template: str, **words: object) -> str:
+    """Return the rendered template; every string is escaped."""
+    return _environment().get_template(template).render(**words)
+
+
+def shown(blocks: Iterable[Block]) -> Markup:
+    """Return the blocks as HTML: each by the macro that has the name of its class."""
+    macros = _environment().get_template("blocks.html").module
+    return Markup().join(getattr(macros, type(block).__name__.lower())(block) for block in blocks)
+
+
+def packed(spec: str) -> Markup:
+    """Return the chart with its data by column, so that names are stored once; `report.js` turns it into rows again."""
+    document: dict[str, Any] = json.loads(spec)
+    document["datasets"] = {name: _columns(rows) for name, rows in document.get("datasets", {}).items()}
+    return Markup(json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
+    """Return the rows as columns, or unchanged if they do not all have the same columns."""
+    if not rows or any(row.keys() != rows[0].keys() for row in rows):
+        return rows
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a file beside the templates."""
+    return resources.files("rlscope.reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _printable(value: object) -> object:
+    """Return the escaped value for a template; markup is rlscope's own and stays unchanged."""
+    return for_terminal(value) if type(value) is str else value
+
+
+def with_code(text: str) -> Markup:
+    """Return a sentence as markup, with text between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(for_terminal(text)))))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("rlscope.reports"),
+        autoescape=True,
+        finalize=_printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"packed": packed, "shown": shown, "with_code": with_code}
+    return made

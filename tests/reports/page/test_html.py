@@ -12,8 +12,7 @@ from rlscope.analysis.result import Finding
 from rlscope.reports.card import NO_GAPS
 from rlscope.reports.charts.series import MARKS_MAX, drawable
 from rlscope.reports.page import html as html_module
-from rlscope.reports.page.html import render
-from rlscope.reports.page.templating import packed, with_code
+from rlscope.reports.page.html import packed, render, with_code
 from rlscope.reports.sections import sections_of
 from rlscope.reports.text import findings
 from rlscope.reports.text.origin import about

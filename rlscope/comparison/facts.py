@@ -4,9 +4,9 @@ GPU time is kept in whole nanoseconds, so that every breakdown adds up. This mod
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import polars as pl
@@ -135,7 +135,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         max_running=_max_running(analysis),
         whole=GpuTime(states, _gpus(facts), length_ns, facts.tokens_trained or 0, facts.steps),
         promised=analysis.modeled.ranking.actions if analysis.modeled else (),
-        settings=flattened(facts.settings),
+        settings={name: value for name, value in flattened(facts.settings) if value != {}},
         dropped_ratio=_dropped_ratio(answers["judged_outcomes"]),
         dropping_ratio=_dropping_ratio(answers["delivery_outcomes"]),
         steps_per_version=_steps_per_version(answers["trainer_steps"], facts.window),
@@ -147,16 +147,13 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     )
 
 
-def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, object]:
-    """Return nested entries under dotted names."""
-    flat: dict[str, object] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            inner: Mapping[str, object] = {str(name): each for name, each in value.items()}  # type: ignore[misc]
-            flat |= flattened(inner, f"{before}{key}.")
+def flattened(settings: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the entries, nested ones under dotted names. An empty mapping is an entry of its own."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(cast("Mapping[str, object]", value), f"{before}{name}.")
         else:
-            flat[f"{before}{key}"] = value
-    return flat
+            yield f"{before}{name}", value
 
 
 def plain(value: object) -> Setting:

@@ -154,7 +154,7 @@ def test_a_change_of_lengths_in_the_direction_of_a_changed_cap_is_credited_to_th
 
 
 def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:
-    assert flattened({"a": {"b": 1, "c": {"d": [1]}}, "e": None}) == {"a.b": 1, "a.c.d": [1], "e": None}
+    assert dict(flattened({"a": {"b": 1, "c": {"d": [1]}}, "e": None})) == {"a.b": 1, "a.c.d": [1], "e": None}
     plain = made_run(settings={"max_staleness": 1, "lr": 0.1, "total_steps": 5})
     other = made_run(settings={"max_staleness": None, "note": [1, 2], "total_steps": 9})
     assert setting_changes(plain, other) == {"lr": (0.1, None), "max_staleness": (1, None), "note": (None, "[1, 2]")}

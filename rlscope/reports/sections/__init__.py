@@ -7,26 +7,18 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Nothing
-from rlscope.reports.card import ledger_blocks
+from rlscope.reports.blocks import Block, Bullets, Nothing
+from rlscope.reports.card import NO_GAPS, alerts_table, ledger_blocks
 from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.lengths import lengths_section
-from rlscope.reports.sections.lists import (
-    alerts_section,
-    changes_section,
-    configuration_section,
-    data_quality_section,
-    findings_section,
-    glossary_section,
-)
+from rlscope.reports.sections.lists import GLOSSARY, configuration_section, findings_section
 from rlscope.reports.sections.model import gap_blocks, latency_blocks, layouts_blocks, modeled
 from rlscope.reports.sections.queue import queue_section
 from rlscope.reports.sections.staleness import staleness_section
-from rlscope.reports.sections.throughput import throughput_section
-from rlscope.reports.sections.training import training_section
+from rlscope.reports.sections.training import throughput_section, training_section
 from rlscope.reports.sections.workers import workers_section
-from rlscope.reports.text import findings, rules, shifts
+from rlscope.reports.text import findings, rules, shifts, verdict
 
 
 class Section(NamedTuple):
@@ -61,9 +53,12 @@ DATA_QUALITY: Final = "data-quality"
 
 def sections_of(analysis: AnalysisResult) -> list[Section]:
     """Return every section, in the order of the page; one may have nothing to show."""
+    events, gaps = analysis.events, verdict.gap_lines(analysis)
+    changes = shifts.events_block(events, analysis.run.started_ns) if events else Nothing(shifts.NO_EVENTS)
+    alerts = alerts_table(analysis) if analysis.alerts else Nothing(rules.NONE_FIRED)
     return [
         Section("workers", "Worker timelines", "Workers", workers_section(analysis)),
-        Section("changes", shifts.TITLE, "Changes", changes_section(analysis)),
+        Section("changes", shifts.TITLE, "Changes", [changes]),
         Section("findings", findings.TITLE, "Findings", findings_section(analysis)),
         Section("staleness", "Staleness, whole run", "Staleness", staleness_section(analysis)),
         Section("engines", "Batch size of the engines", "Engines", engines_section(analysis)),
@@ -79,10 +74,10 @@ def sections_of(analysis: AnalysisResult) -> list[Section]:
         Section("ledger", "Where the GPU time went", "GPU time", ledger_blocks(analysis), "every GPU-second by state"),
         Section("latency", "Forward passes by batch size", "Forward passes", modeled(analysis, latency_blocks),
                 "measured and fitted time of a pass"),
-        Section("alerts", rules.TITLE, "Alerts", alerts_section(analysis), "the built-in rules that fired, and when"),
-        Section(DATA_QUALITY, "Data quality", "Data quality", data_quality_section(analysis),
+        Section("alerts", rules.TITLE, "Alerts", [alerts], "the built-in rules that fired, and when"),
+        Section(DATA_QUALITY, "Data quality", "Data quality", [Bullets(gaps) if gaps else Nothing(NO_GAPS)],
                 "gaps in the data, and what is not shown"),
         Section("configuration", "Run configuration", "Configuration", configuration_section(analysis),
                 "settings from run.json"),
-        Section("glossary", "Glossary", "Glossary", glossary_section(analysis), "terms and colors of this page"),
+        Section("glossary", "Glossary", "Glossary", [GLOSSARY], "terms and colors of this page"),
     ]  # fmt: skip

@@ -1,27 +1,18 @@
-"""The sections of the page that only list: changes, findings, alerts, gaps, configuration and terms."""
+"""The sections of the page that only list: findings, configuration and terms."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Block, Bullets, Fold, Nothing, Paragraph, Table, Term, Terms
-from rlscope.reports.card import NO_GAPS, alerts_table
+from rlscope.comparison.facts import flattened
+from rlscope.reports.blocks import Block, Fold, Paragraph, Table, Term, Terms
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.findings import callouts
-from rlscope.reports.text.rules import NONE_FIRED
-from rlscope.reports.text.shifts import events_block
 from rlscope.reports.text.states import STATES
 
 _FINDINGS_OPEN: Final = 3
-
-
-def changes_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the lasting changes during the run, a line for each."""
-    if not analysis.events:
-        return [Nothing("no lasting change of step time, throughput, lengths, staleness or reward")]
-    return [events_block(analysis.events, analysis.run.started_ns)]
 
 
 def findings_section(analysis: AnalysisResult) -> Sequence[Block]:
@@ -31,17 +22,6 @@ def findings_section(analysis: AnalysisResult) -> Sequence[Block]:
         return [Paragraph(verdict_words.NO_FINDINGS, "empty")]
     more = found[_FINDINGS_OPEN:]
     return [*found[:_FINDINGS_OPEN], *([Fold("findings-more", f"{len(more)} more", more)] if more else [])]
-
-
-def alerts_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the built-in alert rules that fired, and when."""
-    return [alerts_table(analysis)] if analysis.alerts else [Nothing(NONE_FIRED)]
-
-
-def data_quality_section(analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the gaps in the recorded data."""
-    gaps = verdict_words.gap_lines(analysis)
-    return [Bullets(gaps)] if gaps else [Nothing(NO_GAPS)]
 
 
 _SETTINGS_MAX: Final = 200
@@ -54,7 +34,7 @@ _NO_SETTINGS: Final = (
 
 def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
     """Return the settings of run.json, any keys and values, by their paths; the first ones of many."""
-    settings = sorted(_flat(analysis.run.settings))
+    settings = sorted((_text(name), _text(value)) for name, value in flattened(analysis.run.settings))
     if not settings:
         return [Paragraph(_NO_SETTINGS, "empty")]
     more = len(settings) - _SETTINGS_MAX
@@ -62,23 +42,10 @@ def configuration_section(analysis: AnalysisResult) -> Sequence[Block]:
     return [Table("Settings from run.json", (), settings[:_SETTINGS_MAX], "settings"), *rest]
 
 
-def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(cast("Mapping[str, object]", value), f"{path}{name}.")
-        else:
-            yield _text(f"{path}{name}"), _text(value)
-
-
 def _text(value: object) -> str:
     """A value as JSON, strings without quotes; long values are shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} … ({fmt.count(len(text))} characters)"
-
-
-def glossary_section(_analysis: AnalysisResult) -> Sequence[Block]:
-    """Return the terms of the page and the states with their colors, which do not depend on the run."""
-    return [Terms([*_TERMS, *(Term(state.label, state.meaning, state) for state in STATES)])]
 
 
 _TERMS: Final = (
@@ -115,3 +82,5 @@ _TERMS: Final = (
     ),
     Term("90% interval", "the range that contains the true value with 90% probability"),
 )
+GLOSSARY: Final = Terms([*_TERMS, *(Term(state.label, state.meaning, state) for state in STATES)])
+"""The terms of the page and the states with their colors, which do not depend on the run."""

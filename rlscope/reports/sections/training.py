@@ -1,4 +1,4 @@
-"""Reward, loss and other metrics of each step above the staleness of its tokens: by step, and by GPU-hours."""
+"""Training over time: throughput, the phases of each step, and reward, loss and other metrics above the staleness."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,9 +6,11 @@ from typing import Final
 
 import polars as pl
 
-from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.blocks import Asked, Block, Paragraph, Switch, View
+from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.reports.blocks import Asked, Block, Charts, Paragraph, Switch, View
+from rlscope.reports.card import throughput_blocks
 from rlscope.reports.charts import training
+from rlscope.reports.charts.training import PHASES
 from rlscope.reports.figure import Figure, drawn_frame
 from rlscope.reports.text.learning import all_sentences
 
@@ -24,6 +26,30 @@ NAMES: Final = {
     "staleness_p95": "token staleness, p95, versions",
 }
 """The columns of a metric, in the order of their bands, and their names."""
+
+
+def throughput_section(analysis: AnalysisResult) -> Sequence[Block]:
+    """Return the blocks of the section."""
+    answers, run = analysis.answers, analysis.run
+    # Tokens that are counted by step would be drawn as zeros over time.
+    knows_times = run.tokens_trained is not None and analysis.throughput.counted_tokens is None
+    rates = answers["throughput"] if knows_times else None
+    figures = [drawn_frame(_RATES, rates, run), drawn_frame(_PHASES, phases_frame(answers, run), run)]
+    return [*throughput_blocks(analysis), Charts(figures)]
+
+
+def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame:
+    """The steps of the steady state, or all if there is none, with seconds per trainer GPU by phase.
+
+    rest_s is what no phase covers of the time since the end of the step before; null for the first step.
+    """
+    costs, steps = answers["trainer_steps"], answers["training_steps"]
+    named = {name: pl.col(f"{name[:-2]}_gpu_s") / pl.col("trainer_gpus") for name in PHASES if name != "rest_s"}
+    rows = costs.filter(pl.col("trainer_gpus") > 0).join(steps.select("step", "step_s"), on="step", how="left")
+    rows = rows.select("step", "step_s", **named)
+    rows = rows.with_columns(rest_s=(pl.col("step_s") - pl.sum_horizontal(*named)).clip(lower_bound=0.0))
+    window = run.window
+    return rows if window is None else rows.filter(window.is_inside)
 
 
 def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -81,3 +107,18 @@ def _figure(title: str, along: str, axis: str) -> Figure:
         "no reward, loss, entropy or gradient norm was recorded", True,
         ("training_metrics", "truncation_by_step", "token_staleness_by_step", "worker_extents"),
     )  # fmt: skip
+
+
+_RATES: Final = Figure(
+    "Measured tokens per second",
+    "Tokens per second. Shaded: the steady state. Healthy: both lines steady and close together; if much more is "
+    "generated than trained, samples pile up or are dropped.",
+    "throughput", "trained_tokens_per_s", training.throughput, "the tokens trained on are not known over time",
+)  # fmt: skip
+_PHASES: Final = Figure(
+    "Phases of each step",
+    "What the trainers did from the end of one step to the end of the next, mean over their GPUs, steady state. "
+    "Hatched: not recorded. Healthy: training fills nearly all of a step.",
+    "step_phases", "train_s", training.step_phases, "no training step was recorded", False,
+    ("trainer_steps", "training_steps"),
+)  # fmt: skip

@@ -8,6 +8,7 @@ from rlscope.analysis.shifts import RunEvent, Shift, ShiftCause, ShiftedQuantity
 from rlscope.reports.blocks import Bullets
 
 TITLE: Final = "What changed"
+NO_EVENTS: Final = "no lasting change of step time, throughput, lengths, staleness or reward"
 
 
 _QUANTITIES: Final[Mapping[ShiftedQuantity, tuple[str, Callable[[float], str]]]] = {

@@ -15,11 +15,7 @@ from rlscope.reports.figure import figures_in
 from rlscope.reports.sections.engines import batch_sentence, engine_table, is_flat
 from rlscope.reports.sections.queue import depth_sentence, parts_sentence, update_parts
 from rlscope.reports.sections.staleness import never_stale
-from rlscope.reports.sections.throughput import (
-    phases_frame,
-    throughput_section,
-)
-from rlscope.reports.sections.training import metrics_frame
+from rlscope.reports.sections.training import metrics_frame, phases_frame, throughput_section
 from rlscope.reports.text.ledger import steady_state
 from tests.reports.analysis_fixture import NO_ROWS, STARTED_NS, empty_analysis, frame, full_analysis
 

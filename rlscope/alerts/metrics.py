@@ -5,6 +5,7 @@ Over the whole run each metric equals the number in the report. docs/metrics.md 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import polars as pl
@@ -60,15 +61,15 @@ def _states(timeline: Timeline, where: pl.Expr) -> Whole:
     return timeline.sums(timeline.rows("states", where), "gpu_ns")
 
 
+def _share_of_states(lost: pl.Expr, of: pl.Expr, timeline: Timeline) -> Series:
+    all_ns = _states(timeline, of)
+    return ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
+
+
 def _gpu_share(name: str, meaning: str, lost: pl.Expr, roles: tuple[str, ...] | None = None) -> AlertMetric:
     """Return the metric of the share of the roles' GPU time in the states `lost`."""
     of = pl.lit(True) if roles is None else pl.col("role").is_in(roles)
-
-    def series(timeline: Timeline) -> Series:
-        all_ns = _states(timeline, of)
-        return ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
-
-    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 1, series)
+    return AlertMetric(name, "ratio", meaning, "ledger", "states", "gpu_s", 1, partial(_share_of_states, lost, of))
 
 
 _IDLE: Final = pl.col("state").is_in(IDLE_STATES)
@@ -78,49 +79,41 @@ _WEIGHTS: Final = pl.col("state").is_in(_MOVING_WEIGHTS) | (
 _UNKNOWN: Final = pl.col("state") == "unattributed"
 
 
-def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
-    def series(timeline: Timeline) -> Series:
-        return histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
+def _staleness(statistic: Statistic, timeline: Timeline) -> Series:
+    return histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
 
-    name = f"staleness.tokens.{statistic}"
+
+def _token_staleness(statistic: Statistic, meaning: str) -> AlertMetric:
+    name, series = f"staleness.tokens.{statistic}", partial(_staleness, statistic)
     return AlertMetric(name, "versions", meaning, "token_staleness", "tokens", "tokens", 1000, series)
 
 
-def _token_share(family: Family, condition: pl.Expr) -> Callable[[Timeline], Series]:
-    def series(timeline: Timeline) -> Series:
-        """Return the share of the family's tokens in rows of the condition."""
-        tokens = timeline.sums(timeline.rows(family), "tokens")
-        return ratio(timeline.sums(timeline.rows(family, condition), "tokens"), tokens, tokens)
-
-    return series
+def _token_share(family: Family, condition: pl.Expr, timeline: Timeline) -> Series:
+    """Return the share of the family's tokens in rows of the condition."""
+    tokens = timeline.sums(timeline.rows(family), "tokens")
+    return ratio(timeline.sums(timeline.rows(family, condition), "tokens"), tokens, tokens)
 
 
 def _over_cap(timeline: Timeline) -> Series:
     cap = timeline.max_staleness
-    return constant(None) if cap is None else _token_share("tokens", pl.col("staleness") > cap)(timeline)
+    return constant(None) if cap is None else _token_share("tokens", pl.col("staleness") > cap, timeline)
 
 
-def _queues(lower: str) -> Callable[[Timeline], Series]:
-    def series(timeline: Timeline) -> Series:
-        """Return the mean depth over the column `lower`, of the queue where it is highest."""
-        capacity_ns = pl.col("capacity_samples") * pl.col("held_ns")
-        rows = timeline.rows("queues").with_columns(capacity_ns=capacity_ns)
-        parts = [
-            ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
-            for _, own in rows.group_by("queue", maintain_order=True)
-        ]
-        return highest(parts)
-
-    return series
+def _queues(lower: str, timeline: Timeline) -> Series:
+    """Return the mean depth over the column `lower`, of the queue where it is highest."""
+    capacity_ns = pl.col("capacity_samples") * pl.col("held_ns")
+    rows = timeline.rows("queues").with_columns(capacity_ns=capacity_ns)
+    parts = [
+        ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
+        for _, own in rows.group_by("queue", maintain_order=True)
+    ]
+    return highest(parts)
 
 
-def _engines(column: str) -> Callable[[Timeline], Series]:
-    def series(timeline: Timeline) -> Series:
-        timed = timeline.rows("engines", pl.col("is_timed"))
-        row_ns = timeline.sums(timed, "row_ns")
-        return ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
-
-    return series
+def _engines(column: str, timeline: Timeline) -> Series:
+    timed = timeline.rows("engines", pl.col("is_timed"))
+    row_ns = timeline.sums(timed, "row_ns")
+    return ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
 
 
 def _kv_used(timeline: Timeline) -> Series:
@@ -144,23 +137,16 @@ def _trained_tokens(timeline: Timeline) -> Series:
     return rate(timeline, timeline.sums(rows, "response_tokens"), timeline.counts(rows))
 
 
-def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
-    def series(timeline: Timeline) -> Series:
-        known = timeline.rows(family, pl.col(column).is_not_null())
-        counts = timeline.counts(known)
-        return ratio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts)
-
-    return series
+def _mean(family: Family, column: str, timeline: Timeline) -> Series:
+    known = timeline.rows(family, pl.col(column).is_not_null())
+    counts = timeline.counts(known)
+    return ratio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts)
 
 
-def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Series]:
-    """Return the series of an event's delay. An event that several workers reach counts once, at the first of them."""
-
-    def series(timeline: Timeline) -> Series:
-        firsts_ns = timeline.frames[family].group_by(event).agg(pl.col(column).min())[column].unique().sort()
-        return overdue(timeline, firsts_ns.to_numpy())
-
-    return series
+def _overdue(family: Family, event: str, column: str, timeline: Timeline) -> Series:
+    """Return the delay of an event. One that several workers reach counts once, at the first of them."""
+    firsts_ns = timeline.frames[family].group_by(event).agg(pl.col(column).min())[column].unique().sort()
+    return overdue(timeline, firsts_ns.to_numpy())
 
 
 def _longest_idle(timeline: Timeline) -> Series:
@@ -211,34 +197,35 @@ METRICS: Final[tuple[AlertMetric, ...]] = (
                 "idle_buckets", "idle", "workers", 1, _longest_idle),
     AlertMetric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
                 "delivery_outcomes", "outcomes", "tokens", 1000,
-                _token_share("outcomes", pl.col("outcome") == "dropped_stale")),
+                partial(_token_share, "outcomes", pl.col("outcome") == "dropped_stale")),
     AlertMetric("queue.depth", "samples", "mean depth of the deepest queue",
-                "queue_depth", "queues", "s", 1, _queues("held_ns")),
+                "queue_depth", "queues", "s", 1, partial(_queues, "held_ns")),
     AlertMetric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",
-                "queue_depth", "queues", "s", 1, _queues("capacity_ns")),
+                "queue_depth", "queues", "s", 1, partial(_queues, "capacity_ns")),
     AlertMetric("kv.used_ratio", "ratio", "tokens resident in the KV caches over their capacity, weighted by time",
                 "kv_use", "engines", "s", 1, _kv_used),
     AlertMetric("running.per_engine", "requests", "requests running in an engine, weighted by time",
-                "batch_size", "engines", "s", 1, _engines("running_ns")),
+                "batch_size", "engines", "s", 1, partial(_engines, "running_ns")),
     AlertMetric("waiting.requests", "requests", "requests waiting inside an engine, weighted by time",
-                "waiting_requests", "engines", "s", 1, _engines("waiting_ns")),
+                "waiting_requests", "engines", "s", 1, partial(_engines, "waiting_ns")),
     AlertMetric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of ended steps, per second",
                 "training_steps", "steps", "steps", 3, _trained_tokens),
     AlertMetric(STEADY, "tokens_per_s", "response tokens trained per second over the steady state, as in the report",
                 "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
     AlertMetric("step.time_s", "s", "mean time from the end of one optimizer step to the end of the next",
-                "training_steps", "steps", "steps", 3, _mean("steps", "step_s")),
+                "training_steps", "steps", "steps", 3, partial(_mean, "steps", "step_s")),
     AlertMetric("reward.mean", "reward", "mean over the optimizer steps of the reward of their samples",
-                "training_steps", "steps", "steps", 3, _mean("steps", "reward_mean")),
+                "training_steps", "steps", "steps", 3, partial(_mean, "steps", "reward_mean")),
     AlertMetric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step time",
-                "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns"),
-                looks_back=False),
+                "training_steps", "steps", "intervals", 5,
+                partial(_overdue, "steps", "step", "end_ns"), looks_back=False),
     AlertMetric("weight_update.duration_s", "s", "mean time from the start of a publication until an engine applied it",
-                "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
+                "weight_update_latency", "updates", "updates", 1,
+                partial(_mean, "updates", "publish_to_applied_s")),
     AlertMetric("weight_update.overdue_periods", "periods",
                 "time since new weights last reached an engine, in units of the median interval between updates",
-                "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns"),
-                looks_back=False),
+                "weight_update_latency", "updates", "intervals", 5,
+                partial(_overdue, "updates", "version", "applied_ns"), looks_back=False),
     AlertMetric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
                 "worker_extents", None, "workers", 1, silence, looks_back=False),
     AlertMetric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",

@@ -5,24 +5,17 @@ of a role's GPU time. Parts are exact fractions of whole nanoseconds and tokens,
 are compared in steady state if both have one; otherwise whole runs are compared.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from rlscope.analysis.ledger import TRAINER_ROLES, StateKey
 from rlscope.comparison.facts import NOT_RUNNING, ComparedRun, GpuTime, version_steps
-from rlscope.comparison.statistics import (
-    Difference,
-    Measure,
-    Scale,
-    StepSeries,
-    corrected,
-    difference,
-)
+from rlscope.comparison.statistics import Difference, Measure, Scale, StepSeries, corrected, difference
 from rlscope.document import LEFT_OUT, computed_field
 
 Basis = Literal["steady", "whole"]
@@ -182,25 +175,18 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     rate, *rows = _rows(before, after, basis)
     learning = tuple(learning_rows([before], [after], lambda first, then, scale: difference(first[0], then[0], scale)))
     breakdowns = tuple(_breakdowns(before, after, basis))
-    tested = corrections(rows, learning, (part for each in breakdowns for part in each.parts))
-    quantities = (rate, *with_differences(rows, tested))
-    learning = with_differences(learning, tested)
-    breakdowns = tuple(replace(each, parts=with_differences(each.parts, tested)) for each in breakdowns)
-    return Differences(basis, quantities, learning, breakdowns)
+    rows, learning, *parts = corrected_rows(rows, learning, *(each.parts for each in breakdowns))
+    breakdowns = tuple(replace(each, parts=own) for each, own in zip(breakdowns, parts, strict=True))
+    return Differences(basis, (rate, *rows), learning, breakdowns)
 
 
-Tested = TypeVar("Tested", Row, LearningRow, BreakdownPart)
-
-
-def corrections(*tested: Iterable[Row | LearningRow | BreakdownPart]) -> Iterator[Difference]:
-    """Yield the differences in the same order, corrected for the number of all of them."""
-    found = [each.difference for rows in tested for each in rows if each.difference is not None]
-    return iter(corrected(found))
-
-
-def with_differences(rows: Iterable[Tested], found: Iterator[Difference]) -> tuple[Tested, ...]:
-    """Return the rows, each with the next difference if it has one."""
-    return tuple(row if row.difference is None else replace(row, difference=next(found)) for row in rows)
+def corrected_rows(*groups: Sequence[Row | LearningRow | BreakdownPart]) -> list[tuple[Any, ...]]:
+    """Return the rows of each group, with their differences corrected for the number of those in all groups."""
+    found = iter(corrected([row.difference for rows in groups for row in rows if row.difference is not None]))
+    return [
+        tuple(row if row.difference is None else replace(row, difference=next(found)) for row in rows)
+        for rows in groups
+    ]
 
 
 def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:

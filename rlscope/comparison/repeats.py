@@ -16,11 +16,10 @@ from rlscope.comparison.differences import (
     LearningRow,
     Quantity,
     Row,
-    corrections,
+    corrected_rows,
     learning_rows,
     measures,
     scale_of,
-    with_differences,
 )
 from rlscope.comparison.facts import ComparedRun, version_steps
 from rlscope.comparison.statistics import difference_of_runs
@@ -81,9 +80,8 @@ def _compared(runs: Sequence[ComparedRun], first: tuple[int, ...], other: tuple[
     before, after = ([runs[index] for index in group] for group in (first, other))
     basis: Basis = "steady" if all(run.table is not None for run in (*before, *after)) else "whole"
     (rate, *rows), learning = _rows(before, after, basis), [*learning_rows(before, after, difference_of_runs)]
-    tested = corrections(rows, learning)
-    quantities = (rate, *with_differences(rows, tested))
-    return RepeatedSetting(first, other, basis, quantities, with_differences(learning, tested))
+    rows, learning = corrected_rows(rows, learning)
+    return RepeatedSetting(first, other, basis, (rate, *rows), learning)
 
 
 def _rows(before: Sequence[ComparedRun], after: Sequence[ComparedRun], basis: Basis) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """Alert rules as text: which fired, for `check` and every format of an analysis, and the list of `rlscope rules`."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -22,17 +23,14 @@ NONE_FIRED: Final = 'No built-in rule fired. Run "rlscope check" for the rules t
 def fired_rules(analysis: AnalysisResult) -> list[Callout]:
     """The first alert of each rule in an analyzed run, highest severity first, then by time."""
     rules, start_ns = {rule.name: rule for rule in built_in_rules().rules}, analysis.run.started_ns
-    # What to do next stands in the analysis itself.
-    said = [{name: text for name, text in alert.annotations.items() if name != "next"} for alert in analysis.alerts]
-    alerts = [replace(alert, annotations=texts) for alert, texts in zip(analysis.alerts, said, strict=True)]
-    fired = gravest_first((rules[alert.rule], alert) for alert in alerts)
-    by_rule: dict[str, list[tuple[Rule, Alert]]] = {}
-    for rule, alert in fired:
-        by_rule.setdefault(rule.name, []).append((rule, alert))
-    firsts = in_words((own[0] for own in by_rule.values()), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
-    more = [fmt.counted(len(own) - 1, "more time") if own[1:] else "" for own in by_rule.values()]
-    when = [", and ".join(filter(None, (first.when, times))) for first, times in zip(firsts, more, strict=True)]
-    return [replace(first, when=words) for first, words in zip(firsts, when, strict=True)]
+    times, firsts = Counter(alert.rule for alert in analysis.alerts), dict[str, tuple[Rule, Alert]]()
+    for rule, alert in gravest_first((rules[alert.rule], alert) for alert in analysis.alerts):
+        # What to do next stands in the analysis itself.
+        said = {name: text for name, text in alert.annotations.items() if name != "next"}
+        firsts.setdefault(rule.name, (rule, replace(alert, annotations=said)))
+    told = in_words(firsts.values(), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
+    more = {name: f", and {fmt.counted(count - 1, 'more time')}" for name, count in times.items() if count > 1}
+    return [replace(each, when=each.when + more.get(each.title, "")) for each in told]
 
 
 def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:

@@ -6,6 +6,7 @@
 -- out  worker_id         VARCHAR  engine of its last segment
 -- out  prompt_tokens     INTEGER  prompt of its first segment
 -- out  output_tokens     BIGINT   response tokens
+-- out  added_tokens      DOUBLE   context that is neither prompt nor response, such as tool outputs: mean over response tokens
 -- out  segments          BIGINT   its segments: above 1 if it was resumed
 -- out  submitted_ns      BIGINT   first submitted, UTC epoch; NULL if not recorded
 -- out  started_ns        BIGINT   first scheduled, UTC epoch; submitted if that is not recorded, NULL if neither is
@@ -34,13 +35,19 @@ segments AS (
 turns AS (
     SELECT *, if(
         finish_reason IN ('abort', 'error', 'length'), NULL,
-        lead(coalesce(submitted_ns, started_ns)) OVER (PARTITION BY sample_id ORDER BY segment) - finished_ns
-    ) AS gap_ns
+        lead(coalesce(submitted_ns, started_ns)) OVER by_segment - finished_ns
+    ) AS gap_ns,
+    greatest(
+        prompt_tokens - first_value(prompt_tokens) OVER by_segment
+            - (sum(output_tokens) OVER by_segment - output_tokens),
+        0
+    ) AS added_before
     FROM segments
     SEMI JOIN resumed USING (sample_id)
+    WINDOW by_segment AS (PARTITION BY sample_id ORDER BY segment)
 )
-SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 1 AS segments, submitted_ns, started_ns,
-    finished_ns, oldest_version, newest_version, finish_reason,
+SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, 0.0 AS added_tokens, 1 AS segments, submitted_ns,
+    started_ns, finished_ns, oldest_version, newest_version, finish_reason,
     env_wait_ns AS outside_ns
 FROM segments
 ANTI JOIN resumed USING (sample_id)
@@ -51,6 +58,7 @@ SELECT
     arg_max(worker_id, segment),
     arg_min(prompt_tokens, segment),
     sum(output_tokens)::BIGINT,
+    coalesce(sum(output_tokens * added_before) / nullif(sum(output_tokens), 0), 0)::DOUBLE,
     count(*),
     min(submitted_ns),
     min(started_ns),

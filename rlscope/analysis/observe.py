@@ -123,7 +123,7 @@ class ObservedLengths(NamedTuple):
 
     lengths: LengthLaw
     prompt_tokens: float
-    """Mean."""
+    """Mean context besides the response itself: the prompt, and what environments added, averaged over the response."""
 
 
 def observe_lengths(answers: Mapping[str, pl.DataFrame], max_output_tokens: int | None) -> ObservedLengths:
@@ -133,7 +133,8 @@ def observe_lengths(answers: Mapping[str, pl.DataFrame], max_output_tokens: int 
     """
     counts = answers["length_counts"]
     law = _length_law(counts, answers["group_members"], max_output_tokens)
-    return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
+    added_tokens = float(counts["added_tokens"].sum()) / int((counts["output_tokens"] * counts["samples"]).sum())
+    return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()) + added_tokens)
 
 
 def _updates(

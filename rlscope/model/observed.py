@@ -173,7 +173,7 @@ class Observed:
     began_samples: int
     """Samples that began in the steady state: those of `lengths`."""
     prompt_tokens: float
-    """Mean prompt tokens of those samples."""
+    """Mean context of those samples besides the response itself: the prompt, and what environments added to it."""
     group_size: int
     finished_samples: int
     """Samples whose last token lies in the steady state."""

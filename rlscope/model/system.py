@@ -25,7 +25,7 @@ class Workload:
 
     lengths: LengthLaw
     prompt_tokens: float
-    """Mean prompt length."""
+    """Mean context besides the response: the prompt, and what environments added, averaged over the response."""
     group_size: int
     samples_per_step: int
     """Samples between two publications."""

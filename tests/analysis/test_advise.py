@@ -65,10 +65,10 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             ("e1", 8, False, True, 6, 12, 0.2, 0.02, 0.015, 96, 64, None),
         ),
         "length_counts": rows(
-            "output_tokens ending samples prompt_tokens",
-            (100, "finished", 6, 60),
-            (100, "censored", 1, 10),
-            (200, "capped", 1, 10),
+            "output_tokens ending samples prompt_tokens added_tokens",
+            (100, "finished", 6, 60, 0.0),
+            (100, "censored", 1, 10, 450.0),
+            (200, "capped", 1, 10, 0.0),
         ),
         "group_members": rows(
             "group_id output_tokens is_ended", ("a", 50, True), ("a", 150, True), ("b", 100, True), ("b", 100, True)
@@ -134,7 +134,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.steps.train_s.tolist() == [1.0, 1.0, 1.0]
     assert run.steps.wait_s.tolist() == [0.75, 0.75, 0.75]
     assert run.trained_tokens_per_s == 400.0
-    assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
+    assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 80 / 8 + 450 / 900, 2)
     assert run.prefetched_batches == 0.75
     assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
     assert run.delivered == Delivered(2_400, 100, 240)  # Abandoned samples cost as much as filtered ones.

@@ -5,14 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import rlscope
 from rlscope.analysis.result import Severity
-from rlscope.cli import app
 from rlscope.errors import ArgumentError
 from rlscope.pipeline import analyze
 from rlscope.reports.check import CheckReport
+from tests.cli.command import invoke
 from tests.kept import TRACES
 from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
 
@@ -99,5 +98,4 @@ def test_an_unknown_severity_is_refused(starved: Path) -> None:
 
 
 def test_the_command_exits_with_3(starved: Path) -> None:
-    arguments = ["check", str(starved), "--fail-if", CALM, "--fail-on-finding", "warning"]
-    assert CliRunner().invoke(app, arguments).exit_code == 3
+    assert invoke("check", starved, "--fail-if", CALM, "--fail-on-finding", "warning").exit_code == 3

@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from rlscope.alerts.live import watch
 from rlscope.alerts.live.watch import watch_run
-from rlscope.cli import app
 from rlscope.errors import RlscopeError, RuleError
 from tests.alerts.conftest import listener as listener
 from tests.alerts.notify.listener import Listener
+from tests.cli.command import invoke
 from tests.trace_folder import activity, train_row, worker, write_run
 
 IN_OWN_TIME = """
@@ -154,7 +153,7 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(
 
 @pytest.mark.parametrize("interval", ["0s", "5", "often"])
 def test_an_interval_that_is_none_is_a_usage_error(run_dir: Path, interval: str) -> None:
-    done = CliRunner().invoke(app, ["watch", str(run_dir), "--interval", interval])
+    done = invoke("watch", run_dir, "--interval", interval)
     assert done.exit_code == 2 and "--interval" in done.stderr
 
 

@@ -8,24 +8,18 @@ from pathlib import Path
 from shutil import copy
 
 import pytest
-from jsonschema import Draft202012Validator
-from typer.testing import CliRunner, Result
 
 import rlscope
-from docs.generate import DOCS
-from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers import importer
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
+from tests.cli.command import invoke
+from tests.schemas import faults
 from tests.trace_folder import worker, write_run
 
 VERL = Path(__file__).parent / "fixtures" / "verl"
 VLLM = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_import_writes_a_run_folder_that_every_command_takes(tmp_path: Path) -> None:
@@ -172,8 +166,7 @@ def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: P
     copy(VLLM, tmp_path / "vllm.log")
     ended = invoke("doctor", tmp_path / given, "--json", "-")
     document = json.loads(ended.stdout)
-    schema = json.loads((DOCS / "schema" / "doctor.schema.json").read_text(encoding="utf-8"))
-    assert list(Draft202012Validator(schema).iter_errors(document)) == []
+    assert faults("doctor", ended.stdout) == []
     first = document["checks"][0]
     assert (first["name"], first["status"], first["found"]) == ("training steps", "there", "60 training steps")
     assert {each["status"] for each in document["checks"]} == {"there", "in part", "missing"}
@@ -183,10 +176,9 @@ def test_the_doctor_writes_what_it_says_as_json_that_fits_its_schema(tmp_path: P
 
 @pytest.mark.parametrize(("log", "clock"), [(VLLM, "local"), (VERL / "run.wandb", "wall")])
 def test_the_document_of_a_log_names_its_clock_and_fits_the_schema(log: Path, clock: str) -> None:
-    document = json.loads(rlscope.analyze(log, page=False).to_json())
-    schema = json.loads((DOCS / "schema" / "analysis.schema.json").read_text(encoding="utf-8"))
-    assert list(Draft202012Validator(schema).iter_errors(document)) == []
-    imported = document["data_quality"]["imported"]
+    text = rlscope.analyze(log, page=False).to_json()
+    assert faults("analysis", text) == []
+    imported = json.loads(text)["data_quality"]["imported"]
     assert (imported["clock"], [file["name"] for file in imported["files"]]) == (clock, [log.name])
 
 

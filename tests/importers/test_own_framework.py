@@ -5,13 +5,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from rlscope.api import analyze
-from rlscope.cli import app
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers.join import import_run
 from rlscope.importers.options import import_options
+from tests.cli.command import invoke
 from tests.importers.filling import asked, ledger_s, spent_s
 
 TABLE = """
@@ -242,7 +241,7 @@ def test_the_commands_that_import_take_a_table_and_phases(tmp_path: Path) -> Non
     file, table = metrics(tmp_path / "m.jsonl"), tmp_path / "my.toml"
     table.write_text(TABLE)
     for arguments in (("analyze", file, "--no-page", "--framework", table), ("doctor", file, "--phases", PHASES)):
-        ended = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
+        ended = invoke(*arguments)
         assert ended.exit_code == 0, ended.output
 
 

@@ -1,6 +1,7 @@
 """Fills a run folder from one file, as an import does, and reads back what was written."""
 
 import atexit
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -65,11 +66,15 @@ def fill(folder: Path, *files: tuple[Path, Importer], origin_ns: int = 0, **opti
     return Filled(folder, target.finish(files[0][1].name))
 
 
-def fill_text(path: Path, importer: Importer, *parts: str, **options: Any) -> Filled:
-    """Import a file of this text into the folder `run` beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(parts))
-    return fill(path.with_name("run"), (path, importer), **options)
+def importing(name: str, importer: Importer, **usual: Any) -> Callable[..., Filled]:
+    """What imports a file of that name with a given text into the folder `run` beside it, with its options or these."""
+
+    def imported(folder: Path, *parts: str, **options: Any) -> Filled:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("".join(parts))
+        return fill(folder / "run", (folder / name, importer), **usual | options)
+
+    return imported
 
 
 def asked(folder: Path, sql: str) -> list[tuple[Any, ...]]:

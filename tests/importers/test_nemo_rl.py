@@ -1,12 +1,11 @@
 """NeMo-RL's console: phases placed in the order of the program, steps at the time stamps between them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NEMO_RL_CONSOLE, NS, Filled, fill_text, ledger_s
+from tests.importers.filling import NEMO_RL_CONSOLE, NS, importing, ledger_s
 from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block, stamped
 
 SYNC = {
@@ -20,10 +19,7 @@ SYNC = {
     "data_processing": 0.25,
     "reward_calculation": 0.25,
 }
-
-
-def imported(tmp_path: Path, *parts: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "driver.log", NEMO_RL_CONSOLE, *parts, origin_ns=1_000 * NS, **options)
+imported = importing("driver.log", NEMO_RL_CONSOLE, origin_ns=1_000 * NS)
 
 
 def test_phases_lie_in_the_order_of_the_program_and_what_lies_inside_another_is_not_added(tmp_path: Path) -> None:

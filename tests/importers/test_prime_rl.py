@@ -14,7 +14,7 @@ from rlscope.importers.importer import open_source
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.step_rows import step_importer
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill, fill_text, ledger_s
+from tests.importers.filling import NS, Filled, fill, importing, ledger_s
 
 FIXTURE = Path(__file__).parent / "fixtures" / "prime_rl"
 VLLM = FIXTURE.parent / "vllm" / "engine.log"
@@ -33,7 +33,7 @@ def trainer_row(step: int, time_s: float, /, **seconds: float) -> dict[str, Any]
 
 def imported(tmp_path: Path, *rows: dict[str, Any]) -> Filled:
     lines = (json.dumps(row) + "\n" for row in rows)
-    return fill_text(tmp_path / "metrics.jsonl", METRICS, *lines, gpus={"trainer": 1, "sampler": 1})
+    return importing("metrics.jsonl", METRICS, gpus={"trainer": 1, "sampler": 1})(tmp_path, *lines)
 
 
 def test_the_trainers_phases_end_where_its_row_was_written(run: Filled) -> None:

@@ -90,7 +90,7 @@ def test_the_tensorboard_files_of_one_folder_are_one_run(tmp_path: Path) -> None
     """The fixture, cut behind the last event of step 30."""
     whole = (VERL / "events.out.tfevents.1").read_bytes()
     import_run(VERL / "events.out.tfevents.1", tmp_path / "whole")
-    cut = _record_that_begins_step(31, whole)
+    cut = record_that_begins_step(31, whole)
     folder = tmp_path / "log"
     folder.mkdir()
     (folder / "events.out.tfevents.1.host").write_bytes(whole[:cut])
@@ -176,7 +176,7 @@ def test_a_log_in_local_time_that_fits_several_attempts_needs_its_zone(
         assert "The time zone of engine.log is ambiguous; UTC is assumed" in " ".join(imported.notes)
 
 
-def _record_that_begins_step(step: int, events: bytes) -> int:
+def record_that_begins_step(step: int, events: bytes) -> int:
     """Return where the first event of a step begins: length and checksum, the time as a double, then the step."""
     at = 0
     while events[at + 21 : at + 23] != bytes([0x10, step]):

@@ -5,7 +5,6 @@ import os
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,9 @@ from rlscope.importers.join import import_run
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.target import ImportOptions
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, Row, asked, fill, fill_text
+from tests.importers.filling import NS, Row, asked, fill, importing
 
+imported = importing("engine-0.log", SGLANG_LOG, utc_offset_s=0)
 MIDNIGHT_NS = int(datetime(2026, 3, 22, tzinfo=UTC).timestamp()) * NS
 
 
@@ -39,10 +39,6 @@ def steady(lines: int, *, running: int = 8, gap_s: float = 0.4, first_s: float =
     """An engine whose batch does not change."""
     grown = passes * running
     return [decode(first_s + index * gap_s, running, 10_000 + index * grown, grown / gap_s) for index in range(lines)]
-
-
-def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "engine-0.log", SGLANG_LOG, *lines, **{"utc_offset_s": 0, **options})
 
 
 def lengths_s(rows: list[Row]) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill_text
+from tests.importers.filling import NS, Filled, importing
 
 START_S = 1_760_000_000
 
@@ -32,7 +32,7 @@ def record(name: str = "a", **more: Any) -> dict[str, Any]:
 
 def imported(tmp_path: Path, *records: Any) -> Filled:
     lines = (f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in records)
-    return fill_text(tmp_path / "sglang-request-metrics-20261122_07.log", SGLANG_REQUESTS, *lines)
+    return importing("sglang-request-metrics-20261122_07.log", SGLANG_REQUESTS)(tmp_path, *lines)
 
 
 def test_a_request_is_a_sample_with_its_times_lengths_and_version(tmp_path: Path) -> None:

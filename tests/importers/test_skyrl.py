@@ -1,12 +1,11 @@
 """SkyRL's console: timers with stamps to the millisecond, results printed after their step, and who generates where."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import SKYRL_CONSOLE, Filled, fill_text, ledger_s
+from tests.importers.filling import SKYRL_CONSOLE, importing, ledger_s
 
 COLOCATED = "trainer.placement.policy_num_gpus_per_node=4 colocate_all=true\n"
 SEPARATE = "'policy_num_gpus_per_node': 4, 'colocate_all': False, 'num_engines': 2, 'tensor_parallel_size': 2\n"
@@ -40,10 +39,7 @@ STEP = [
     timer(80.0, "Finished", "step", 80.0),
     "(skyrl_entrypoint pid=7) ... - {'policy_loss': -0.125, 'policy_entropy': 0.5, 'grad_norm': 0.375}\n",
 ]
-
-
-def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "driver.log", SKYRL_CONSOLE, *lines, **{"utc_offset_s": 0, **options})
+imported = importing("driver.log", SKYRL_CONSOLE, utc_offset_s=0)
 
 
 def test_a_colocated_step_has_every_phase_at_its_own_time(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, SLIME_CONSOLE, Filled, asked, fill, fill_text, ledger_s
+from tests.importers.filling import NS, SLIME_CONSOLE, Filled, asked, fill, importing, ledger_s
 
 SEPARATE = """  actor_num_nodes ................................. 1
   actor_num_gpus_per_node ......................... 4
@@ -77,10 +76,7 @@ def run_lines(settings: str, steps: int = 2) -> list[str]:
     return [*first, *(line for number in range(steps) for line in step(2 + 46.0 * number, number))]
 
 
-def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "job.log", SLIME_CONSOLE, *lines, **{"utc_offset_s": 0, **options})
-
-
+imported = importing("job.log", SLIME_CONSOLE, utc_offset_s=0)
 FIXTURE = Path(__file__).parent / "fixtures" / "slime"
 
 

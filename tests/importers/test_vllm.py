@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlscope.importers.vllm import VLLM_LOG
 from rlscope.trace.imported import Certainty
-from tests.importers.filling import NS, Filled, fill, fill_text
+from tests.importers.filling import NS, fill, importing
 
+imported = importing("engine.log", VLLM_LOG, utc_offset_s=0)
 FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
 
@@ -22,10 +22,6 @@ def window(stamp: str, *, prompt: float = 0.0, output: float, running: int, wait
         f" Running: {running} reqs, Waiting: {waiting} reqs,"
         " GPU KV cache usage: 12.5%, Prefix cache hit rate: 0.0%\n"
     )
-
-
-def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
-    return fill_text(tmp_path / "engine.log", VLLM_LOG, *lines, **{"utc_offset_s": 0, **options})
 
 
 def test_a_window_has_its_tokens_and_the_mean_batch_of_its_ends(tmp_path: Path) -> None:

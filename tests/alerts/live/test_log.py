@@ -18,6 +18,7 @@ from rlscope.importers.target import NO_OPTIONS
 from rlscope.pipeline import analyze
 from rlscope.reports.text.verdict import label
 from rlscope.reports.text.watch import fact_rows
+from tests.importers.test_restarts import record_that_begins_step
 from tests.trace_folder import engine_run
 
 WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
@@ -257,10 +258,7 @@ def test_the_state_of_a_watch_lies_beside_its_log(tmp_path: Path):
 def test_the_next_file_of_a_run_that_was_started_again_is_followed_with_the_first(tmp_path: Path):
     """TensorBoard's events of 60 steps, cut behind those of step 30."""
     events = (SAMPLES / "verl" / "events.out.tfevents.1").read_bytes()
-    cut, step_31 = 0, bytes([0x10, 31])
-    while events[cut + 21 : cut + 23] != step_31:
-        cut += 16 + int.from_bytes(events[cut : cut + 8], "little")
-    steps, now_ns = list[int](), START_NS
+    cut, steps, now_ns = record_that_begins_step(31, events), list[int](), START_NS
 
     def write(start: int, part: bytes) -> None:
         path = tmp_path / f"events.out.tfevents.{start}.host"

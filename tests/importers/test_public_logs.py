@@ -119,9 +119,6 @@ VERL_LOGS = {
     "trains only the critic": verl_step(
         "old_log_prob 11 logprobs, values 33 logprobs, update_critic 116 train, step 161", 161.0
     ),
-    # A log of a fork of Search-R1, a fork of verl of early 2025 (2026): it computes log-probabilities of the policy and
-    # does not time them. 100 - 63 - 6 - 25 = 6% of the step is in no state.
-    "does not time one phase": verl_step("gen 63 generate, ref 6 logprobs, update_actor 25 train, step 100", 100.0),
     # `ray_diffusion_trainer.py` of verl-project/verl-omni at a1139baf (2026-08-22), and its issue 498 about the time of
     # the teacher.
     "distills": verl_step(
@@ -131,11 +128,6 @@ VERL_LOGS = {
     "RAGEN": verl_step(
         "gen 40 generate, collapse_metrics 5 other, old_log_prob 10 logprobs, gradient_analysis 20 other, "
         "update_actor 25 train, step 100"
-    ),
-    # A log of TinyZero, a fork of verl of January 2025 (2026-02-28), whose rewards are tests of programs.
-    "computes rewards with the advantages": verl_step(
-        "gen 12 generate, ref 1 logprobs, values 1 logprobs, adv 7 reward, update_critic 3 train, "
-        "update_actor 2 train, step 26"
     ),
     # `prime_ray_trainer.py` of verl-project/verl-recipe at 48ea0a7 (2026-08-05).
     "PRIME": verl_step(

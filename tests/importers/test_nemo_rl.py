@@ -89,21 +89,6 @@ def test_a_step_starts_at_the_first_line_with_a_time_and_never_before_the_last_o
     assert run.imported.tables["activities"].certainty is Certainty.INFERRED
 
 
-@pytest.mark.parametrize(("pause_s", "length_s"), [(600, 800.0), (601, 200.0)])
-def test_a_run_that_was_down_between_two_steps_wrote_no_files_then(
-    tmp_path: Path, pause_s: int, length_s: float
-) -> None:
-    """It goes on after three of five steps, from the checkpoint that it had just written."""
-    starts_s = (0, 40, 80, 120 + pause_s, 160 + pause_s)
-    stamps = [f"02-26 04:{at_s // 60:02d}:{at_s % 60:02d}" for at_s in starts_s]
-    blocks = [block(step, 40.0, SYNC, engine=stamped(stamp)) for step, stamp in enumerate(stamps, 1)]
-    run = imported(
-        tmp_path, CONFIG, *blocks[:3], CONFIG.replace("'gpus_per_node': 8", "'gpus_per_node': 4"), *blocks[3:]
-    )
-    assert sum(ledger_s(run.folder)["policy"].values()) == pytest.approx(4 * length_s)
-    assert any("with other settings: total_gpus 8, then 4" in note for note in run.imported.notes)
-
-
 def test_an_asynchronous_run_waits_for_samples_while_its_samplers_generate(tmp_path: Path) -> None:
     phases = {"exposed_generation": 12.0, "policy_training": 6.0, "weight_sync": 2.0, "idle/buffer_starvation": 11.0}
     run = imported(tmp_path, ASYNC_CONFIG, block(1, 20.0, phases))

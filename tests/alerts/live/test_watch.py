@@ -13,7 +13,6 @@ from rlscope.alerts.live.follow import RunProgress
 from rlscope.alerts.live.state_file import NO_STATE, StateFile, WatchState, read_state
 from rlscope.alerts.live.watch import Outcome, RunWatch
 from rlscope.alerts.notify.couriers import Couriers
-from rlscope.alerts.notify.outbox import KnownAlert, OutboxState
 from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.diagnose.straggling_engine import Straggler
 from rlscope.errors import RlscopeError
@@ -342,15 +341,6 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
         first.write(NO_STATE)
     with StateFile(path) as third:
         assert third.read() == NO_STATE
-
-
-def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    path, told = tmp_path / "state.json", {"oncall": OutboxState(None, (KnownAlert(alert()),))}
-    with StateFile(path) as file:
-        for shown in (1, 2):
-            file.write(WatchState(RunProgress(evaluated=shown), told, "warning"))
-    assert read_state(path) == WatchState(RunProgress(evaluated=2), told, "warning")
-    assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 
 @pytest.mark.parametrize(

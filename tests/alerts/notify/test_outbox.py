@@ -85,15 +85,6 @@ def test_what_is_told_after_each_look(
         assert sorted(deliver(box, seconds, *meanwhile)) == sorted(told), seconds
 
 
-def test_what_ends_while_the_receiver_is_down_is_told_as_ended() -> None:
-    box = outbox(alert())
-    assert box.due(at(0)) is not None
-    box.take([alert(end_s=50)], at(60))
-    assert deliver(box, 60) == RESOLVED
-    assert deliver(box, 600) == []
-    assert (box.saved().known, box.waiting) == ((), 0), "what has been told to the end is forgotten"
-
-
 def test_news_waits_for_the_interval_and_then_comes_in_one_message() -> None:
     box = outbox(alert(), interval_s=30.0)
     deliver(box, 0)

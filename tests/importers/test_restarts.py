@@ -19,8 +19,8 @@ SHARED = import_options(gpus="colocated=8")
 SPANS = f"SELECT step, (start_ns / 1e9 - {START_S}), (end_ns / 1e9 - {START_S}) FROM train_steps ORDER BY ALL"
 
 
-def metrics(folder: Path, *rows: tuple[int, float, float]) -> Path:
-    """Write verl's metrics: the number of each step, the second in which it ended, and the seconds it trained."""
+def step_lines(*rows: tuple[int, float, float]) -> str:
+    """Verl's metrics: the number of each step, the second in which it ended, and the seconds it trained."""
     lines = [
         {
             "step": step,
@@ -29,8 +29,12 @@ def metrics(folder: Path, *rows: tuple[int, float, float]) -> Path:
         }
         for step, end_s, train_s in rows
     ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def metrics(folder: Path, *rows: tuple[int, float, float]) -> Path:
     path = folder / "metrics.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(step_lines(*rows))
     return path
 
 
@@ -39,10 +43,12 @@ def steps(first: int, last: int, start_s: float) -> list[tuple[int, float, float
     return [(step, start_s + 10 * place, 8 + start_s / 1e6) for place, step in enumerate(range(first, last + 1), 1)]
 
 
-def vllm_line(at_s: float) -> str:
+def vllm_lines(at_s: range) -> str:
+    """What an engine prints at these seconds."""
     stats = "Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 100.0 tokens/s"
-    stamp = datetime.fromtimestamp(START_S + at_s, UTC)
-    return f"INFO {stamp:%m-%d %H:%M:%S} [loggers.py:257] Engine 000: {stats}, Running: 8 reqs, Waiting: 0 reqs\n"
+    stats = f"[loggers.py:257] Engine 000: {stats}, Running: 8 reqs, Waiting: 0 reqs"
+    stamps = (datetime.fromtimestamp(START_S + each, UTC) for each in at_s)
+    return "".join(f"INFO {stamp:%m-%d %H:%M:%S} {stats}\n" for stamp in stamps)
 
 
 def left_out(imported: Imported) -> list[str]:
@@ -131,7 +137,7 @@ def test_the_engines_logs_are_read_by_the_clock_of_the_steps(tmp_path: Path) -> 
     again_s = 5 * 3600
     log = metrics(tmp_path, *steps(1, 40, 0), *steps(36, 80, again_s))
     for name, from_s, to_s in (("first", 10, 410), ("second", again_s - 30, again_s + 450)):
-        (tmp_path / f"{name}.log").write_text("".join(vllm_line(at_s) for at_s in range(from_s, to_s + 1, 10)))
+        (tmp_path / f"{name}.log").write_text(vllm_lines(range(from_s, to_s + 1, 10)))
     given = import_options(gpus="trainer=2,sampler=4", engine_logs=[str(tmp_path / "*.log")])
     import_run(log, tmp_path / "run", given)
     first_s, last_s = f"min(start_ns) / 1e9 - {START_S}", f"max(end_ns) / 1e9 - {START_S}"
@@ -147,7 +153,7 @@ def test_engines_of_two_starts_do_not_fit_steps_without_times(tmp_path: Path) ->
     log = metrics(tmp_path, *steps(1, 40, 0))
     log.write_text(log.read_text().replace('"_timestamp"', '"another"'))
     for name, from_s in (("a", 10), ("b", 15), ("c", 18_000)):
-        (tmp_path / f"{name}.log").write_text("".join(vllm_line(from_s + at_s) for at_s in range(0, 300, 10)))
+        (tmp_path / f"{name}.log").write_text(vllm_lines(range(from_s, from_s + 300, 10)))
     of_one, of_both = (
         import_options(gpus="trainer=2,sampler=4", engine_logs=[str(tmp_path / names)])
         for names in ("[ab].log", "*.log")
@@ -166,7 +172,7 @@ def test_a_log_in_local_time_that_fits_several_attempts_needs_its_zone(
 ) -> None:
     log = metrics(tmp_path, *steps(1, 40, 0), *steps(36, 80, 5 * 3600))
     engine = tmp_path / "engine.log"
-    engine.write_text("".join(vllm_line(zone_h * 3600 + at_s) for at_s in range(10, 301, 10)))
+    engine.write_text(vllm_lines(range(zone_h * 3600 + 10, zone_h * 3600 + 301, 10)))
     given = import_options(gpus="trainer=2,sampler=4", engine_logs=[str(engine)])
     if is_refused:
         with pytest.raises(ImportFileError, match="fit the run in several time zones"):

@@ -1,10 +1,8 @@
 """A growing log is followed like a run folder, and its silence is told."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from rlscope.importers.target import NO_OPTIONS
 from rlscope.pipeline import analyze
 from rlscope.reports.text.verdict import label
 from rlscope.reports.text.watch import fact_rows
-from tests.importers.test_restarts import record_that_begins_step
+from tests.importers.test_restarts import START_S, record_that_begins_step, step_lines, steps, vllm_lines
 from tests.trace_folder import engine_run
 
 WRITTEN = Path("sample_traces/imported/verl_console.log").resolve()
@@ -167,30 +165,14 @@ def test_a_log_that_stands_still_is_told_with_the_last_line_of_each_file(tmp_pat
 
 def test_a_run_that_was_down_has_the_mean_step_and_the_engines_of_a_run_that_was_not(tmp_path: Path):
     """Steps of 10 s: it fell back from step 40 to its checkpoint after step 35, and its engine was started again."""
-
-    def steps(numbers: range, from_s: int) -> str:
-        rows = (
-            {
-                "step": step,
-                "_timestamp": START_NS / S + from_s + 10 * place,
-                "data": {"timing_s/step": 10.0, "timing_s/gen": 6.0, "timing_s/update_actor": 4 + from_s / 1e6},
-            }
-            for place, step in enumerate(numbers, 1)
-        )
-        return "".join(json.dumps(row) + "\n" for row in rows)
-
-    def engine(from_s: int, to_s: int) -> str:
-        stamps = (datetime.fromtimestamp(START_NS / S + at_s, UTC) for at_s in range(from_s, to_s + 1, 10))
-        return "".join(ENGINE.replace("01-01 00:00:00", f"{stamp:%m-%d %H:%M:%S}") + "\n" for stamp in stamps)
-
     logs = tuple(tmp_path / f"engine-{start}.log" for start in (1, 2))
     growing = Growing(tmp_path, engine_logs=logs, gpus={"trainer": 2, "sampler": 4}, utc_offset_s=0)
-    logs[0].write_text(engine(10, 400))
-    growing.now_ns += 400 * S
-    before = growing.see(steps(range(1, 41), 0)).facts
-    logs[1].write_text(engine(1_800, 2_200))
-    growing.now_ns = START_NS + 2_200 * S
-    after = growing.see(steps(range(36, 76), 1_800)).facts
+    logs[0].write_text(vllm_lines(range(10, 401, 10)))
+    growing.now_ns = (START_S + 400) * S
+    before = growing.see(step_lines(*steps(1, 40, 0))).facts
+    logs[1].write_text(vllm_lines(range(1_800, 2_201, 10)))
+    growing.now_ns = (START_S + 2_200) * S
+    after = growing.see(step_lines(*steps(36, 75, 1_800))).facts
     assert before.step_ns == after.step_ns == 10 * S
     sides = [[(side.role, side.workers, side.gpu_count) for side in each.sides] for each in (before, after)]
     assert sides == [[("sampler", 1, 4), ("trainer", 1, 2)]] * 2

@@ -150,16 +150,6 @@ def test_a_journal_that_stays_damaged_is_named_if_rows_are_missing(
     assert (watch.look(now_ns=20, stated=stated), len(watch.said)) == ([], int(is_named))
 
 
-def test_rows_behind_damage_are_read_from_the_parquet_file(run: Path) -> None:
-    watch, path = Watch(run), flush(run, [0, 1, 2])
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])
-    assert [watch.look(now_ns, stated=6) for now_ns in (0, 20)] == [[0, 1, 2], []]
-    path.write_bytes(content)
-    close(path)
-    assert watch.look(now_ns=30, stated=6) == [3, 4, 5]
-
-
 def test_rows_that_were_partly_read_before_are_left_out_and_named(run: Path) -> None:
     watch = Watch(run)
     flush(run, [0])
@@ -247,16 +237,6 @@ def test_a_file_of_another_writer_is_read_once_whatever_its_name(run: Path) -> N
         pq.write_table(table_of(TABLE, rows_from(number, 1)), run / TABLE / f"{name}.parquet")
         assert watch.look() == [number]
     assert (watch.look(), watch.files.stored_rows) == ([], 3)
-
-
-def test_a_damaged_parquet_file_is_named_and_its_journal_is_read(run: Path) -> None:
-    path = flush(run, [0, 1])
-    close(path, keep=True)
-    closed = path.with_suffix(".parquet")
-    closed.write_bytes(closed.read_bytes()[:-4])
-    watch = Watch(run)
-    assert [watch.look(now_ns, stated=3) for now_ns in (0, 20)] == [[0, 1, 2], []]
-    assert len(watch.said) == 1 and f"skipped {TABLE}/e0-000001.parquet" in watch.said[0]
 
 
 def test_journals_with_other_columns_are_read_too(run: Path) -> None:

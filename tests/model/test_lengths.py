@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlscope.model.lengths import GroupLengths, LengthLaw, independent_members
+from rlscope.model.lengths import GroupLengths, LengthLaw, independent_members, measure_groups
 from tests.model.golden_system import LENGTHS
 
 THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), max_output_tokens=40)
@@ -86,3 +86,29 @@ def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_m
     assert law.longest_of(members).mean_tokens == pytest.approx(1.5 * law.mean_tokens, rel=1e-6)
     assert 1.0 < members < 8.0
     assert independent_members(LENGTHS, 8) == 8.0
+
+
+def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all_in_whole_groups_of_the_usual_size() -> None:
+    lengths = [10, 20, 30, 40, 99, 99, 7]
+    finished = [True, True, True, True, True, False, True]
+    measured = measure_groups(lengths, finished, ["a", "a", "b", "b", "c", "c", "d"])
+    assert measured.group_size == 2
+    assert measured.tail_ratio == pytest.approx(30 / 25)
+    # Between groups 2 * (100 + 100) / 1 = 400, within (50 + 50) / 2 = 50.
+    assert measured.correlation_ratio == pytest.approx((400 - 50) / (400 + 50))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "finished", "groups"),
+    [
+        ([], [], []),
+        ([1, 2], [True, True], ["a", "b"]),
+        ([1, 2], [True, True], ["a", "a"]),
+        ([1, 2, 3, 4], [True, False, True, False], ["a", "a", "b", "b"]),
+    ],
+    ids=["nothing", "groups of one", "a single group", "none is whole"],
+)
+def test_nothing_is_measured_on_fewer_than_two_groups_of_two(
+    lengths: list[int], finished: list[bool], groups: list[str]
+) -> None:
+    assert measure_groups(lengths, finished, groups) is None

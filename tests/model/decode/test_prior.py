@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlscope.model.decode.prior import HardwarePrior, hardware_prior
+from rlscope.model.decode.prior import HardwarePrior, expected_prefill_tokens_per_s, hardware_prior
 from rlscope.model.hardware.devices import Device, ModelShape, find_device
 from tests.model.hardware.test_devices import LLAMA_8B
 
@@ -83,3 +83,14 @@ def test_experts_and_the_rest_follow_from_total_and_active_parameters() -> None:
 )
 def test_what_is_not_described_enough_has_no_prior(shape: ModelShape, device: Device | None) -> None:
     assert hardware_prior(shape, device, 1) is None
+
+
+def test_prompts_are_computed_at_half_of_the_peak() -> None:
+    shape = ModelShape(parameters=8_000_000_000)
+    rate = expected_prefill_tokens_per_s(shape, find_device("NVIDIA H100 80GB HBM3"), 2)
+    assert rate == pytest.approx(2 * 989e12 * 0.5 / 16e9)
+
+
+def test_an_unknown_device_or_model_has_no_rate() -> None:
+    assert expected_prefill_tokens_per_s(ModelShape(parameters=8_000_000_000), None, 2) is None
+    assert expected_prefill_tokens_per_s(ModelShape(), find_device("NVIDIA H200"), 1) is None

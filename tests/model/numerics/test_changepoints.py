@@ -1,14 +1,24 @@
-"""The last stable stretch of step times: after a warm-up, after a change, and none where there are too few steps."""
+"""The last stable stretch of step times: after a warm-up, after a change, and none where there are too few steps.
+
+And changes of level, and whether a series drifts.
+"""
 
 import math
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import polars as pl
 import pytest
 
 from rlscope.analysis.run_facts import steady_window
-from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, Stretch, last_stable_stretch, level_changes
+from rlscope.model.numerics.changepoints import (
+    LEAST_STEPS_TO_SETTLE,
+    Stretch,
+    drift,
+    last_stable_stretch,
+    level_changes,
+)
 
 
 def noisy(level_s: float, steps: int, seed: int = 0) -> list[float]:
@@ -140,3 +150,25 @@ def test_dependent_noise_of_a_tenth_is_hardly_ever_a_change() -> None:
             values.append(error)
         alarms += len(level_changes(values, 0.1))
     assert alarms <= 2
+
+
+def noise(count: int, seed: int, spread: float = 0.05) -> np.ndarray:
+    return spread * np.random.default_rng(seed).standard_normal(count)
+
+
+def test_of_steady_series_hardly_any_drifts() -> None:
+    found = [drift(np.exp(noise(60, seed, spread=0.2))) for seed in range(200)]
+    # Two in a hundred; 12 is three standard deviations above.
+    assert sum(each.drifts for each in found) <= 12
+
+
+@pytest.mark.parametrize(("growth", "drifts"), [(1.0499, False), (1.0501, True), (0.9501, False), (0.9499, True)])
+def test_a_change_of_less_than_five_per_cent_is_no_drift(growth: float, drifts: bool) -> None:
+    found = drift(growth ** np.linspace(0.0, 1.0, 50))
+    assert (found.drifts, found.change_ratio) == (drifts, pytest.approx(growth - 1))
+
+
+@pytest.mark.parametrize("series", [[1.0] * 9, [1.0] * 10 + [0.0], [1.0] * 10 + [-1.0]])
+def test_too_few_steps_or_a_value_that_has_no_logarithm_say_nothing(series: list[float]) -> None:
+    assert drift(series) is None
+    assert drift([1.0] * 10) is not None

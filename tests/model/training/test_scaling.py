@@ -1,6 +1,7 @@
 """The trainers' rate: overhead where it shows, the exponent's prior, and draws that fan out away from the run."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from rlscope.model.training.scaling import (
     exponents_from_steps,
     fit_training_rate,
 )
-from tests.model.training.draws import drawn
 
 
 def steps(count: int, overhead_s: float = 5.0, spread: float = 0.3, noise: float = 0.01, seed: int = 0) -> RunSteps:
@@ -20,6 +20,12 @@ def steps(count: int, overhead_s: float = 5.0, spread: float = 0.3, noise: float
     rng = np.random.default_rng(seed)
     tokens = 1e6 * np.exp(spread * rng.standard_normal(count))
     return RunSteps(8, tokens, (overhead_s + tokens / (3000 * 8)) * np.exp(noise * rng.standard_normal(count)))
+
+
+def drawn(found: TrainingRate) -> SimpleNamespace:
+    """The draws of a rate, as arrays."""
+    names = ("tokens_per_gpu_s", "scaling_exponent", "overhead_s")
+    return SimpleNamespace(**{name: np.array([getattr(each, name) for each in found.draws]) for name in names})
 
 
 def fit(given: RunSteps) -> TrainingRate:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.training.scaling import RUN_ERROR, RunSteps, TrainingRate, fit_training_rate
-from tests.model.training.draws import drawn
+from tests.model.training.test_scaling import drawn
 
 RATE_PER_S = 24_000.0
 """Tokens per second of 8 trainer GPUs."""
